@@ -1,0 +1,34 @@
+# worldsize: `make run` shows it, `make test` checks it; both set themselves up.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed
+
+.PHONY: run test test-long lint bench clean
+
+run: $(READY)
+	@$(BIN)/worldsize run
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not long" tests/unit tests/worker tests/system
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -m long tests
+
+lint: $(READY)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Debian's python3 comes without ensurepip unless python3-venv is installed: pip then fills the environment from outside.
+$(READY): pyproject.toml constraints.txt
+	@echo "worldsize: setting up $(VENV) (once; torch is large)"
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+	   $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	   $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,32 @@
+"""worldsize: how many GPUs should train this model, with which batch and rate, and why does it not scale further?
+
+import worldsize
+
+results = worldsize.Study.from_file("quickstart").run()
+print(results.table())
+results = worldsize.load("runs/quickstart")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from worldsize.errors import WorldsizeError
+    from worldsize.study import Results, Study, load
+
+__version__ = "0.1.0"
+__all__ = ["Results", "Study", "WorldsizeError", "__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded on first use: a worker imports this package too and needs none of it."""
+    if name in ("Results", "Study", "load"):
+        from worldsize import study
+
+        return getattr(study, name)
+    if name == "WorldsizeError":
+        from worldsize.errors import WorldsizeError
+
+        return WorldsizeError
+    raise AttributeError(f"module 'worldsize' has no attribute {name!r}")

@@ -1,0 +1,91 @@
+"""Points -> speedup and efficiency, each with the interval of the ratio, against a named baseline count."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from worldsize.analysis.points import Point, Setting
+from worldsize.analysis.stats import Interval, Sampled, median_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the scaling table."""
+
+    setting: Setting
+    baseline_workers: int
+    step_s: Interval
+    samples_per_s: Interval
+    speedup: Interval
+    efficiency: Interval
+    repeats: int
+    optimizer: str | None
+    """Whose metric this is."""
+    metric: float | None
+    metric_low: float | None
+    metric_high: float | None
+    """Lowest and highest of the repeats."""
+    metric_repeats: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Rows that differ in workers only: the same batch a worker (weak) or the same global batch (strong)."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def counts(self) -> list[int]:
+        return [row.setting.workers for row in self.rows]
+
+
+def scaling(points: Iterable[Point]) -> list[Series]:
+    """speedup(n) = throughput(n) / throughput(baseline), efficiency = speedup * baseline / n.
+
+    For a fixed global batch that is T(1)/T(n); for a fixed batch a worker, n * T(1)/T(n).
+    """
+    groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    for point in points:
+        setting = point.setting
+        batch = setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
+        groups[setting.scaling, batch, setting.strategy, setting.precision].append(point)
+    return [_series(sorted(group, key=lambda point: point.setting.workers)) for group in groups.values()]
+
+
+def marginal_efficiency(smaller: Row, larger: Row) -> float:
+    """Time saved by going from one count to the next, over the time that perfect scaling would save."""
+    saved = 1 - smaller.speedup.value / larger.speedup.value
+    ideal = 1 - smaller.setting.workers / larger.setting.workers
+    return saved / ideal
+
+
+def _series(group: list[Point]) -> Series:
+    base = group[0].setting
+    base_step = median_step(group[0].repeats)
+    rows = []
+    for point in group:
+        setting, step = point.setting, median_step(point.repeats)
+        speedup = base_step.over(step).times(setting.global_batch / base.global_batch)
+        rows.append(
+            Row(
+                setting=setting,
+                baseline_workers=base.workers,
+                step_s=step.interval(),
+                samples_per_s=_inverse(step).times(setting.global_batch).interval(),
+                speedup=speedup.interval(),
+                efficiency=speedup.times(base.workers / setting.workers).interval(),
+                repeats=len(point.repeats),
+                optimizer=point.optimizer,
+                metric=sum(point.metrics) / len(point.metrics) if point.metrics else None,
+                metric_low=min(point.metrics, default=None),
+                metric_high=max(point.metrics, default=None),
+                metric_repeats=len(point.metrics),
+            )
+        )
+    return Series(rows=tuple(rows))
+
+
+def _inverse(sampled: Sampled) -> Sampled:
+    return Sampled(1 / sampled.value, 1 / sampled.replicates)

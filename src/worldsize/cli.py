@@ -1,0 +1,160 @@
+"""The command line: parse, call study.py, print. Whatever a command needs is imported inside it, so --help is quick."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from worldsize import __version__
+from worldsize.errors import WorldsizeError
+
+app = typer.Typer(
+    name="worldsize",
+    help="How many GPUs should train this model, with which batch and rate, how long will it take, "
+    "and why does it not scale further?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+StudyArgument = Annotated[str, typer.Argument(help="A study file, or the name of a built-in study.")]
+SetOption = Annotated[
+    list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change one field: --set train.epochs=2.")
+]
+WorkersOption = Annotated[str, typer.Option(metavar="1,2,4", help="Short for --set axes.workers=[1,2,4].")]
+DirOption = Annotated[Path | None, typer.Option("--dir", help="The study folder. Default: runs/NAME.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A study folder.")]
+
+
+@app.command()
+def run(
+    study: StudyArgument = "quickstart",
+    set_: SetOption = [],  # noqa: B006  typer reads the default, nobody changes it
+    workers: WorkersOption = "",
+    folder: DirOption = None,
+    as_json: JsonOption = False,
+    retry_failed: Annotated[bool, typer.Option(help="Run trials again that failed before.")] = False,
+    take_over: Annotated[
+        bool, typer.Option(help="Ignore the lock of another driver that is known to be gone.")
+    ] = False,
+) -> None:
+    """Run a study, or continue it: the same command picks up where it stopped. Alone: the built-in quickstart."""
+    from worldsize.report.progress import StudyProgress
+    from worldsize.report.terminal import answer_view, console
+    from worldsize.study import Study, load
+
+    the_study = Study.from_file(study, _assignments(set_, workers))
+    home = folder or the_study.default_folder
+    before = load(home) if (home / "study.yaml").exists() else None
+    finished = set(before.records) if before else set()
+    progress_console = console(stderr=as_json)
+    try:
+        with StudyProgress(progress_console, the_study.plan(), finished, before.step_s() if before else {}) as progress:
+            results = the_study.run(home, progress=progress, retry_failed=retry_failed, take_over=take_over)
+    except KeyboardInterrupt:
+        progress_console.print("stopped; finished trials are kept, the same command continues")
+        raise typer.Exit(130) from None
+    if as_json:
+        print(json.dumps(results.to_dict(), indent=1))
+    else:
+        console().print(answer_view(results))
+    raise typer.Exit(1 if results.failed() else 0)
+
+
+@app.command()
+def plan(
+    study: StudyArgument,
+    set_: SetOption = [],  # noqa: B006
+    workers: WorkersOption = "",
+    everything: Annotated[bool, typer.Option("--all", help="Name every trial.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show trials, launches, cost and the exact commands of a study. Runs nothing, writes nothing."""
+    from dataclasses import asdict
+
+    from worldsize.report.terminal import console, plan_view
+    from worldsize.study import Study
+
+    the_study = Study.from_file(study, _assignments(set_, workers))
+    cost = the_study.estimate()
+    if as_json:
+        print(json.dumps({**the_study.plan().to_dict(), "estimate": asdict(cost)}, indent=1))
+    else:
+        console().print(plan_view(the_study, cost, everything), soft_wrap=True)
+
+
+@app.command()
+def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Show what a study has done, what runs now, what failed and why."""
+    from worldsize.lock import lock_holder
+    from worldsize.report.terminal import console, status_view
+    from worldsize.study import load
+
+    results = load(folder)
+    holder = lock_holder(folder)
+    running = _running_trial(results) if holder else None
+    if as_json:
+        print(json.dumps({"trials": results.to_dict()["trials"], "running": running, "run_by": holder}, indent=1))
+    else:
+        console().print(status_view(results, running, holder))
+
+
+@app.command()
+def studies() -> None:
+    """List the built-in studies."""
+    from worldsize.report.terminal import console
+    from worldsize.studyfile import builtin_studies
+
+    for name, path in builtin_studies().items():
+        about = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        console().print(f"{name:24} {about}")
+
+
+def _assignments(set_: list[str], workers: str) -> list[str]:
+    return [*set_, *([f"axes.workers=[{workers}]"] if workers else [])]
+
+
+def _running_trial(results: Any) -> str | None:
+    """The last trial that has begun and has no record."""
+    begun = [trial_id for trial_id in results.left() if any(results.folder.events(trial_id))]
+    return begun[-1] if begun else None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"worldsize {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _callback(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Errors that a user can mend are one line and an exit code; a terminated driver stops as on Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        app()
+    except WorldsizeError as error:
+        print(f"worldsize: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

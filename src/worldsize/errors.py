@@ -1,0 +1,45 @@
+"""The errors worldsize raises on purpose: each names the value, the rule it breaks and the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class WorldsizeError(Exception):
+    """Something the user can mend. The command line prints it in one line and exits with `exit_code`."""
+
+    exit_code = 2
+
+
+class SpecError(WorldsizeError):
+    """A study that cannot be run as written. Nothing has been written when it is raised."""
+
+    def __init__(self, problems: list[Problem] | str) -> None:
+        self.problems = [Problem(problems)] if isinstance(problems, str) else problems
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class StoreError(WorldsizeError):
+    """A study folder that cannot be used: another study's, locked, or not a study folder."""
+
+
+class DataError(WorldsizeError):
+    """Data that is missing or damaged."""
+
+
+class LaunchError(WorldsizeError):
+    """Worker processes that could not be started at all."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a study, and where it stands."""
+
+    text: str
+    where: str = ""
+    """`study.yaml, line 7`, or the command-line option that brought the value."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}" if self.where else self.text

@@ -1,0 +1,59 @@
+"""What a plan will cost, before it runs: rough until the study has measured steps of its own, and said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from worldsize.catalog import WORKLOADS, WorkloadFacts
+from worldsize.machine import Machine
+from worldsize.plan import Plan
+from worldsize.spec import StudySpec, TrialSpec, steps_per_epoch
+
+LAUNCH_START_S = 6.0
+"""Importing torch in the launcher and in each worker, and meeting: what a launch costs before its first step."""
+CORE_FLOP_PER_S = 2e10
+"""A core at float32 on small layers, used only until the first step of the study has been measured."""
+GPU_FLOP_PER_S = 5e12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    wall_s: float
+    worker_s: float
+    measured: bool
+    """Whether step times of this study were known, or only the rough cost of a sample."""
+
+
+def estimate(spec: StudySpec, plan: Plan, machine: Machine, step_s: Mapping[tuple[int, int], float]) -> Estimate:
+    """What the plan will take. `step_s` has measured step times by (workers, batch per worker), as far as known."""
+    facts = WORKLOADS[spec.workload.name]
+    device = machine.device(spec.device)
+    wall = worker = 0.0
+    for launch in plan.launches:
+        seconds = LAUNCH_START_S
+        for trial in (plan.trials[trial_id] for trial_id in launch.trials):
+            known = step_s.get((trial.workers, trial.batch_per_worker))
+            step = known if known is not None else _guessed_step_s(trial, facts, machine, device)
+            seconds += trial_s(trial, facts, step)
+        wall += seconds
+        worker += seconds * launch.workers
+    return Estimate(wall_s=wall, worker_s=worker, measured=bool(step_s))
+
+
+def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
+    """Seconds that a trial takes at this step time; an evaluation pass costs a third of a training one."""
+    if trial.probe is not None:
+        return min(trial.probe.max_seconds, 50 * step_s) + (trial.probe.warmup_steps + 1) * step_s
+    assert trial.train is not None
+    steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
+    epochs = -(-steps // steps_per_epoch(facts.train_samples, trial.global_batch))
+    evaluation = facts.test_samples / trial.global_batch * step_s / 3
+    return steps * step_s + epochs * evaluation
+
+
+def _guessed_step_s(trial: TrialSpec, facts: WorkloadFacts, machine: Machine, device: Literal["cpu", "cuda"]) -> float:
+    rate = GPU_FLOP_PER_S if device == "cuda" else CORE_FLOP_PER_S * trial.threads
+    sharing = max(1.0, trial.workers / machine.places(device, trial.threads)) if machine.cores else 1.0
+    return 1e-3 + trial.batch_per_worker * facts.train_flop_per_sample / rate * sharing

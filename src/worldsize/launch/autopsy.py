@@ -1,0 +1,92 @@
+"""Why a launch ended before its trials did: the first rank that failed, what it said, whether to try again."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from worldsize.record import Failure
+from worldsize.store import TRIAL_MARK, read_json
+
+LOG_LINES = 20
+PEER_LOST = re.compile(r"connection (closed|reset)|broken pipe|peer|socket|timed out|nccl", re.IGNORECASE)
+"""What a rank says when it was another that failed."""
+TORCHRUN_FAILURE = re.compile(r"rank\s*: (\d+) .*?exitcode\s*: (-?\d+)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    failure: Failure
+    retryable: bool
+    """Killed, lost and hung processes may be bad luck; an error in the code is not."""
+
+
+def find_cause(launch: Path, trial_id: str, *, hung: bool, patience_s: float, last_step: int | None) -> Cause:
+    """Blames in this order: a hang, a rank killed by a signal, the earliest error that is not the loss of a peer."""
+
+    def cause(rank: int | None, error: str, retryable: bool) -> Cause:
+        log = trial_log(launch, trial_id, rank)[-LOG_LINES:]
+        return Cause(
+            failure=Failure(rank=rank, step=last_step, error=error, log=tuple(log)),
+            retryable=retryable,
+        )
+
+    if hung:
+        return cause(None, f"no sign of life for {patience_s:.0f} s; the processes were ended", retryable=True)
+    killed = killed_ranks(_text(launch / "torchrun.log"))
+    if killed:
+        rank, number = killed[0]
+        name = signal.Signals(number).name
+        hint = " (the system does that when memory runs out)" if name == "SIGKILL" else ""
+        return cause(rank, f"killed by {name}{hint}", retryable=True)
+    failures = sorted((read_json(path) for path in launch.glob("failure-rank*.json")), key=lambda found: found["at"])
+    own = [found for found in failures if not PEER_LOST.search(found["error"])]
+    if own:
+        return cause(own[0]["rank"], f"{own[0]['type']}: {own[0]['error']}", retryable=False)
+    if failures:
+        error = f"lost the other ranks ({failures[0]['type']}: {failures[0]['error'].splitlines()[0]})"
+        return cause(failures[0]["rank"], error, retryable=True)
+    return cause(None, "the processes ended without an error and without finishing the trial", retryable=True)
+
+
+def killed_ranks(report: str) -> list[tuple[int, int]]:
+    """(rank, signal) in torchrun's own report, its root cause first; SIGTERM is torchrun ending the others."""
+    root = report.rfind("Root Cause")
+    parts = [report[root:], report[:root]] if root >= 0 else [report]
+    found = [(int(rank), -int(code)) for part in parts for rank, code in TORCHRUN_FAILURE.findall(part)]
+    return [(rank, number) for rank, number in found if number > 0 and number != signal.SIGTERM]
+
+
+def begun(launch: Path) -> bool:
+    """Whether any trial began: if not, the launch itself failed."""
+    return any(TRIAL_MARK in _text(path) for path in launch.glob("rank*.log"))
+
+
+def trial_log(launch: Path, trial_id: str, rank: int | None = None) -> list[str]:
+    """What the processes printed during one trial, each line with its rank; of one rank alone, without."""
+    pattern = "rank*.log" if rank is None else f"rank{rank:02d}.log"
+    lines: list[str] = []
+    for path in sorted(launch.glob(pattern)):
+        number = path.stem.removeprefix("rank")
+        inside = False
+        for line in _text(path).splitlines():
+            if line.startswith(TRIAL_MARK):
+                inside = line == f"{TRIAL_MARK}{trial_id}"
+            elif inside:
+                lines.append(line if rank is not None else f"[{number}] {line}")
+    return lines
+
+
+def launch_log(launch: Path) -> list[str]:
+    """The last lines of everything a launch printed, for one that never got to a trial."""
+    paths = sorted(launch.glob("rank*.log")) or [launch / "torchrun.log"]
+    return [line for path in paths for line in _text(path).splitlines()[-LOG_LINES:]]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,90 @@
+"""Following a launch by what rank 0 writes: events of its trials in order, and how long it has been silent."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from worldsize.store import StudyFolder
+
+LEAST_PATIENCE_S = 30.0
+PATIENCE_GAPS = 20.0
+"""While steps run, silence of so many times the longest gap between two signs of progress is a hang."""
+
+
+class Follower:
+    def __init__(
+        self,
+        folder: StudyFolder,
+        trials: list[str],
+        hang_timeout_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._trials, self._now = folder, trials, now
+        self._hang_timeout_s = hang_timeout_s
+        self._index = 0
+        self._offset = self._size(0)
+        self._heard_at = now()
+        self._stepping = False
+        self._longest_gap_s = 0.0
+        self.last_step: int | None = None
+
+    def events(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(trial, event) for each line since the last call."""
+        while self._index < len(self._trials):
+            trial_id = self._trials[self._index]
+            ended = False
+            for event in self._new_lines(trial_id):
+                self._note(event)
+                yield trial_id, event
+                ended = ended or event["event"] == "end"
+            if not ended:
+                return
+            self._index += 1
+            self._offset = self._size(self._index)
+            self.last_step = None
+
+    def hung(self) -> bool:
+        return self._now() - self._heard_at > self.patience_s()
+
+    def patience_s(self) -> float:
+        """Derived from the steps seen so far; before them, and in evaluations, the stated timeout."""
+        if not self._stepping:
+            return self._hang_timeout_s
+        return max(LEAST_PATIENCE_S, PATIENCE_GAPS * self._longest_gap_s)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        now = self._now()
+        stepping = event["event"] == "progress"
+        if stepping:
+            self.last_step = event["step"]
+            if self._stepping:
+                self._longest_gap_s = max(self._longest_gap_s, now - self._heard_at)
+        self._stepping = stepping
+        self._heard_at = now
+
+    def _new_lines(self, trial_id: str) -> Iterator[dict[str, Any]]:
+        try:
+            with (self._folder.trial(trial_id) / "events.jsonl").open("rb") as file:
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and "event" in event:
+                yield event
+
+    def _size(self, index: int) -> int:
+        """A trial that is run again appends to the events of its first attempt."""
+        if index >= len(self._trials):
+            return 0
+        path = self._folder.trial(self._trials[index]) / "events.jsonl"
+        return path.stat().st_size if path.exists() else 0

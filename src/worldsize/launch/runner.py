@@ -1,0 +1,180 @@
+"""Runs a plan: launch after launch, each for the trials that have no record yet, until every trial has one."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from worldsize.errors import LaunchError
+from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log
+from worldsize.launch.commands import backend_for
+from worldsize.launch.local import LaunchEnd, end_leftovers, run_launch
+from worldsize.machine import Machine
+from worldsize.plan import Launch, Plan
+from worldsize.record import TrialRecord
+from worldsize.spec import StudySpec, TrialSpec
+from worldsize.store import StudyFolder, read_json, write_atomic, write_json
+
+
+class Progress(Protocol):
+    """What a run tells whoever is watching."""
+
+    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
+    def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
+    def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class Silent:
+    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
+    def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
+    def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+def run_plan(folder: StudyFolder, spec: StudySpec, plan: Plan, machine: Machine, progress: Progress) -> None:
+    """Raises KeyboardInterrupt when the user stopped it; what is finished then stays."""
+    for trial_id in plan.trials:
+        _set_aside_if_damaged(folder, trial_id, progress)
+    for launch_id in end_leftovers(folder):
+        progress.note(f"ended {launch_id}, which a killed driver had left running")
+    for launch in plan.launches:
+        while left := [trial_id for trial_id in launch.trials if not folder.has_record(trial_id)]:
+            _run_once(folder, spec, plan, launch, left, machine, progress)
+
+
+def _run_once(
+    folder: StudyFolder,
+    spec: StudySpec,
+    plan: Plan,
+    launch: Launch,
+    left: list[str],
+    machine: Machine,
+    progress: Progress,
+) -> None:
+    """One launch for the trials that are left. Afterwards at least one more has a record or a counted attempt."""
+    trials = [plan.trials[trial_id] for trial_id in left]
+    workers = max(trial.workers for trial in trials)
+    launch_id = f"{len(folder.launches()) + 1:04d}-{launch.kind}-w{workers}"
+    for trial in trials:
+        write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
+    device = machine.device(spec.device)
+    write_json(
+        folder.launch(launch_id) / "launch.json",
+        {
+            "workers": workers,
+            "threads": spec.threads,
+            "device": device,
+            "backend": backend_for(device, workers, machine.gpus),
+            "trials": left,
+            "commit": _commit(),
+            "launched_at": time.time(),
+        },
+    )
+    progress.launch_started(launch_id, trials)
+
+    def on_event(trial_id: str, event: dict[str, Any]) -> None:
+        progress.trial_event(plan.trials[trial_id], event)
+        if event["event"] == "end":
+            _close(folder, launch_id, plan.trials[trial_id], progress)
+
+    started_at = time.time()
+    end = run_launch(
+        folder,
+        launch_id,
+        workers=workers,
+        threads=spec.threads,
+        trials=left,
+        hang_timeout_s=spec.hang_timeout_s,
+        on_event=on_event,
+    )
+    unfinished = [trial_id for trial_id in left if not folder.has_record(trial_id)]
+    # The record decides, not the return code: a rank may abort on its way out after all work is done.
+    cause = None
+    if unfinished and not end.interrupted:
+        cause = _blame(folder, launch_id, plan.trials[unfinished[0]], end, spec.retries, started_at, progress)
+    write_json(
+        folder.launch(launch_id) / "end.json",
+        {
+            "wall_s": end.wall_s,
+            "returncode": end.returncode,
+            "interrupted": end.interrupted,
+            "culprit": unfinished[0] if cause else None,
+            "cause": cause.failure.error if cause else None,
+        },
+    )
+    if end.interrupted:
+        raise KeyboardInterrupt
+
+
+def _blame(
+    folder: StudyFolder,
+    launch_id: str,
+    trial: TrialSpec,
+    end: LaunchEnd,
+    retries: int,
+    started_at: float,
+    progress: Progress,
+) -> Cause:
+    """The first trial without a record is where the launch ended: try it again, or write its failure down."""
+    path = folder.launch(launch_id)
+    cause = find_cause(path, trial.id, hung=end.hung, patience_s=end.patience_s, last_step=end.last_step)
+    attempts = 1 + sum(
+        read_json(other / "end.json")["culprit"] == trial.id
+        for other in folder.launches()
+        if (other / "end.json").exists()
+    )
+    if cause.retryable and attempts <= retries:
+        progress.note(f"{trial.id}: {cause.failure.error}; trying again ({attempts} of {retries})")
+        return cause
+    if not begun(path):
+        lines = "\n  ".join(launch_log(path)[-8:])
+        raise LaunchError(f"the workers could not be started: {cause.failure.error}; see {path}\n  {lines}")
+    folder.write_record(
+        TrialRecord(
+            trial=trial.id,
+            outcome="failed",
+            launch=launch_id,
+            started_at=started_at,
+            wall_s=end.wall_s,
+            failure=cause.failure,
+        )
+    )
+    _close(folder, launch_id, trial, progress)
+    return cause
+
+
+def _close(folder: StudyFolder, launch_id: str, trial: TrialSpec, progress: Progress) -> None:
+    lines = trial_log(folder.launch(launch_id), trial.id)
+    if lines:
+        write_atomic(folder.trial(trial.id) / "log.txt", ("\n".join(lines) + "\n").encode())
+    record = folder.record(trial.id)
+    assert record is not None
+    progress.trial_ended(trial, record)
+
+
+def _set_aside_if_damaged(folder: StudyFolder, trial_id: str, progress: Progress) -> None:
+    try:
+        folder.record(trial_id)
+    except ValueError as error:
+        kept = folder.quarantine(trial_id)
+        progress.note(f"{trial_id}: its record is damaged ({error}); kept as {kept.name}, the trial runs again")
+
+
+def _commit() -> str | None:
+    """Of the user's own repository, if the study is run from one."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "--verify", "--quiet", "HEAD"],
+            cwd=Path.cwd(),
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,101 @@
+"""What was measured: the record of one trial, raw values first. Strict JSON, with a checksum over itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from worldsize.spec import Frozen
+
+SCHEMA = 1
+SPAN_UNIT_S = 1e-7
+"""Spans are stored as whole tenths of a microsecond: uint32 holds a step of up to 429 s."""
+
+Outcome = Literal["finished", "diverged", "failed"]
+
+
+class SpanFile(Frozen):
+    """Raw spans of the steps of one rank: a uint32 array, one row a step, one column a span."""
+
+    rank: int
+    name: str
+    sha256: str
+
+
+class Epoch(Frozen):
+    """One pass over the training data, or the part of one that was trained."""
+
+    epoch: int
+    steps: int
+    samples: int
+    train_loss: float | None
+    """Mean over the samples of the epoch, each step's loss taken before its update. None: not finite."""
+    test: dict[str, float] = Field(default_factory=dict)
+    """Loss and metrics on the test samples after the epoch."""
+    test_samples: int = 0
+    train_s: float
+    evaluation_s: float
+
+
+class Failure(Frozen):
+    """Why a trial has no result."""
+
+    rank: int | None
+    """The first rank that failed; None where no rank could be blamed."""
+    step: int | None
+    """The last step that rank 0 reported."""
+    error: str
+    log: tuple[str, ...] = ()
+    """The last lines that the failing rank printed."""
+
+
+class TrialRecord(Frozen):
+    schema_version: int = SCHEMA
+    trial: str
+    outcome: Outcome
+    launch: str
+    """The folder of the launch that ran it."""
+    started_at: float
+    """Unix time."""
+    wall_s: float
+    phases_s: dict[str, float] = Field(default_factory=dict)
+    """Where rank 0's wall time above the step went: preparation, warm-up, training, evaluation, gaps, saving."""
+    columns: tuple[str, ...] = ("step",)
+    warmup_steps: int = 0
+    """So many first steps are recorded and left out of the statistics."""
+    spans: tuple[SpanFile, ...] = ()
+    losses: SpanFile | None = None
+    """float32, one a step: the mean loss over the global batch."""
+    samples: int = 0
+    """Samples trained on, over all ranks."""
+    epochs: tuple[Epoch, ...] = ()
+    diverged_at_step: int | None = None
+    precision_reached: bool | None = None
+    """Probes only: whether the median step time is known as well as was asked for."""
+    failure: Failure | None = None
+    environment: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Loss and metrics of the last evaluation."""
+        return next((epoch.test for epoch in reversed(self.epochs) if epoch.test), {})
+
+
+def to_json(record: TrialRecord) -> str:
+    body = record.model_dump(mode="json")
+    return json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False) + "\n"
+
+
+def from_json(text: str) -> TrialRecord:
+    """Raises ValueError for whatever is not exactly what `to_json` wrote."""
+    body: Any = json.loads(text)
+    if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
+        raise ValueError("the checksum does not fit the content")
+    return TrialRecord.model_validate_json(json.dumps(body))
+
+
+def _digest(body: Any) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

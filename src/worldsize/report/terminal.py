@@ -1,0 +1,186 @@
+"""The answer, the plan and the status in the terminal. Text from users is never read as markup."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from typing import Any
+
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from worldsize.analysis.scaling import Row
+from worldsize.analysis.stats import Interval
+from worldsize.catalog import WORKLOADS
+from worldsize.estimate import Estimate
+from worldsize.launch.commands import torchrun_command
+from worldsize.plan import Plan
+from worldsize.record import TrialRecord
+from worldsize.report.words import (
+    DOUBTS,
+    LEVEL_WORDS,
+    answer_sentence,
+    counted,
+    duration,
+    finding_sentence,
+    number,
+    percent,
+    span,
+)
+from worldsize.spec import StudySpec, TrialSpec, steps_per_epoch
+from worldsize.study import Results, Study
+
+ACCENT = "cyan"
+
+
+def answer_view(results: Results) -> Group:
+    """The sentence, what else to know, the table."""
+    metric = WORKLOADS[results.spec.workload.name].metric
+    answer = results.answer
+    style = "bold" if answer.verdict == "use" else "bold yellow"
+    parts: list[Any] = [Text(""), Text(answer_sentence(answer, metric), style=style)]
+    parts += [Text(finding_sentence(found), style="dim") for found in answer.findings if found.code not in DOUBTS]
+    if results.series:
+        parts += [Text(""), scaling_table(results, metric)]
+    parts.append(Text(f"Everything measured is in {results.folder.path}", style="dim"))
+    return Group(*parts)
+
+
+def scaling_table(results: Results, metric: str) -> Table:
+    rows = [row for series in results.series for row in series.rows]
+    baseline = min(row.baseline_workers for row in rows)
+    table = Table(
+        title=f"{results.spec.axes.scaling} scaling against {counted(baseline, 'worker')}; ({LEVEL_WORDS})",
+        title_justify="left",
+        title_style="",
+        box=None,
+        padding=(0, 2, 0, 0),
+        header_style=f"bold {ACCENT}",
+    )
+    mixed = len({(row.setting.strategy, row.setting.precision) for row in rows}) > 1
+    headers = ["workers", "batch/\nworker", "global\nbatch", *(["how"] if mixed else []), "step time", "samples/s"]
+    for header in [*headers, "speedup", "efficiency", f"test\n{metric}"]:
+        table.add_column(header, justify="right")
+    chosen = results.answer.row if results.answer.verdict == "use" else None
+    for row in rows:
+        setting = row.setting
+        how = [f"{setting.strategy} {setting.precision}"] if mixed else []
+        table.add_row(
+            *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *how),
+            _both(f"{number(row.step_s.value * 1e3)} ms", _milliseconds(row.step_s)),
+            _both(number(row.samples_per_s.value), span(row.samples_per_s)),
+            _ratio(row, number(row.speedup.value), span(row.speedup)),
+            _ratio(row, percent(row.efficiency.value), _percents(row.efficiency)),
+            "" if row.metric is None else f"{row.metric:.4f}",
+            style="bold" if row == chosen else "",
+        )
+    return table
+
+
+def _milliseconds(interval: Interval) -> str:
+    return span(Interval(interval.value * 1e3, interval.low * 1e3, interval.high * 1e3))
+
+
+def _percents(interval: Interval) -> str:
+    return f"{interval.low * 100:.0f} to {interval.high * 100:.0f}"
+
+
+def _ratio(row: Row, value: str, reach: str) -> Text:
+    """The baseline is 1 by definition and has no interval."""
+    return Text(value) if row.setting.workers == row.baseline_workers else _both(value, reach)
+
+
+def _both(value: str, reach: str) -> Text:
+    return Text.assemble(value, "\n", (f"({reach})", "dim not bold"))
+
+
+def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
+    """Trials, launches, cost, and the exact commands."""
+    spec, plan = study.spec, study.plan()
+    facts = WORKLOADS[spec.workload.name]
+    kinds = Counter(trial.kind for trial in plan.trials.values())
+    basis = "from steps measured before" if cost.measured else "rough: nothing is measured yet"
+    parts: list[Any] = [
+        Text.assemble((spec.name, "bold"), f": {spec.workload.name}, {facts.title}"),
+        Text(
+            f"{counted(len(plan.trials), 'trial')} ({kinds['probe']} probe, {kinds['train']} train) in "
+            f"{counted(len(plan.launches), 'launch').replace('launchs', 'launches')}; about {duration(cost.wall_s)}, "
+            f"{number(cost.worker_s)} worker-seconds ({basis})"
+        ),
+        Text(""),
+        _steps_table(spec, plan),
+        Text(""),
+    ]
+    for index, launch in enumerate(plan.launches, start=1):
+        launch_id = f"{index:04d}-{launch.kind}-w{launch.workers}"
+        parts.append(Text(f"{launch_id}: {counted(len(launch.trials), 'trial')}", style=f"bold {ACCENT}"))
+        parts.append(
+            Text(f"  {shlex.join(torchrun_command(study.default_folder, launch_id, launch.workers, 'python'))}")
+        )
+        shown = launch.trials if everything else launch.trials[:8]
+        more = [] if len(shown) == len(launch.trials) else [f"and {len(launch.trials) - len(shown)} more (--all)"]
+        parts.append(Padding(Text(", ".join([*shown, *more]), style="dim"), (0, 0, 0, 2)))
+    return Group(*parts)
+
+
+def _steps_table(spec: StudySpec, plan: Plan) -> Table:
+    """R = epochs x samples / global batch, both ways, for each setting."""
+    facts = WORKLOADS[spec.workload.name]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style=f"bold {ACCENT}")
+    for header in ("workers", "batch/worker", "global batch", "optimizer", "rate", "steps/epoch", "steps", "epochs"):
+        table.add_column(header, justify="right")
+    seen: dict[tuple[Any, ...], TrialSpec] = {}
+    for trial in plan.trials.values():
+        key = (trial.workers, trial.batch_per_worker, trial.kind == "train" and trial.optimizer)
+        seen.setdefault(key, trial)
+    trained = [trial for trial in seen.values() if trial.train] or list(seen.values())
+    for trial in sorted(trained, key=lambda trial: (trial.batch_per_worker, trial.workers)):
+        each = steps_per_epoch(facts.train_samples, trial.global_batch)
+        cells = [str(trial.workers), str(trial.batch_per_worker), str(trial.global_batch)]
+        if trial.train:
+            steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
+            cells += [trial.optimizer.name, f"{trial.peak_rate:g}", str(each), str(steps), f"{steps / each:g}"]
+        else:
+            cells += ["", "", str(each), "probe", ""]
+        table.add_row(*cells)
+    return table
+
+
+def status_view(results: Results, running: str | None, holder: dict[str, Any] | None) -> Group:
+    """How many are done, what runs now, why others failed."""
+    outcomes = Counter(record.outcome for record in results.records.values())
+    left = len(results.left()) - (1 if running else 0) - len(results.damaged)
+    counts = [f"{outcomes['finished']} finished"]
+    counts += [f"{outcomes[kind]} {kind}" for kind in ("diverged", "failed") if outcomes[kind]]
+    counts += [f"{len(results.damaged)} damaged"] if results.damaged else []
+    counts += ["1 running"] if running else []
+    parts: list[Any] = [
+        Text.assemble(
+            (results.spec.name, "bold"), f": {', '.join([*counts, f'{left} left'])} of {len(results.trials)}"
+        ),
+    ]
+    if holder:
+        parts.append(Text(f"run by pid {holder['pid']} on {holder['host']}" + (f"; now {running}" if running else "")))
+    for record in results.failed():
+        parts.append(failure_view(record))
+    for trial_id in results.damaged:
+        parts.append(Text(f"{trial_id}: its record is damaged; the next run sets it aside and runs the trial again"))
+    return Group(*parts)
+
+
+def failure_view(record: TrialRecord) -> Text:
+    assert record.failure is not None
+    failure = record.failure
+    where = f"rank {failure.rank}" if failure.rank is not None else "no rank to blame"
+    step = f", after step {failure.step}" if failure.step is not None else ""
+    text = Text.assemble((f"{record.trial} failed", "bold red"), f" ({where}{step}): {failure.error.splitlines()[0]}")
+    for line in failure.log[-5:]:
+        text.append(f"\n    {line}", style="dim")
+    return text
+
+
+def console(*, stderr: bool = False) -> Console:
+    """No emoji codes, no markup: names and log lines are shown as they are."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)

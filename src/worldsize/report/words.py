@@ -1,0 +1,93 @@
+"""All wording of the answer: findings and numbers in, sentences out. Plain text; the caller escapes for its medium."""
+
+from __future__ import annotations
+
+import math
+
+from worldsize.analysis.recommend import Answer, Finding
+from worldsize.analysis.scaling import Row
+from worldsize.analysis.stats import LEVEL, Interval
+
+
+def answer_sentence(answer: Answer, metric: str) -> str:
+    row = answer.row
+    if answer.verdict == "not enough evidence" or row is None:
+        doubts = [finding_sentence(finding) for finding in answer.findings if finding.code in DOUBTS]
+        return f"Not enough evidence: {' '.join(doubts)}"
+    setting = row.setting
+    batch = f"batch {setting.batch_per_worker} a worker, {setting.global_batch} in all"
+    if setting.workers == row.baseline_workers:
+        lead = f"Use {counted(setting.workers, 'worker')} ({batch}): more of them do not pay."
+    else:
+        lead = (
+            f"Use {counted(setting.workers, 'worker')} ({batch}): "
+            f"{number(row.speedup.value)} x the throughput of {row.baseline_workers} "
+            f"({span(row.speedup)}), {percent(row.efficiency.value)} efficient ({setting.scaling} scaling)."
+        )
+    return f"{lead} {metric_sentence(row, metric)}".strip()
+
+
+def metric_sentence(row: Row, metric: str) -> str:
+    if row.metric is None:
+        return ""
+    runs = f"mean of {row.metric_repeats} runs" if row.metric_repeats > 1 else "one run"
+    return f"Test {metric} {row.metric:.4f} ({runs})."
+
+
+def finding_sentence(finding: Finding) -> str:
+    return SENTENCES[finding.code].format(**finding.numbers)
+
+
+DOUBTS = {"nothing-measured", "one-count", "too-noisy"}
+SENTENCES = {
+    "nothing-measured": "no trial has finished; run the study.",
+    "one-count": "only {workers:.0f} worker(s) measured; add another count to axes.workers.",
+    "too-noisy": (
+        "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f}; raise probe.repeats from "
+        "{repeats:.0f} to about {repeats_needed:.0f}, or quieten the machine."
+    ),
+    "next-count-not-worth-it": "{workers:.0f} workers would give {speedup:.2f} x at {efficiency:.0%} efficiency.",
+    "largest-count-measured": "{workers:.0f} is the largest count measured; more may still pay.",
+    "one-repeat": "One repeat only: the intervals know nothing of how runs differ. Raise repeats.",
+    "trials-failed": "{trials:.0f} trial(s) failed; `worldsize status` says why, --retry-failed runs them again.",
+    "trials-diverged": "{trials:.0f} trial(s) diverged: the loss was no longer a finite number.",
+    "trials-left": "{trials:.0f} trial(s) have not run yet; the same command continues.",
+    "precision-not-reached": (
+        "{trials:.0f} probe(s) ended before their median was known to {precision:.0%}; raise probe.max_seconds."
+    ),
+}
+
+
+def number(value: float) -> str:
+    """Three significant digits, never in scientific notation."""
+    if value == 0 or not math.isfinite(value):
+        return str(value)
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(decimals, 6)}f}"
+
+
+def span(interval: Interval) -> str:
+    return f"{number(interval.low)} to {number(interval.high)}"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Two units at most: 45 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 1:
+        return f"{number(seconds * 1e3)} ms"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+LEVEL_WORDS = f"{LEVEL:.0%} interval".replace("%", " %")

@@ -1,0 +1,209 @@
+"""What is asked for: StudySpec (a whole study) and TrialSpec (one point of it, run once).
+
+Frozen, strict, no unknown keys. `studyfile.py` reads them from YAML and turns what pydantic says into problems with
+line numbers; `plan.py` multiplies a StudySpec out into TrialSpecs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+def _named(value: Any) -> Any:
+    """`sgd` is short for `{name: sgd}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _listed(value: Any) -> Any:
+    """`4` is short for `[4]`."""
+    if value is None:
+        return None
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _switched_off(value: Any) -> Any:
+    """`probe: false` switches a part of the study off."""
+    return None if value is False else value
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""Names become folder names, job names and titles: letters, digits, '.', '_' and '-' only."""
+
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+Batches = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+Strategy = Literal["ddp"]
+Precision = Literal["fp32", "bf16"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class WorkloadSpec(Frozen):
+    name: Name
+    """A built-in workload."""
+
+
+class OptimizerSpec(Frozen):
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    rate: PositiveFloat
+    """At `base_batch`; `rate_rule` scales it to the global batch of the trial. Default: 0.05 for sgd, else 0.001."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NonNegativeFloat = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_rate(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "rate" not in values:
+            return {**values, "rate": 0.05 if values.get("name", "sgd") == "sgd" else 0.001}
+        return values
+
+    @model_validator(mode="after")
+    def _momentum_is_for_sgd(self) -> Self:
+        if self.momentum and self.name != "sgd":
+            raise ValueError(f"momentum={self.momentum} belongs to sgd; {self.name} has none: leave it out")
+        return self
+
+
+class AxesSpec(Frozen):
+    """Every axis is a list; the study is their product."""
+
+    workers: Annotated[tuple[PositiveInt, ...], BeforeValidator(_listed), Field(min_length=1)]
+    batch_per_worker: Annotated[Batches | None, BeforeValidator(_listed)] = None
+    """Weak scaling: the global batch grows with the workers."""
+    global_batch: Annotated[Batches | None, BeforeValidator(_listed)] = None
+    """Strong scaling: the same global batch is shared out among the workers."""
+    optimizer: Annotated[
+        tuple[Annotated[OptimizerSpec, BeforeValidator(_named)], ...], BeforeValidator(_listed), Field(min_length=1)
+    ] = (OptimizerSpec(rate=0.05),)
+    strategy: Annotated[tuple[Strategy, ...], BeforeValidator(_listed), Field(min_length=1)] = ("ddp",)
+    precision: Annotated[tuple[Precision, ...], BeforeValidator(_listed), Field(min_length=1)] = ("fp32",)
+
+    @model_validator(mode="after")
+    def _one_kind_of_batch(self) -> Self:
+        if (self.batch_per_worker is None) == (self.global_batch is None):
+            given = "both are" if self.global_batch else "neither is"
+            raise ValueError(
+                f"a study has either batch_per_worker (weak scaling) or global_batch (strong scaling); {given} given: "
+                "keep one"
+            )
+        return self
+
+    @property
+    def scaling(self) -> Literal["strong", "weak"]:
+        return "strong" if self.global_batch is not None else "weak"
+
+
+class SkipSpec(Frozen):
+    """Points to leave out: those that equal every value named here."""
+
+    workers: int | None = None
+    batch_per_worker: int | None = None
+    global_batch: int | None = None
+    optimizer: str | None = None
+    strategy: str | None = None
+    precision: str | None = None
+
+
+class ProbeSpec(Frozen):
+    """How throughput is measured: seconds a point, no training."""
+
+    precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    """Stop when the median step time is known this well (half of its 90 % interval, relative)."""
+    max_seconds: PositiveFloat = 5.0
+    """Stop then in any case."""
+    warmup_steps: PositiveInt = 5
+    """Run and recorded, left out of the statistics."""
+    repeats: PositiveInt | None = None
+    """Probes are cheap: they may be repeated more often than training. Default: the study's `repeats`."""
+
+
+class TrainSpec(Frozen):
+    epochs: PositiveInt | None = None
+    steps: PositiveInt | None = None
+    rate_rule: Literal["auto", "none", "linear", "sqrt"] = "auto"
+    """How the rate follows the global batch. auto: linear for sgd, sqrt for adam and its kin."""
+    base_batch: PositiveInt | None = None
+    """The global batch for which the optimiser's rate was chosen. Default: the smallest of the study."""
+    warmup_epochs: NonNegativeFloat = 0.0
+    """The rate rises from its base value over so many epochs."""
+
+    @model_validator(mode="after")
+    def _epochs_or_steps(self) -> Self:
+        if (self.epochs is None) == (self.steps is None):
+            given = f"epochs={self.epochs} and steps={self.steps} are both" if self.steps else "neither is"
+            raise ValueError(f"training has either epochs or steps; {given} given: keep one")
+        return self
+
+    def total_steps(self, samples: int, global_batch: int) -> int:
+        """steps = epochs x samples / global batch."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return self.epochs * steps_per_epoch(samples, global_batch)
+
+
+def steps_per_epoch(samples: int, global_batch: int) -> int:
+    """The last batch of an epoch may be partial: it is a step too."""
+    return -(-samples // global_batch)
+
+
+class StudySpec(Frozen):
+    """A workload and the axes to vary."""
+
+    name: Name
+    workload: Annotated[WorkloadSpec, BeforeValidator(_named)]
+    axes: AxesSpec
+    skip: tuple[SkipSpec, ...] = ()
+    probe: Annotated[ProbeSpec | None, BeforeValidator(_switched_off)] = ProbeSpec()
+    """Throughput of every workers x batch x strategy x precision; `false` switches it off."""
+    train: Annotated[TrainSpec | None, BeforeValidator(_switched_off)] = None
+    """Leave it out for throughput only."""
+    repeats: PositiveInt = 3
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    device: Device = "auto"
+    """auto: cuda where a GPU is visible."""
+    threads: PositiveInt = 1
+    """Threads a worker computes with on the CPU."""
+    oversubscribe: bool = False
+    """Allow more workers than cores or GPUs: they will share, and the times will say so."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 1
+    """How often a trial is run again after its processes were killed or lost. An error in the code is never retried."""
+    hang_timeout_s: PositiveFloat = 300.0
+    """A launch with no sign of life for so long is ended; once steps are seen, the limit follows from them."""
+    on: Literal["local"] = "local"
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> Self:
+        if self.probe is None and self.train is None:
+            raise ValueError("probe is off and train is missing, so there is nothing to run: give one of them")
+        return self
+
+
+class TrialSpec(Frozen):
+    """One point of a study, run once: all that the worker needs."""
+
+    id: str
+    kind: Literal["probe", "train"]
+    workload: WorkloadSpec
+    workers: PositiveInt
+    batch_per_worker: PositiveInt
+    scaling: Literal["strong", "weak"]
+    optimizer: OptimizerSpec
+    strategy: Strategy
+    precision: Precision
+    peak_rate: NonNegativeFloat
+    """After the rate rule. 0 for a probe, which measures steps and must not wander off."""
+    repeat: int
+    seed: int
+    threads: PositiveInt
+    probe: ProbeSpec | None = None
+    train: TrainSpec | None = None
+
+    @property
+    def global_batch(self) -> int:
+        return self.workers * self.batch_per_worker

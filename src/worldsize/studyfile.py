@@ -1,0 +1,218 @@
+"""Study files: YAML in, StudySpec out; every problem names its line, and an unknown key its nearest neighbour."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from worldsize.errors import Problem, SpecError
+from worldsize.spec import StudySpec
+
+Loc = tuple[str | int, ...]
+
+
+def builtin_studies() -> dict[str, Path]:
+    folder = Path(str(resources.files("worldsize") / "studies"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_study(study: str) -> Path:
+    """A file's path, or the name of a built-in study."""
+    builtin = builtin_studies()
+    if study in builtin:
+        return builtin[study]
+    path = Path(study)
+    if path.is_file():
+        return path
+    near = difflib.get_close_matches(study, builtin, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"built-in studies: {', '.join(builtin)}"
+    raise SpecError(f"study {study!r} is neither a file nor a built-in study; {hint}")
+
+
+class StudyFile:
+    """The text of a study with its lines, and what the command line changed in it."""
+
+    def __init__(self, text: str, label: str) -> None:
+        self.label = label
+        self._tree = _parse(text, label)
+        self._options: dict[Loc, str] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> StudyFile:
+        try:
+            return cls(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
+
+    def override(self, assignment: str) -> None:
+        """`train.epochs=2`: sets one field, read as YAML."""
+        key, equals, text = assignment.partition("=")
+        option = f"--set {assignment}"
+        if not equals or not key:
+            raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
+        loc = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+        node: Any = self._tree
+        for part in loc[:-1]:
+            inside = node[part] if _has(node, part) else None
+            if inside is None and isinstance(node, dict):
+                node[part] = inside = {}
+            if not isinstance(inside, dict | list):
+                raise SpecError([Problem(f"{key!r}: there is nothing to set inside {part!r}", option)])
+            node = inside
+        if isinstance(node, list) and not _has(node, loc[-1]):
+            raise SpecError([Problem(f"{key!r}: the list has {len(node)} entries, counted from 0", option)])
+        node[loc[-1]] = _plain(_parse(text, option), option)
+        self._options[loc] = option
+
+    def spec(self) -> StudySpec:
+        try:
+            return StudySpec.model_validate_json(json.dumps(_plain(self._tree, self.label)))
+        except ValidationError as error:
+            problems = [self._problem(item) for item in error.errors(include_url=False)]
+            raise SpecError(list(dict.fromkeys(problems))) from error
+
+    def where(self, loc: Loc) -> str:
+        """The option or the line that the value at `loc` came from."""
+        for length in range(len(loc), 0, -1):
+            if loc[:length] in self._options:
+                return self._options[loc[:length]]
+        line = _line(self._tree, loc)
+        return f"{self.label}, line {line}" if line else self.label
+
+    def _problem(self, item: Any) -> Problem:
+        loc: Loc = tuple(item["loc"])
+        name = ".".join(str(part) for part in loc)
+        value = _shown(item["input"])
+        kind, rule = item["type"], item["msg"]
+        if kind == "value_error":
+            text = rule.removeprefix("Value error, ")
+        elif not loc:
+            text = f"a study is a mapping of keys to values, not {value}; begin with `name:`"
+        elif kind == "extra_forbidden":
+            keys = _keys_at(StudySpec, loc[:-1])
+            near = difflib.get_close_matches(str(loc[-1]), keys, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(keys)}"
+            text = f"unknown key {str(loc[-1])!r}{_inside(loc[:-1])}; {hint}"
+        elif kind == "missing":
+            text = f"{loc[-1]!r} is missing{_inside(loc[:-1])}; add it"
+        elif kind == "too_short":
+            text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
+        elif kind == "string_pattern_mismatch":
+            text = (
+                f"{name}={value}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+            )
+        else:
+            text = f"{name}={value}: {rule[0].lower()}{rule[1:]}; {_remedy(kind, item.get('ctx', {}))}"
+        return Problem(text, self.where(loc))
+
+
+def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
+    """What to write instead, by the kind of pydantic's error."""
+    bounds = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+    for key, words in bounds.items():
+        if key in limits:
+            return f"use a value {words} {limits[key]}"
+    return {
+        "int_type": "write a whole number, like 4",
+        "int_from_float": "write a whole number, like 4",
+        "float_type": "write a number, like 0.05",
+        "bool_type": "write true or false",
+        "literal_error": "choose one of these",
+        "model_type": "write a mapping, like {key: value}",
+        "tuple_type": "write a list, like [1, 2]",
+    }.get(kind, "see the example in the README")
+
+
+def _parse(text: str, label: str) -> Any:
+    try:
+        tree = YAML(typ="rt").load(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{label}, line {mark.line + 1}" if mark else label
+        reason = (getattr(error, "problem", None) or str(error)).splitlines()[0]
+        raise SpecError([Problem(f"not valid YAML: {reason}; mend the line", where)]) from error
+    return {} if tree is None else tree
+
+
+def _plain(node: Any, label: str) -> Any:
+    """Plain values only: a tag such as !!python/object is refused, never built."""
+    line = getattr(getattr(node, "lc", None), "line", None)
+    where = label if line is None else f"{label.partition(', line ')[0]}, line {line + 1}"
+    tag = getattr(getattr(node, "tag", None), "value", None)
+    if tag is not None:
+        raise SpecError([Problem(f"the YAML tag {tag} is not allowed; write plain values", where)])
+    if isinstance(node, Mapping):
+        return {str(key): _plain(value, where) for key, value in node.items()}
+    if isinstance(node, str):
+        return str(node)
+    if isinstance(node, Sequence):
+        return [_plain(value, where) for value in node]
+    if node is None or isinstance(node, bool):
+        return node
+    if isinstance(node, int):
+        return int(node)
+    if isinstance(node, float) and float("-inf") < node < float("inf"):
+        return float(node)
+    raise SpecError([Problem(f"{_shown(node)} is neither text, nor a finite number, nor true or false", where)])
+
+
+def _has(node: Any, part: str | int) -> bool:
+    if isinstance(node, dict):
+        return part in node
+    return isinstance(node, list) and isinstance(part, int) and part < len(node)
+
+
+def _line(tree: Any, loc: Loc) -> int | None:
+    """The line of the deepest part of `loc` that stands in the file."""
+    line, node = None, tree
+    for part in loc:
+        positions = getattr(node, "lc", None)
+        if positions is None or positions.data is None or not _has(node, part):
+            break
+        position = positions.data.get(part)
+        line = position[0] + 1 if position else line
+        node = node[part]
+    return line
+
+
+def _keys_at(model: type[BaseModel], loc: Loc) -> list[str]:
+    """The keys allowed at `loc`, read from the models themselves."""
+    found: type[BaseModel] = model
+    for part in loc:
+        if isinstance(part, str) and part in found.model_fields:
+            found = _model_in(found.model_fields[part].annotation) or found
+    return list(found.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
+
+
+def _inside(loc: Loc) -> str:
+    return f" in {'.'.join(str(part) for part in loc)!r}" if loc else ""
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def dump_yaml(spec: StudySpec) -> str:
+    """The study with its defaults filled in, as a file that reads back to the same study."""
+    stream = io.StringIO()
+    stream.write("# The study as it is run, defaults filled in.\n")
+    yaml = YAML(typ="rt")
+    yaml.default_flow_style = None
+    yaml.dump(spec.model_dump(mode="json"), stream)
+    return stream.getvalue()

@@ -1,0 +1,41 @@
+"""One rank of a launch: trial folders in, records out.
+
+torchrun --standalone --nproc-per-node N -m worldsize.worker STUDY_FOLDER LAUNCH
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from worldsize.tether import tie_to_parent
+
+
+def main() -> None:
+    # Before all else, torch's import above all. torchrun puts each rank into a session of its own: killing its group
+    # would leave orphans.
+    tie_to_parent(os.getppid())
+    from worldsize.store import StudyFolder
+    from worldsize.worker import process
+
+    folder, launch_id = StudyFolder(Path(sys.argv[1])), sys.argv[2]
+    rank = int(os.environ["RANK"])
+    process.redirect_output(folder.launch(launch_id) / f"rank{rank:02d}.log")
+    session = None
+    try:
+        from worldsize.worker.session import Session
+
+        session = Session(folder, launch_id)
+        session.run()
+    except BaseException as error:
+        trial_id = session.current_trial if session else None
+        process.write_failure(folder.launch(launch_id) / f"failure-rank{rank:02d}.json", rank, trial_id, error)
+        os._exit(1)
+    # All records are written. Native destructors add nothing, and gloo's sometimes abort.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""What rank 0 says while a trial runs: events.jsonl, appended line by line. The other ranks keep silent."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+PROGRESS_EVERY_S = 0.5
+EXIT_STOPPED = 3
+
+
+class Journal:
+    def __init__(self, path: Path | None, stop_file: Path) -> None:
+        self._path = path
+        self._stop_file = stop_file
+        self._said_at = time.perf_counter()
+        self._said_step = 0
+
+    def say(self, event: str, **values: Any) -> None:
+        if self._path is None:
+            return
+        line = json.dumps({"at": time.time(), "event": event, **values}, allow_nan=False)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def step(self, step: int, samples: int) -> None:
+        """After every step; speaks twice a second. Here too the trial ends when the user has asked for it."""
+        if self._path is None or (now := time.perf_counter()) - self._said_at < PROGRESS_EVERY_S:
+            return
+        rate = samples * (step - self._said_step) / (now - self._said_at)
+        self.say("progress", step=step, samples_per_s=rate)
+        self._said_at, self._said_step = now, step
+        if self._stop_file.exists():
+            self.say("stopped", step=step)
+            os._exit(EXIT_STOPPED)  # a half-run trial is no result: leave at this step, the driver ends the rest

@@ -1,0 +1,199 @@
+"""The training loop. One for every workload, strategy and device, readable from top to bottom.
+
+`run_steps` is the loop; `train` calls it epoch by epoch and evaluates in between; `probe` calls it until the median
+step time is known well enough. Times are taken by `laps` (every step, every rank) and `phases` (above the step).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn, optim
+
+from worldsize.record import Epoch
+from worldsize.spec import ProbeSpec, TrialSpec, steps_per_epoch
+from worldsize.worker.clock import CpuLaps, Phases
+from worldsize.worker.journal import Journal
+from worldsize.worker.parallel import Team
+from worldsize.worker.shards import Share, epoch_shares, evaluation_share
+from worldsize.worker.workloads import Workload
+
+SEGMENT_STEPS = 100
+"""So many steps run without the ranks talking about anything but gradients; then losses are pooled and looked at."""
+EVALUATION_BATCH = 500
+PROBE_BLOCK_S = 0.25
+PROBE_LEAST_STEPS = 20
+NORMAL_90 = 1.645
+
+
+@dataclass(kw_only=True)
+class Course:
+    """Everything one trial trains with, on one rank."""
+
+    trial: TrialSpec
+    workload: Workload
+    team: Team
+    model: nn.Module
+    """As wrapped by the strategy."""
+    module: nn.Module
+    """The same model, bare."""
+    optimizer: optim.Optimizer
+    rate: Callable[[int], float]
+    laps: CpuLaps
+    phases: Phases
+    journal: Journal
+    losses: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    """Of every step, pooled over ranks."""
+    step: int = 0
+    samples: int = 0
+
+    def autocast(self) -> AbstractContextManager[object]:
+        enabled = self.trial.precision == "bf16"
+        return torch.autocast(self.team.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+    def shares(self, epoch: int) -> Iterator[Share]:
+        trial, team = self.trial, self.team
+        return epoch_shares(
+            len(self.workload.train), team.workers, team.rank, trial.batch_per_worker, trial.seed, epoch
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    epochs: tuple[Epoch, ...] = ()
+    diverged_at_step: int | None = None
+    precision_reached: bool | None = None
+    warmup_steps: int = 0
+
+
+def run_steps(course: Course, shares: Iterable[Share]) -> npt.NDArray[np.float32]:
+    """One step a share. Returns the loss of each step: the mean over the samples of its global batch."""
+    workload, team, optimizer = course.workload, course.team, course.optimizer
+    losses: list[Tensor] = []
+    course.laps.start()
+    for share in shares:
+        inputs, targets = workload.train.batch(torch.from_numpy(share.indices), team.device)
+        for group in optimizer.param_groups:
+            group["lr"] = course.rate(course.step)
+        with course.autocast():
+            loss_of_each = workload.loss(course.model(workload.prepare(inputs)), targets)
+        # Gradients are averaged over ranks. Scaled so, that average is the mean over the global batch, also for a
+        # partial one whose ranks hold unequal shares; a rank with a borrowed sample adds exactly nothing.
+        loss = loss_of_each.sum() * (team.workers / share.total if share.own else 0.0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+        course.laps.lap()
+        course.step += 1
+        course.samples += share.total
+        course.journal.step(course.step, course.trial.global_batch)
+    pooled = team.sum(torch.stack(losses).float()) / team.workers
+    course.losses.append(pooled.cpu().numpy())
+    return course.losses[-1]
+
+
+def train(course: Course) -> Result:
+    """Epochs of steps, each followed by an evaluation; ends early when the loss is no longer a number."""
+    assert course.trial.train is not None
+    samples = len(course.workload.train)
+    steps_left = course.trial.train.total_steps(samples, course.trial.global_batch)
+    warmup_steps = min(5, steps_left // 2)
+    epochs: list[Epoch] = []
+    course.journal.say("start", steps=steps_left, steps_per_epoch=steps_per_epoch(samples, course.trial.global_batch))
+    while steps_left:
+        course.phases.enter("training")
+        shares = course.shares(len(epochs))
+        losses: list[npt.NDArray[np.float32]] = []
+        before = course.samples
+        while segment := list(itertools.islice(shares, min(SEGMENT_STEPS, steps_left))):
+            losses.append(run_steps(course, segment))
+            steps_left -= len(segment)
+            if not np.isfinite(losses[-1]).all():
+                return Result(epochs=tuple(epochs), diverged_at_step=_first_bad_step(course), warmup_steps=warmup_steps)
+        train_s = course.phases.enter("evaluation")
+        course.journal.say("evaluation")
+        metrics, counted = evaluate(course)
+        evaluation_s = course.phases.enter("gaps")
+        epochs.append(
+            Epoch(
+                epoch=len(epochs),
+                steps=sum(map(len, losses)),
+                samples=course.samples - before,
+                train_loss=_mean_loss(np.concatenate(losses), course.samples - before, course.trial.global_batch),
+                test=metrics,
+                test_samples=counted,
+                train_s=train_s,
+                evaluation_s=evaluation_s,
+            )
+        )
+        course.journal.say("epoch", **epochs[-1].model_dump(mode="json"))
+    return Result(epochs=tuple(epochs), warmup_steps=warmup_steps)
+
+
+def probe(course: Course, spec: ProbeSpec) -> Result:
+    """As many steps as the stated precision of their median needs, within the stated time; rank 0 decides for all."""
+    stream = itertools.chain.from_iterable(course.shares(epoch) for epoch in itertools.count())
+    course.journal.say("start", seconds=spec.max_seconds)
+    course.phases.enter("warm-up")
+    run_steps(course, itertools.islice(stream, spec.warmup_steps))
+    course.phases.enter("training")
+    steps, reached = PROBE_LEAST_STEPS, False
+    while steps := course.team.from_first(steps):
+        run_steps(course, itertools.islice(stream, steps))
+        step_s = course.laps.seconds()[spec.warmup_steps :]
+        reached = median_precision(step_s) <= spec.precision
+        out_of_time = float(step_s.sum()) >= spec.max_seconds
+        steps = 0 if reached or out_of_time else max(5, round(PROBE_BLOCK_S / float(np.median(step_s))))
+    course.phases.enter("gaps")
+    return Result(precision_reached=reached, warmup_steps=spec.warmup_steps)
+
+
+def median_precision(step_s: npt.NDArray[np.float64]) -> float:
+    """Half the 90 % interval of the median, relative, from order statistics: ranks n/2 -+ 1.645 sqrt(n)/2."""
+    ordered, n = np.sort(step_s), len(step_s)
+    reach = NORMAL_90 * n**0.5 / 2
+    low, high = ordered[max(0, int(n / 2 - reach))], ordered[min(n - 1, int(n / 2 + reach))]
+    return float((high - low) / 2 / np.median(ordered))
+
+
+@torch.no_grad()
+def evaluate(course: Course) -> tuple[dict[str, float], int]:
+    """Loss and metrics on the test samples; every sample is counted once, on one of the ranks."""
+    workload, team, module = course.workload, course.team, course.module
+    of_each = {"loss": workload.loss, **workload.metrics}
+    sums = torch.zeros(len(of_each) + 1, dtype=torch.float64, device=team.device)
+    team.share_buffers(module)
+    module.eval()
+    for indices in torch.from_numpy(evaluation_share(len(workload.test), team.workers, team.rank)).split(
+        EVALUATION_BATCH
+    ):
+        inputs, targets = workload.test.batch(indices, team.device)
+        with course.autocast():
+            outputs = module(workload.prepare(inputs)).float()
+        sums += torch.stack(
+            [*(measure(outputs, targets).double().sum() for measure in of_each.values()), sums.new_tensor(len(indices))]
+        )
+    module.train()
+    *totals, counted = team.sum(sums).tolist()
+    if counted != len(workload.test):
+        raise RuntimeError(f"evaluation counted {counted:.0f} samples of {len(workload.test)}")
+    values = {name: total / counted for name, total in zip(of_each, totals, strict=True)}
+    return {name: value for name, value in values.items() if np.isfinite(value)}, int(counted)
+
+
+def _mean_loss(losses: npt.NDArray[np.float32], samples: int, global_batch: int) -> float:
+    """Mean over samples: the last step of an epoch may have fewer than the others."""
+    weights = np.full(len(losses), global_batch, dtype=np.float64)
+    weights[-1] = samples - global_batch * (len(losses) - 1)
+    return float(np.average(losses, weights=weights))
+
+
+def _first_bad_step(course: Course) -> int:
+    return int(np.flatnonzero(~np.isfinite(np.concatenate(course.losses)))[0])

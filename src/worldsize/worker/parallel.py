@@ -1,0 +1,96 @@
+"""Ranks working together: the process group, sub-groups of it, and the strategy that wraps a model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+
+GROUP_TIMEOUT = timedelta(minutes=30)
+"""Longer than the driver's own patience: it ends a launch that hangs, and says where it hung."""
+IDLE_TIMEOUT = timedelta(days=7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """The ranks that run one trial."""
+
+    rank: int
+    workers: int
+    device: torch.device
+    group: dist.ProcessGroup | None
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Over all ranks, in place."""
+        if self.workers > 1:
+            dist.all_reduce(tensor, group=self.group)
+        return tensor
+
+    def from_first(self, value: int) -> int:
+        """Rank 0's value, on every rank."""
+        if self.workers == 1:
+            return value
+        tensor = torch.tensor([value], device=self.device)
+        dist.broadcast(tensor, src=0, group=self.group)
+        return int(tensor.item())
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Rank 0's batch-norm statistics for everybody: ranks saw other samples, evaluation wants one model."""
+        if self.workers > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0, group=self.group)
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """One worker needs no wrapping: its step is the step that people would run alone."""
+        if self.workers == 1:
+            return model
+        devices = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(
+            model, device_ids=devices, process_group=self.group, gradient_as_bucket_view=True
+        )
+
+
+class Crew:
+    """All ranks of a launch. A trial of n workers runs on ranks 0 to n-1 while the others sleep on the store."""
+
+    def __init__(self, device: str, backend: str, counts: list[int]) -> None:
+        self.rank, self.workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+        self.device = torch.device("cpu")
+        if device == "cuda":
+            self.device = torch.device("cuda", local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(self.device)
+        self.store, _, _ = next(rendezvous("env://", self.rank, self.workers, timeout=GROUP_TIMEOUT))
+        dist.init_process_group(
+            backend,
+            store=PrefixStore("group", self.store),
+            rank=self.rank,
+            world_size=self.workers,
+            timeout=GROUP_TIMEOUT,
+            device_id=self.device if backend == "nccl" else None,
+        )
+        # Making a group is a matter for every rank, members or not, in the same order.
+        self._groups = {n: dist.new_group(list(range(n))) for n in counts if 1 < n < self.workers}
+
+    def team(self, workers: int) -> Team | None:
+        """None for a rank that takes no part."""
+        if self.rank >= workers:
+            return None
+        return Team(rank=self.rank, workers=workers, device=self.device, group=self._groups.get(workers))
+
+    def tell(self, key: str, value: str) -> None:
+        self.store.set(key, value)
+
+    def hear(self, key: str) -> str:
+        """Waits until somebody tells; an idle rank spends no CPU here."""
+        self.store.wait([key], IDLE_TIMEOUT)
+        return bytes(self.store.get(key)).decode()
+
+    def leave(self) -> None:
+        dist.destroy_process_group()

@@ -1,0 +1,47 @@
+"""The process of a rank: its output in a file of its own, its failure written down."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from worldsize.store import TRIAL_MARK, write_json
+
+
+def redirect_output(path: Path) -> None:
+    """Descriptors, not sys.stdout alone: what native code prints as it aborts must be kept too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # The driver sends this signal to a launch that hangs, so that the log says where.
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+
+
+def mark_trial(trial_id: str) -> None:
+    print(f"{TRIAL_MARK}{trial_id}", flush=True)
+
+
+def write_failure(path: Path, rank: int, trial_id: str | None, error: BaseException) -> None:
+    """The driver reads these after the launch and blames the earliest."""
+    traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    text = str(error).strip() or "no message"
+    write_json(
+        path,
+        {
+            "rank": rank,
+            "trial": trial_id,
+            "at": time.time(),
+            "type": type(error).__name__,
+            "error": text[:2000],
+        },
+    )

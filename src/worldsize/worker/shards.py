@@ -1,0 +1,49 @@
+"""Which samples each rank trains on and evaluates: disjoint, complete, reshuffled every epoch. Pure index arithmetic.
+
+An epoch is one seeded permutation of all samples, cut into global batches; rank r takes the r-th part of each. So n
+workers with batch b see exactly what one worker with batch n*b sees, in the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One rank's part of one global batch."""
+
+    indices: Indices
+    own: int
+    """How many of them count. A rank left with none carries one borrowed sample along with weight 0."""
+    total: int
+    """Samples of the global batch, over all ranks."""
+
+
+def epoch_order(samples: int, seed: int, epoch: int) -> Indices:
+    return np.random.default_rng([seed, epoch]).permutation(samples).astype(np.int64)
+
+
+def epoch_shares(
+    samples: int, workers: int, rank: int, batch_per_worker: int, seed: int, epoch: int
+) -> Iterator[Share]:
+    order = epoch_order(samples, seed, epoch)
+    for start in range(0, samples, workers * batch_per_worker):
+        batch = order[start : start + workers * batch_per_worker]
+        # A partial batch is spread evenly: no rank does all the work of it while the others wait.
+        low, high = len(batch) * rank // workers, len(batch) * (rank + 1) // workers
+        if low == high:
+            yield Share(indices=batch[:1], own=0, total=len(batch))
+        else:
+            yield Share(indices=batch[low:high], own=high - low, total=len(batch))
+
+
+def evaluation_share(samples: int, workers: int, rank: int) -> Indices:
+    """Every sample once, over all ranks."""
+    return np.arange(samples * rank // workers, samples * (rank + 1) // workers, dtype=np.int64)
