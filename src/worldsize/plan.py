@@ -56,13 +56,11 @@ class Point:
 
     workers: int
     batch_per_worker: int
+    global_batch: int
+    """As the axis states it: where it does not divide among the workers, the point is a problem, or skipped."""
     optimizer: OptimizerSpec
     strategy: Strategy
     precision: Precision
-
-    @property
-    def global_batch(self) -> int:
-        return self.workers * self.batch_per_worker
 
 
 def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
@@ -79,14 +77,6 @@ def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
                 shown = value.name if isinstance(value, OptimizerSpec) else value
                 text = f"axes.{axis} names {shown} twice, which would run the same trials again; use `repeats` for that"
                 found.append((("axes", axis, index), text))
-    for index, batch in enumerate(axes.global_batch or ()):
-        for workers in axes.workers:
-            if batch % workers and not _skipped_everywhere(spec, workers, batch):
-                text = (
-                    f"global_batch={batch} does not divide among workers={workers}; "
-                    f"use a multiple of {workers}, or skip the combination"
-                )
-                found.append((("axes", "global_batch", index), text))
     device = machine.device(spec.device)
     if device == "cuda" and not machine.gpus:
         found.append((("device",), "device=cuda, but no GPU is visible here; use `device: cpu`"))
@@ -100,18 +90,26 @@ def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
                 "use fewer, or `oversubscribe: true` to let them share"
             )
             found.append((("axes", "workers", index), text))
-    points = list(_product(spec))
+    everything = list(_product(spec))
     for index, skip in enumerate(spec.skip):
-        if not any(_matches(skip, point) for point in points):
+        if not any(_matches(skip, point) for point in everything):
             found.append((("skip", index), "this `skip` entry matches no point of the study; correct or remove it"))
-    if points and all(any(_matches(skip, point) for skip in spec.skip) for point in points):
+    points = _points(spec)
+    if not points:
         found.append((("skip",), "`skip` leaves out every point; nothing would run"))
+    for batch, workers in sorted({(point.global_batch, point.workers) for point in points}):
+        if axes.global_batch and batch % workers:
+            text = (
+                f"global_batch={batch} does not divide among workers={workers}; "
+                f"use a multiple of {workers}, or skip the combination"
+            )
+            found.append((("axes", "global_batch", axes.global_batch.index(batch)), text))
     return found
 
 
 def make_plan(spec: StudySpec) -> Plan:
     """All trials and launches of a study that has no problems."""
-    points = [point for point in _product(spec) if not any(_matches(skip, point) for skip in spec.skip)]
+    points = _points(spec)
     rng = random.Random(spec.seed)
     drafts: list[tuple[Launch, list[dict[str, Any]]]] = []
     if spec.probe is not None:
@@ -151,14 +149,24 @@ def scaled_rate(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int, b
     return optimizer.rate * {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
 
 
+def _points(spec: StudySpec) -> list[Point]:
+    return [point for point in _product(spec) if not any(_matches(skip, point) for skip in spec.skip)]
+
+
 def _product(spec: StudySpec) -> Iterator[Point]:
     axes = spec.axes
     batches = axes.batch_per_worker or axes.global_batch or ()
     for workers, batch, optimizer, strategy, precision in itertools.product(
         axes.workers, batches, axes.optimizer, axes.strategy, axes.precision
     ):
-        own = batch if axes.batch_per_worker else batch // workers
-        yield Point(workers=workers, batch_per_worker=own, optimizer=optimizer, strategy=strategy, precision=precision)
+        yield Point(
+            workers=workers,
+            batch_per_worker=batch if axes.batch_per_worker else batch // workers,
+            global_batch=batch * workers if axes.batch_per_worker else batch,
+            optimizer=optimizer,
+            strategy=strategy,
+            precision=precision,
+        )
 
 
 def _matches(skip: SkipSpec, point: Point) -> bool:
@@ -172,17 +180,6 @@ def _matches(skip: SkipSpec, point: Point) -> bool:
         "precision": point.precision,
     }
     return bool(wanted) and all(have[key] == value for key, value in wanted.items())
-
-
-def _skipped_everywhere(spec: StudySpec, workers: int, global_batch: int) -> bool:
-    """A combination that does not divide is no problem when `skip` names it by workers and global batch."""
-    return any(
-        skip.workers in (None, workers)
-        and skip.global_batch in (None, global_batch)
-        and skip.model_dump(exclude_none=True).keys() <= {"workers", "global_batch"}
-        and skip.model_dump(exclude_none=True)
-        for skip in spec.skip
-    )
 
 
 def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> list[dict[str, Any]]:

@@ -194,7 +194,7 @@ class Results:
         imprecise = sum(record.precision_reached is False for record in self.records.values())
         if imprecise and self.spec.probe:
             yield Finding(
-                code="precision-not-reached", numbers={"trials": imprecise, "precision": self.spec.probe.precision}
+                code="precision-not-reached", numbers={"trials": imprecise, "percent": self.spec.probe.precision * 100}
             )
         if self.left():
             yield Finding(code="trials-left", numbers={"trials": len(self.left())})

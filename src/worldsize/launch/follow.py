@@ -25,7 +25,8 @@ class Follower:
         self._folder, self._trials, self._now = folder, trials, now
         self._hang_timeout_s = hang_timeout_s
         self._index = 0
-        self._offset = self._size(0)
+        # A trial that is run again appends to the events of its first attempt.
+        self._offsets = {trial_id: self._size(trial_id) for trial_id in trials}
         self._heard_at = now()
         self._stepping = False
         self._longest_gap_s = 0.0
@@ -43,7 +44,6 @@ class Follower:
             if not ended:
                 return
             self._index += 1
-            self._offset = self._size(self._index)
             self.last_step = None
 
     def hung(self) -> bool:
@@ -68,12 +68,12 @@ class Follower:
     def _new_lines(self, trial_id: str) -> Iterator[dict[str, Any]]:
         try:
             with (self._folder.trial(trial_id) / "events.jsonl").open("rb") as file:
-                file.seek(self._offset)
+                file.seek(self._offsets[trial_id])
                 text = file.read()
         except FileNotFoundError:
             return
         whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
+        self._offsets[trial_id] += len(whole)
         for line in whole.splitlines():
             try:
                 event = json.loads(line)
@@ -82,9 +82,6 @@ class Follower:
             if isinstance(event, dict) and "event" in event:
                 yield event
 
-    def _size(self, index: int) -> int:
-        """A trial that is run again appends to the events of its first attempt."""
-        if index >= len(self._trials):
-            return 0
-        path = self._folder.trial(self._trials[index]) / "events.jsonl"
+    def _size(self, trial_id: str) -> int:
+        path = self._folder.trial(trial_id) / "events.jsonl"
         return path.stat().st_size if path.exists() else 0

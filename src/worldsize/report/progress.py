@@ -15,7 +15,7 @@ from worldsize.estimate import LAUNCH_START_S, trial_s
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
 from worldsize.report.terminal import failure_view
-from worldsize.report.words import duration, number
+from worldsize.report.words import counted, duration, number
 from worldsize.spec import TrialSpec
 
 
@@ -56,7 +56,7 @@ class StudyProgress:
         if self._live:
             self._live.reset(self._trial_bar, total=None, description=launch_id, words="starting workers")
         else:
-            self.note(f"{launch_id}: {len(trials)} trials, {self._progress_words()}")
+            self.note(f"{launch_id}: {counted(len(trials), 'trial')} ({self._progress_words()})")
 
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
         if self._live is None:
@@ -81,11 +81,11 @@ class StudyProgress:
         if record.failure is not None:
             self._console.print(failure_view(record))
         elif self._live is None or trial.kind == "train":
-            self._console.print(self._ended_line(trial, record))
+            self._console.print(self._ended_line(trial, record), soft_wrap=True)
         self._show_study()
 
     def note(self, text: str) -> None:
-        self._console.print(Text(text))
+        self._console.print(Text(text), soft_wrap=True)
 
     def _ended_line(self, trial: TrialSpec, record: TrialRecord) -> Text:
         tested = "".join(f", test {name} {value:.4f}" for name, value in record.metrics.items())
@@ -99,7 +99,7 @@ class StudyProgress:
 
     def _progress_words(self) -> str:
         done = self._total - len(self._left)
-        return f"{done} of {self._total} done, {duration(max(self.eta_s(), 1))} left"
+        return f"{done} of {self._total} done" + (f", {duration(max(self.eta_s(), 1))} left" if self._left else "")
 
     def eta_s(self) -> float:
         """The estimate of what is left, times how wrong the estimate of what was done has been."""

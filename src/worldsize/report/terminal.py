@@ -27,7 +27,6 @@ from worldsize.report.words import (
     finding_sentence,
     number,
     percent,
-    span,
 )
 from worldsize.spec import StudySpec, TrialSpec, steps_per_epoch
 from worldsize.study import Results, Study
@@ -52,11 +51,11 @@ def scaling_table(results: Results, metric: str) -> Table:
     rows = [row for series in results.series for row in series.rows]
     baseline = min(row.baseline_workers for row in rows)
     table = Table(
-        title=f"{results.spec.axes.scaling} scaling against {counted(baseline, 'worker')}; ({LEVEL_WORDS})",
+        title=f"{results.spec.axes.scaling} scaling against {counted(baseline, 'worker')}, with {LEVEL_WORDS}s",
         title_justify="left",
         title_style="",
         box=None,
-        padding=(0, 2, 0, 0),
+        padding=(0, 1, 0, 0),
         header_style=f"bold {ACCENT}",
     )
     mixed = len({(row.setting.strategy, row.setting.precision) for row in rows}) > 1
@@ -69,22 +68,16 @@ def scaling_table(results: Results, metric: str) -> Table:
         how = [f"{setting.strategy} {setting.precision}"] if mixed else []
         table.add_row(
             *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *how),
-            _both(f"{number(row.step_s.value * 1e3)} ms", _milliseconds(row.step_s)),
-            _both(number(row.samples_per_s.value), span(row.samples_per_s)),
-            _ratio(row, number(row.speedup.value), span(row.speedup)),
-            _ratio(row, percent(row.efficiency.value), _percents(row.efficiency)),
+            _both(f"{number(row.step_s.value * 1e3)} ms", _narrow(row.step_s, 1e3)),
+            _both(number(row.samples_per_s.value), _narrow(row.samples_per_s)),
+            _ratio(row, number(row.speedup.value), _narrow(row.speedup)),
+            _ratio(
+                row, percent(row.efficiency.value), f"{row.efficiency.low * 100:.0f}–{row.efficiency.high * 100:.0f}"
+            ),
             "" if row.metric is None else f"{row.metric:.4f}",
             style="bold" if row == chosen else "",
         )
     return table
-
-
-def _milliseconds(interval: Interval) -> str:
-    return span(Interval(interval.value * 1e3, interval.low * 1e3, interval.high * 1e3))
-
-
-def _percents(interval: Interval) -> str:
-    return f"{interval.low * 100:.0f} to {interval.high * 100:.0f}"
 
 
 def _ratio(row: Row, value: str, reach: str) -> Text:
@@ -93,7 +86,11 @@ def _ratio(row: Row, value: str, reach: str) -> Text:
 
 
 def _both(value: str, reach: str) -> Text:
-    return Text.assemble(value, "\n", (f"({reach})", "dim not bold"))
+    return Text.assemble(value, "\n", (reach, "dim not bold"))
+
+
+def _narrow(interval: Interval, factor: float = 1.0) -> str:
+    return f"{number(interval.low * factor)}–{number(interval.high * factor)}"
 
 
 def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
@@ -106,7 +103,7 @@ def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
         Text.assemble((spec.name, "bold"), f": {spec.workload.name}, {facts.title}"),
         Text(
             f"{counted(len(plan.trials), 'trial')} ({kinds['probe']} probe, {kinds['train']} train) in "
-            f"{counted(len(plan.launches), 'launch').replace('launchs', 'launches')}; about {duration(cost.wall_s)}, "
+            f"{counted(len(plan.launches), 'launch', 'launches')}; about {duration(cost.wall_s)}, "
             f"{number(cost.worker_s)} worker-seconds ({basis})"
         ),
         Text(""),

@@ -53,7 +53,8 @@ SENTENCES = {
     "trials-diverged": "{trials:.0f} trial(s) diverged: the loss was no longer a finite number.",
     "trials-left": "{trials:.0f} trial(s) have not run yet; the same command continues.",
     "precision-not-reached": (
-        "{trials:.0f} probe(s) ended before their median was known to {precision:.0%}; raise probe.max_seconds."
+        "{trials:.0f} probe(s) ran out of time before their median step was known to {percent:.3g} %; "
+        "the intervals say how well it is."
     ),
 }
 
@@ -86,8 +87,8 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
 
 
 LEVEL_WORDS = f"{LEVEL:.0%} interval".replace("%", " %")
