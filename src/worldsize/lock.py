@@ -95,7 +95,8 @@ def _read(path: Path) -> dict[str, Any] | None:
         holder: dict[str, Any] = read_json(path)
     except (OSError, ValueError):
         return None
-    return holder if {"host", "pid", "started_at", "heartbeat_at"} <= holder.keys() else None
+    wanted = {"host", "pid", "started_at", "heartbeat_at"}
+    return holder if isinstance(holder, dict) and wanted <= holder.keys() else None
 
 
 def _alive(holder: dict[str, Any]) -> bool:

@@ -46,7 +46,7 @@ class Failure(Frozen):
     rank: int | None
     """The first rank that failed; None where no rank could be blamed."""
     step: int | None
-    """The last step that rank 0 reported."""
+    """Steps done: as the failing rank counted them, or as rank 0 last reported."""
     error: str
     log: tuple[str, ...] = ()
     """The last lines that the failing rank printed."""

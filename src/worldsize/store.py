@@ -9,7 +9,8 @@ runs/<name>/
     rank00.log          what a rank printed, with a line where each trial begins
     failure-rank00.json why a rank failed
     torchrun.log        what the launcher printed
-    end.json            how the launch ended, and its wall time
+    phases.json         where the time of rank 0 went, from process start to the last trial
+    end.json            how the launch ended, its wall time and where that went
   trials/0007-w4-b128-sgd-r0/
     spec.json           all that the worker needs
     events.jsonl        appended by rank 0 while it runs

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from worldsize.analysis.points import Point, Setting
-from worldsize.analysis.stats import Interval, Sampled, median_step
+from worldsize.analysis.stats import Interval, median_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def _series(group: list[Point]) -> Series:
                 setting=setting,
                 baseline_workers=base.workers,
                 step_s=step.interval(),
-                samples_per_s=_inverse(step).times(setting.global_batch).interval(),
+                samples_per_s=step.inverse().times(setting.global_batch).interval(),
                 speedup=speedup.interval(),
                 efficiency=speedup.times(base.workers / setting.workers).interval(),
                 repeats=len(point.repeats),
@@ -85,7 +85,3 @@ def _series(group: list[Point]) -> Series:
             )
         )
     return Series(rows=tuple(rows))
-
-
-def _inverse(sampled: Sampled) -> Sampled:
-    return Sampled(1 / sampled.value, 1 / sampled.replicates)

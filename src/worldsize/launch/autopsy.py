@@ -10,7 +10,7 @@ from pathlib import Path
 from worldsize.record import Failure
 from worldsize.store import TRIAL_MARK, read_json
 
-LOG_LINES = 20
+LOG_LINES = 40
 PEER_LOST = re.compile(r"connection (closed|reset)|broken pipe|peer|socket|timed out|nccl", re.IGNORECASE)
 """What a rank says when it was another that failed."""
 TORCHRUN_FAILURE = re.compile(r"rank\s*: (\d+) .*?exitcode\s*: (-?\d+)", re.DOTALL)
@@ -26,12 +26,9 @@ class Cause:
 def find_cause(launch: Path, trial_id: str, *, hung: bool, patience_s: float, last_step: int | None) -> Cause:
     """Blames in this order: a hang, a rank killed by a signal, the earliest error that is not the loss of a peer."""
 
-    def cause(rank: int | None, error: str, retryable: bool) -> Cause:
-        log = trial_log(launch, trial_id, rank)[-LOG_LINES:]
-        return Cause(
-            failure=Failure(rank=rank, step=last_step, error=error, log=tuple(log)),
-            retryable=retryable,
-        )
+    def cause(rank: int | None, error: str, *, retryable: bool, step: int | None = last_step) -> Cause:
+        log = tuple(trial_log(launch, trial_id, rank)[-LOG_LINES:])
+        return Cause(failure=Failure(rank=rank, step=step, error=error, log=log), retryable=retryable)
 
     if hung:
         return cause(None, f"no sign of life for {patience_s:.0f} s; the processes were ended", retryable=True)
@@ -44,7 +41,8 @@ def find_cause(launch: Path, trial_id: str, *, hung: bool, patience_s: float, la
     failures = sorted((read_json(path) for path in launch.glob("failure-rank*.json")), key=lambda found: found["at"])
     own = [found for found in failures if not PEER_LOST.search(found["error"])]
     if own:
-        return cause(own[0]["rank"], f"{own[0]['type']}: {own[0]['error']}", retryable=False)
+        first = own[0]
+        return cause(first["rank"], f"{first['type']}: {first['error']}", retryable=False, step=first["step"])
     if failures:
         error = f"lost the other ranks ({failures[0]['type']}: {failures[0]['error'].splitlines()[0]})"
         return cause(failures[0]["rank"], error, retryable=True)

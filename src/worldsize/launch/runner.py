@@ -91,6 +91,7 @@ def _run_once(
         hang_timeout_s=spec.hang_timeout_s,
         on_event=on_event,
     )
+    ended_at = time.time()
     unfinished = [trial_id for trial_id in left if not folder.has_record(trial_id)]
     # The record decides, not the return code: a rank may abort on its way out after all work is done.
     cause = None
@@ -100,6 +101,7 @@ def _run_once(
         folder.launch(launch_id) / "end.json",
         {
             "wall_s": end.wall_s,
+            "phases_s": _phases(folder.launch(launch_id), ended_at),
             "returncode": end.returncode,
             "interrupted": end.interrupted,
             "culprit": unfinished[0] if cause else None,
@@ -145,6 +147,15 @@ def _blame(
     )
     _close(folder, launch_id, trial, progress)
     return cause
+
+
+def _phases(launch: Path, ended_at: float) -> dict[str, float] | None:
+    """Where the wall time of a launch went, as rank 0 told it, and the rest until all processes were gone."""
+    try:
+        told = read_json(launch / "phases.json")
+    except FileNotFoundError:  # it did not get that far
+        return None
+    return {**told["phases_s"], "process end": max(0.0, ended_at - told["ended_at"])}
 
 
 def _close(folder: StudyFolder, launch_id: str, trial: TrialSpec, progress: Progress) -> None:

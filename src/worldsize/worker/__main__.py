@@ -29,8 +29,8 @@ def main() -> None:
         session = Session(folder, launch_id)
         session.run()
     except BaseException as error:
-        trial_id = session.current_trial if session else None
-        process.write_failure(folder.launch(launch_id) / f"failure-rank{rank:02d}.json", rank, trial_id, error)
+        trial_id, step = session.position() if session else (None, None)
+        process.write_failure(folder.launch(launch_id) / f"failure-rank{rank:02d}.json", rank, trial_id, step, error)
         os._exit(1)
     # All records are written. Native destructors add nothing, and gloo's sometimes abort.
     sys.stdout.flush()

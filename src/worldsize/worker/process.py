@@ -29,7 +29,7 @@ def mark_trial(trial_id: str) -> None:
     print(f"{TRIAL_MARK}{trial_id}", flush=True)
 
 
-def write_failure(path: Path, rank: int, trial_id: str | None, error: BaseException) -> None:
+def write_failure(path: Path, rank: int, trial_id: str | None, step: int | None, error: BaseException) -> None:
     """The driver reads these after the launch and blames the earliest."""
     traceback.print_exc()
     sys.stdout.flush()
@@ -40,6 +40,7 @@ def write_failure(path: Path, rank: int, trial_id: str | None, error: BaseExcept
         {
             "rank": rank,
             "trial": trial_id,
+            "step": step,
             "at": time.time(),
             "type": type(error).__name__,
             "error": text[:2000],

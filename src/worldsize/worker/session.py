@@ -31,31 +31,37 @@ class Session:
         self.launch: dict[str, Any] = read_json(folder.launch(launch_id) / "launch.json")
         self.stop_file: Path = folder.launch(launch_id) / "stop"
         self.phases = Phases("process start", already_s=max(0.0, time.time() - self.launch["launched_at"]))
-        self.current_trial: str | None = None
+        self._trial_id: str | None = None
+        self._course: Course | None = None
         self._loaded: dict[str, workloads.Workload] = {}
         torch.set_num_threads(self.launch["threads"])
+
+    def position(self) -> tuple[str | None, int | None]:
+        """The trial under way and its steps so far, for a failure that must say where it happened."""
+        return self._trial_id, self._course.step if self._course else None
 
     def run(self) -> None:
         trials = [self.folder.trial_spec(trial_id) for trial_id in self.launch["trials"]]
         crew = Crew(self.launch["device"], self.launch["backend"], sorted({trial.workers for trial in trials}))
         crew.tell(f"host/{crew.rank}", environment(crew.device, self.launch["backend"])["host"])
         for number, trial in enumerate(trials):
-            self.current_trial = trial.id
+            self._trial_id, self._course = trial.id, None
             mark_trial(trial.id)
             team = crew.team(trial.workers)
             if team is not None:
                 self._run_trial(number, trial, team, crew)
             # A rank outside the trial sleeps here until it is over.
             crew.hear(f"trial/{number}/done")
-        self.current_trial = None
+        self._trial_id = self._course = None
         if crew.rank == 0:
-            write_json(self.folder.launch(self.launch_id) / "phases.json", self.phases.totals())
+            phases = {"phases_s": self.phases.totals(), "ended_at": time.time()}
+            write_json(self.folder.launch(self.launch_id) / "phases.json", phases)
         crew.leave()
 
     def _run_trial(self, number: int, trial: TrialSpec, team: Team, crew: Crew) -> None:
         self.phases.enter("preparation")
         before, started_at = self.phases.totals(), time.time()
-        course = self._prepare(trial, team)
+        course = self._course = self._prepare(trial, team)
         result = probe(course, trial.probe) if trial.probe else train(course)
         self.phases.enter("saving")
         spans = save_array(

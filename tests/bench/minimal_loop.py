@@ -1,0 +1,95 @@
+"""Our loop and a hand-written minimal DDP loop, turn by turn in the same processes. Writes step times of rank 0."""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from worldsize.spec import OptimizerSpec, ProbeSpec, TrialSpec, WorkloadSpec
+from worldsize.worker.clock import CpuLaps, Phases
+from worldsize.worker.journal import Journal
+from worldsize.worker.loop import Course, run_steps
+from worldsize.worker.optim import make_optimizer, rate_of_step
+from worldsize.worker.parallel import Team
+from worldsize.worker.workloads import digits
+
+BATCH, STEPS, ROUNDS = 160, 12, 24
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, workers = dist.get_rank(), dist.get_world_size()
+data = digits.load()
+
+trial = TrialSpec(
+    id="bench",
+    kind="probe",
+    workload=WorkloadSpec(name="digits"),
+    workers=workers,
+    batch_per_worker=BATCH,
+    scaling="weak",
+    optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
+    strategy="ddp",
+    precision="fp32",
+    peak_rate=0.0,
+    repeat=0,
+    seed=0,
+    threads=1,
+    probe=ProbeSpec(),
+)
+team = Team(rank=rank, workers=workers, device=torch.device("cpu"), group=None)
+torch.manual_seed(0)
+module = digits.small_cnn()
+output = Path(sys.argv[1])
+course = Course(
+    trial=trial,
+    workload=data,
+    team=team,
+    model=team.wrap(module),
+    module=module,
+    optimizer=make_optimizer(trial.optimizer, module),
+    rate=rate_of_step(trial, len(data.train)),
+    laps=CpuLaps(),
+    phases=Phases("bench"),
+    journal=Journal(output.with_name("events.jsonl") if rank == 0 else None, output.with_name("stop")),
+)
+torch.manual_seed(0)
+bare = DistributedDataParallel(digits.small_cnn())
+bare_optimizer = torch.optim.SGD(bare.parameters(), lr=0.0, momentum=0.9)
+shares = list(course.shares(0))[:STEPS]
+batches = [torch.from_numpy(share.indices) for share in shares]
+
+
+def our_steps() -> list[float]:
+    done = len(course.laps.seconds())
+    run_steps(course, shares)
+    return list(course.laps.seconds()[done:])
+
+
+def minimal_steps() -> list[float]:
+    times = []
+    for indices in batches:
+        started = time.perf_counter()
+        inputs, labels = data.train.inputs[indices], data.train.targets[indices]
+        loss = cross_entropy(bare(digits.prepare(inputs)), labels)
+        loss.backward()
+        bare_optimizer.step()
+        bare_optimizer.zero_grad()
+        times.append(time.perf_counter() - started)
+    return times
+
+
+ours, minimal = [], []
+our_steps(), minimal_steps()  # warm-up
+for number in range(ROUNDS):
+    turns = [(ours, our_steps), (minimal, minimal_steps)]
+    for times, steps in turns if number % 2 == 0 else reversed(turns):
+        dist.barrier()
+        times.append(steps())
+if rank == 0:
+    np.savez(output, ours=np.array(ours), minimal=np.array(minimal))
+dist.destroy_process_group()

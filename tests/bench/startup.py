@@ -1,0 +1,65 @@
+"""Seconds from starting torchrun to the end of the first step: our worker with ten probes, and a bare script."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from worldsize.launch.commands import worker_environment
+from worldsize.launch.local import run_launch
+from worldsize.record import SPAN_UNIT_S
+from worldsize.spec import OptimizerSpec, ProbeSpec, TrialSpec, WorkloadSpec
+from worldsize.store import StudyFolder, write_atomic, write_json
+
+WORKERS, BATCH, PROBES = 2, 64, 10
+
+
+def ours(path: Path) -> float:
+    folder = StudyFolder(path)
+    trials = [
+        TrialSpec(
+            id=f"{number:04d}",
+            kind="probe",
+            workload=WorkloadSpec(name="digits"),
+            workers=WORKERS,
+            batch_per_worker=BATCH,
+            scaling="weak",
+            optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
+            strategy="ddp",
+            precision="fp32",
+            peak_rate=0.0,
+            repeat=number,
+            seed=number,
+            threads=1,
+            probe=ProbeSpec(max_seconds=0.1),
+        )
+        for number in range(PROBES)
+    ]
+    for trial in trials:
+        write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json().encode())
+    ids = [trial.id for trial in trials]
+    launched_at = time.time()
+    launch = {"threads": 1, "device": "cpu", "backend": "gloo", "trials": ids, "commit": None}
+    write_json(folder.launch("0001") / "launch.json", {**launch, "launched_at": launched_at})
+    run_launch(folder, "0001", workers=WORKERS, threads=1, trials=ids, hang_timeout_s=120, on_event=lambda *_: None)
+    records = [folder.record(trial_id) for trial_id in ids]
+    assert all(record is not None for record in records)
+    first = records[0]
+    assert first is not None
+    spans = np.load(folder.trial(ids[0]) / first.spans[0].name)
+    return first.started_at + first.phases_s["preparation"] + float(spans[0, 0]) * SPAN_UNIT_S - launched_at
+
+
+def bare(path: Path) -> float:
+    """What somebody would write by hand: import torch, join gloo, step the same model once."""
+    path.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
+    script = [str(Path(__file__).with_name("bare_script.py")), str(path / "first-step")]
+    launched_at = time.time()
+    subprocess.run([*command, *script], check=True, capture_output=True, env=worker_environment(os.environ, 1))
+    return float((path / "first-step").read_text()) - launched_at

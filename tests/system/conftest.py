@@ -1,0 +1,87 @@
+"""Studies small enough to run many of, and a look at the processes they leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+PLANTED = Path(__file__).parent / "planted"
+SMALL = """\
+name: small
+workload: digits
+axes:
+  workers: [1, 2]
+  batch_per_worker: [16]
+  optimizer: [{name: sgd, rate: 0.05, momentum: 0.9}]
+probe: {max_seconds: 0.2, repeats: 2}
+train: {steps: 30}
+repeats: 1
+oversubscribe: true
+"""
+"""4 probes in one launch, then one training trial on 1 and one on 2 workers."""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    return tmp_path / "study"
+
+
+@pytest.fixture
+def start(folder: Path) -> Start:
+    """Starts `worldsize run` on the small study; `fault` is planted in its workers."""
+
+    def begin(*options: str, fault: str = "", **popen: object) -> subprocess.Popen[str]:
+        environment = dict(os.environ)
+        if fault:
+            environment |= {
+                "PLANTED": fault,
+                "PLANTED_MARKER": str(folder.parent / "planted"),
+                "PYTHONPATH": str(PLANTED),
+            }
+        command = [
+            sys.executable,
+            "-m",
+            "worldsize.cli",
+            "run",
+            str(folder.parent / "small.yaml"),
+            "--dir",
+            str(folder),
+        ]
+        settings = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment, **popen}
+        return subprocess.Popen([*command, *options], **settings)  # type: ignore[call-overload,no-any-return]
+
+    return begin
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Everything alive that was started for this study."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and str(folder) in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def records(folder: Path) -> dict[str, int]:
+    """Trial -> modification time of its record."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("trials/*/record.json")}

@@ -1,0 +1,68 @@
+"""Plants a fault in workers under test: on PYTHONPATH, Python imports this at start.
+
+PLANTED = "what:rank:trial-number:step[:once]", with what = raise | exit0 | kill | slow.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def plant(loop: object, fault: str) -> None:
+    what, rank, number, step, *once = fault.split(":")
+    real = loop.run_steps  # type: ignore[attr-defined]
+
+    def run_steps(course, shares):  # type: ignore[no-untyped-def]
+        if course.team.rank == int(rank) and course.trial.id.startswith(number):
+            shares = watched(course, shares)
+        return real(course, shares)
+
+    def watched(course, shares):  # type: ignore[no-untyped-def]
+        for share in shares:
+            if what == "slow":
+                time.sleep(0.05)
+            elif course.step >= int(step):
+                act()
+            yield share
+
+    def act() -> None:
+        marker = Path(os.environ["PLANTED_MARKER"])
+        if once and marker.exists():
+            return
+        marker.touch()
+        if what == "raise":
+            print("about to fail, as planted")
+            raise ValueError("planted error on this rank")
+        if what == "exit0":
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+
+    loop.run_steps = run_steps  # type: ignore[attr-defined]
+
+
+class Planter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):  # type: ignore[no-untyped-def]  # noqa: ARG002
+        if name != "worldsize.worker.loop":
+            return None
+        sys.meta_path.remove(self)
+        self.found = importlib.machinery.PathFinder.find_spec(name, path)
+        self.real = self.found.loader
+        self.found.loader = self
+        return self.found
+
+    def create_module(self, spec):  # type: ignore[no-untyped-def]
+        return self.real.create_module(spec)
+
+    def exec_module(self, module):  # type: ignore[no-untyped-def]
+        self.real.exec_module(module)
+        plant(module, os.environ["PLANTED"])
+
+
+if "PLANTED" in os.environ:
+    sys.meta_path.insert(0, Planter())

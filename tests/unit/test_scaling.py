@@ -1,0 +1,141 @@
+"""Speedup, efficiency and the recommendation: known laws in, known answers out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from worldsize.analysis.points import Measured, Setting, points
+from worldsize.analysis.recommend import Answer, recommend
+from worldsize.analysis.scaling import scaling
+from worldsize.report.words import answer_sentence, duration, finding_sentence, number
+
+Scaling = Literal["weak", "strong"]
+
+
+def trial(
+    workers: int,
+    batch: int,
+    step_s: float,
+    *,
+    repeat: int = 0,
+    mode: Scaling = "weak",
+    noise: float = 0.01,
+    metric: float | None = None,
+    kind: Literal["probe", "train"] = "probe",
+    slow_rank: float = 1.0,
+) -> Measured:
+    rng = np.random.default_rng([workers, batch, repeat])
+    steps = step_s * np.exp(rng.normal(0, noise, (50, workers)))
+    steps[:, -1] *= slow_rank
+    setting = Setting(workers=workers, batch_per_worker=batch, scaling=mode, strategy="ddp", precision="fp32")
+    return Measured(setting=setting, kind=kind, repeat=repeat, step_s=steps, optimizer="sgd", metric=metric)
+
+
+def study(step_of: dict[int, float], *, repeats: int = 3, noise: float = 0.01, batch: int = 64) -> Answer:
+    return recommend(
+        scaling(
+            points(
+                trial(workers, batch, step, repeat=repeat, noise=noise)
+                for workers, step in step_of.items()
+                for repeat in range(repeats)
+            )
+        )
+    )
+
+
+def test_weak_scaling_against_one_worker() -> None:
+    (series,) = scaling(points([trial(1, 64, 0.010), trial(2, 64, 0.0125), trial(4, 64, 0.020)]))
+    assert [row.efficiency.value for row in series.rows] == pytest.approx([1, 0.8, 0.5], rel=0.05)
+    assert [row.speedup.value for row in series.rows] == pytest.approx([1, 1.6, 2.0], rel=0.05)
+    assert series.rows[2].samples_per_s.value == pytest.approx(256 / 0.020, rel=0.05)
+
+
+def test_strong_scaling_from_a_baseline_of_two() -> None:
+    trials = [trial(2, 32, 0.040, mode="strong"), trial(4, 16, 0.025, mode="strong"), trial(8, 8, 0.02, mode="strong")]
+    (series,) = scaling(points(trials))
+    assert {row.baseline_workers for row in series.rows} == {2}
+    assert [row.speedup.value for row in series.rows] == pytest.approx([1, 1.6, 2.0], rel=0.05)
+    assert [row.efficiency.value for row in series.rows] == pytest.approx([1, 0.8, 0.5], rel=0.05)
+
+
+def test_the_slowest_rank_makes_the_step() -> None:
+    (point,) = points([trial(4, 64, 0.01, slow_rank=2.0)])
+    assert np.median(point.repeats[0]) == pytest.approx(0.02, rel=0.02)
+
+
+def test_probes_speak_for_throughput_and_training_for_the_metric() -> None:
+    (point,) = points([trial(1, 64, 0.01), trial(1, 64, 0.5, kind="train", metric=0.9)])
+    assert np.median(point.repeats[0]) == pytest.approx(0.01, rel=0.02)
+    assert point.metrics == (0.9,)
+
+
+def test_the_knee_is_the_last_count_that_pays() -> None:
+    answer = study({1: 0.010, 2: 0.011, 4: 0.013, 8: 0.025})
+    assert answer.verdict == "use"
+    assert answer.row is not None
+    assert answer.row.setting.workers == 4
+    assert [finding.code for finding in answer.findings] == ["next-count-not-worth-it"]
+    assert "Use 4 workers (batch 64 a worker, 256 in all): 3.0" in answer_sentence(answer, "accuracy")
+
+
+def test_slower_on_more_workers_means_one() -> None:
+    answer = study({1: 0.010, 2: 0.030})
+    assert answer.row is not None
+    assert answer.row.setting.workers == 1
+    assert answer_sentence(answer, "accuracy").startswith("Use 1 worker (batch 64 a worker, 64 in all): more of them")
+
+
+def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
+    rng = np.random.default_rng(0)
+    trials = [
+        trial(workers, 64, 0.01 * workers**0.9 * float(np.exp(rng.normal(0, 0.5))), repeat=repeat)
+        for workers in (1, 2)
+        for repeat in range(2)
+    ]
+    answer = recommend(scaling(points(trials)))
+    assert answer.verdict == "not enough evidence"
+    sentence = answer_sentence(answer, "accuracy")
+    assert sentence.startswith("Not enough evidence: at 2 workers the speedup lies anywhere from")
+    assert "raise probe.repeats from 2 to" in sentence
+
+
+def test_one_count_is_not_enough() -> None:
+    sentence = answer_sentence(study({2: 0.01}), "accuracy")
+    assert sentence == "Not enough evidence: only 2 worker(s) measured; add another count to axes.workers."
+
+
+def test_nothing_measured_is_said() -> None:
+    assert answer_sentence(recommend([]), "accuracy") == "Not enough evidence: no trial has finished; run the study."
+
+
+def test_speed_that_costs_accuracy_is_not_recommended() -> None:
+    fast = [trial(n, 512, 0.02, metric=0.60, kind="train", repeat=r) for n in (1, 2) for r in range(2)]
+    good = [trial(n, 64, 0.01, metric=0.97, kind="train", repeat=r) for n in (1, 2) for r in range(2)]
+    answer = recommend(scaling(points(fast + good)))
+    assert answer.row is not None
+    assert answer.row.setting.batch_per_worker == 64
+    assert "Test accuracy 0.9700 (mean of 2 runs)." in answer_sentence(answer, "accuracy")
+
+
+def test_every_finding_has_its_words() -> None:
+    answer = study({1: 0.01, 2: 0.011}, repeats=1)
+    assert [finding.code for finding in answer.findings] == ["largest-count-measured", "one-repeat"]
+    assert all(finding_sentence(finding) for finding in answer.findings)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.234, "1.23"), (12.34, "12.3"), (123.4, "123"), (12345.6, "12,346"), (0.001234, "0.00123"), (0, "0")],
+)
+def test_numbers(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.5, "500 ms"), (45.4, "45 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,64 @@
+"""Intervals that hold: coverage of known truths over many seeded experiments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from worldsize.analysis.stats import block_length, bootstrap_medians, median_step
+
+
+def correlated(rng: np.random.Generator, steps: int, median: float) -> np.ndarray:
+    """Log-normal steps with autocorrelation 0.5."""
+    noise = rng.normal(size=steps + 1)
+    return median * np.exp(0.1 * (noise[1:] + noise[:-1]) / np.sqrt(2))
+
+
+def test_the_interval_of_a_median_covers_the_truth() -> None:
+    rng = np.random.default_rng(1)
+    held = 0
+    for seed in range(200):
+        repeats = [correlated(rng, 60, 0.02 * np.exp(rng.normal(0, 0.05))) for _ in range(5)]
+        interval = median_step(repeats, seed=seed).interval()
+        held += interval.low <= 0.02 <= interval.high
+    assert 0.80 <= held / 200 <= 0.97
+
+
+def test_the_interval_of_a_ratio_covers_the_truth_and_drift_cancels() -> None:
+    rng = np.random.default_rng(2)
+    held, width_paired, width_apart = 0, 0.0, 0.0
+    for seed in range(200):
+        drift = np.exp(rng.normal(0, 0.15, 5))
+        one = [correlated(rng, 60, 0.02 * factor) for factor in drift]
+        two = [correlated(rng, 60, 0.025 * factor) for factor in drift]
+        ratio = median_step(one, seed=seed).over(median_step(two, seed=seed)).interval()
+        held += ratio.low <= 0.8 <= ratio.high
+        width_paired += ratio.high - ratio.low
+        low, high = median_step(one, seed=seed).interval(), median_step(two, seed=seed).interval()
+        width_apart += low.high / high.low - low.low / high.high
+    assert 0.80 <= held / 200 <= 0.98
+    assert width_paired < 0.5 * width_apart
+
+
+def test_blocks_widen_the_interval_of_correlated_steps() -> None:
+    rng = np.random.default_rng(3)
+    steps = np.repeat(rng.normal(1.0, 0.1, 40), 25)
+    apart = rng.permutation(steps)
+    spread = [float(np.std(bootstrap_medians(series, np.random.default_rng(0)))) for series in (steps, apart)]
+    assert spread[0] > 1.5 * spread[1]
+
+
+def test_one_repeat_of_one_step_has_no_width() -> None:
+    interval = median_step([np.array([0.5])]).interval()
+    assert (interval.low, interval.value, interval.high) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_the_same_data_give_the_same_interval() -> None:
+    steps = [np.random.default_rng(4).lognormal(size=50)]
+    assert median_step(steps).interval() == median_step(steps).interval()
+
+
+def test_a_long_series_is_thinned() -> None:
+    steps = np.random.default_rng(5).lognormal(size=100_000)
+    assert median_step([steps]).interval().value == pytest.approx(float(np.median(steps)))
+    assert block_length(1_000) == 10

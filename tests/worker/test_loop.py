@@ -1,0 +1,199 @@
+"""The loop in one process: what it counts, weights, notices and repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from worldsize.spec import OptimizerSpec, ProbeSpec, TrainSpec, TrialSpec, WorkloadSpec
+from worldsize.worker.clock import CpuLaps, Phases
+from worldsize.worker.journal import Journal
+from worldsize.worker.loop import Course, evaluate, median_precision, probe, run_steps, train
+from worldsize.worker.optim import make_optimizer, rate_of_step
+from worldsize.worker.parallel import Team
+from worldsize.worker.shards import epoch_shares
+from worldsize.worker.workloads.base import Split, Workload
+
+SAMPLES, TEST_SAMPLES = 103, 37
+
+
+def squares() -> Workload:
+    """y = sum(x) with a linear model: small enough to check by hand."""
+    rng = np.random.default_rng(0)
+
+    def split(samples: int) -> Split:
+        inputs = torch.from_numpy(rng.normal(size=(samples, 4)).astype(np.float32))
+        return Split(inputs=inputs, targets=inputs.sum(1, keepdim=True))
+
+    return Workload(
+        train=split(SAMPLES),
+        test=split(TEST_SAMPLES),
+        build_model=lambda: nn.Linear(4, 1),
+        prepare=lambda inputs: inputs,
+        loss=lambda outputs, targets: (outputs - targets).square().mean(1),
+        metrics={"close": lambda outputs, targets: ((outputs - targets).abs() < 0.1).float().squeeze(1)},
+    )
+
+
+def course(tmp_path: Path, *, workload: Workload | None = None, rate: float = 0.05, **changes: Any) -> Course:
+    fields: dict[str, Any] = {
+        "id": "t",
+        "kind": "train",
+        "workload": WorkloadSpec(name="squares"),
+        "workers": 1,
+        "batch_per_worker": 10,
+        "scaling": "weak",
+        "optimizer": OptimizerSpec(rate=rate),
+        "strategy": "ddp",
+        "precision": "fp32",
+        "peak_rate": rate,
+        "repeat": 0,
+        "seed": 3,
+        "threads": 1,
+        "train": TrainSpec(epochs=2),
+        **changes,
+    }
+    trial = TrialSpec(**fields)
+    workload = workload or squares()
+    torch.manual_seed(trial.seed)
+    model = workload.build_model()
+    return Course(
+        trial=trial,
+        workload=workload,
+        team=Team(rank=0, workers=1, device=torch.device("cpu"), group=None),
+        model=model,
+        module=model,
+        optimizer=make_optimizer(trial.optimizer, model),
+        rate=rate_of_step(trial, len(workload.train)),
+        laps=CpuLaps(),
+        phases=Phases("preparation"),
+        journal=Journal(tmp_path / "events.jsonl", tmp_path / "stop"),
+    )
+
+
+def test_an_epoch_counts_every_sample_once(tmp_path: Path) -> None:
+    here = course(tmp_path)
+    result = train(here)
+    assert [(epoch.steps, epoch.samples, epoch.test_samples) for epoch in result.epochs] == [
+        (11, SAMPLES, TEST_SAMPLES)
+    ] * 2
+    assert here.samples == 2 * SAMPLES
+    assert here.laps.spans().shape == (22, 1)
+    assert result.epochs[1].train_loss < result.epochs[0].train_loss  # type: ignore[operator]
+    assert result.epochs[1].test["loss"] < result.epochs[0].test["loss"]
+
+
+def test_steps_may_end_inside_an_epoch(tmp_path: Path) -> None:
+    result = train(course(tmp_path, train=TrainSpec(steps=15)))
+    assert [(epoch.steps, epoch.samples) for epoch in result.epochs] == [(11, SAMPLES), (4, 40)]
+
+
+def test_the_train_loss_is_the_mean_over_samples(tmp_path: Path) -> None:
+    here = course(tmp_path, rate=1e-12, train=TrainSpec(epochs=1))
+    result = train(here)
+    whole = here.workload.loss(here.module(here.workload.train.inputs), here.workload.train.targets)
+    assert result.epochs[0].train_loss == pytest.approx(float(whole.detach().mean()), rel=1e-5)
+
+
+def test_ranks_with_unequal_shares_average_to_the_global_gradient(tmp_path: Path) -> None:
+    """Three ranks, the last global batch has 1 sample: two of them borrow one with weight 0."""
+    alone = course(tmp_path, rate=1e-12)
+    *_, last = epoch_shares(SAMPLES, 3, 0, 17, 5, 0)
+    assert last.total == 1
+    gradients = []
+    for rank in range(3):
+        here = course(tmp_path, rate=1e-12)
+        here.team = Team(rank=rank, workers=3, device=torch.device("cpu"), group=None)
+        here.team = _lonely(here.team)
+        *_, share = epoch_shares(SAMPLES, 3, rank, 17, 5, 0)
+        here.optimizer.zero_grad = lambda: None  # type: ignore[method-assign,assignment]
+        run_steps(here, [share])
+        gradients.append(here.module.weight.grad.clone())  # type: ignore[union-attr]
+    inputs, targets = alone.workload.train.batch(torch.from_numpy(last.indices), torch.device("cpu"))
+    alone.workload.loss(alone.module(inputs), targets).mean().backward()
+    assert torch.allclose(torch.stack(gradients).mean(0), alone.module.weight.grad)  # type: ignore[arg-type]
+
+
+def _lonely(team: Team) -> Team:
+    """A team that cannot talk: sums stay on the rank."""
+    return type("Lonely", (Team,), {"sum": lambda _, tensor: tensor})(**vars(team))  # type: ignore[no-any-return]
+
+
+def test_the_same_seed_gives_the_same_losses_and_another_does_not(tmp_path: Path) -> None:
+    def losses(seed: int) -> list[float]:
+        here = course(tmp_path, seed=seed)
+        train(here)
+        return [float(loss) for loss in np.concatenate(here.losses)]
+
+    assert losses(1) == losses(1) != losses(2)
+
+
+def test_divergence_names_its_step(tmp_path: Path) -> None:
+    here = course(tmp_path, rate=1e18, train=TrainSpec(epochs=50))
+    result = train(here)
+    losses = np.concatenate(here.losses)
+    assert result.diverged_at_step is not None
+    assert np.isfinite(losses[: result.diverged_at_step]).all()
+    assert not np.isfinite(losses[result.diverged_at_step])
+    assert here.step <= 100
+
+
+def test_evaluation_counts_and_averages(tmp_path: Path) -> None:
+    here = course(tmp_path)
+    with torch.no_grad():
+        here.module.weight.fill_(1.0)  # type: ignore[union-attr,operator]
+        here.module.bias.zero_()  # type: ignore[union-attr,operator]
+    assert evaluate(here) == ({"loss": pytest.approx(0, abs=1e-10), "close": 1.0}, TEST_SAMPLES)
+    assert here.module.training
+
+
+def test_a_probe_stops_when_its_median_is_known(tmp_path: Path) -> None:
+    now = iter(range(0, 10**12, 1_000_000))
+    here = course(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=5))
+    here.laps = CpuLaps(lambda: next(now))  # every step takes exactly 1 ms
+    result = probe(here, here.trial.probe)  # type: ignore[arg-type]
+    assert result.precision_reached
+    assert here.step == 5 + 20
+
+
+def test_a_probe_stops_when_its_time_is_up(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ticks = iter(np.cumsum(rng.lognormal(17, 1.5, 10_000)).astype(int).tolist())  # steps of about 24 ms, wildly uneven
+    here = course(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=2, precision=0.001))
+    here.laps = CpuLaps(lambda: next(ticks))
+    result = probe(here, here.trial.probe)  # type: ignore[arg-type]
+    assert result.precision_reached is False
+    assert 2 <= here.laps.seconds()[5:].sum() < 5
+
+
+def test_precision_is_that_of_a_median() -> None:
+    rng = np.random.default_rng(1)
+    spread = [float(np.median(rng.normal(1, 0.1, 400))) for _ in range(300)]
+    said = np.mean([median_precision(rng.normal(1, 0.1, 400)) for _ in range(50)])
+    assert said == pytest.approx(1.645 * float(np.std(spread)), rel=0.25)
+
+
+def test_bf16_is_another_arithmetic(tmp_path: Path) -> None:
+    exact, rough = course(tmp_path), course(tmp_path, precision="bf16")
+    train(exact)
+    train(rough)
+    difference = np.abs(np.concatenate(exact.losses) - np.concatenate(rough.losses))
+    assert 0 < difference.max() < 0.1
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_every_optimiser_learns(tmp_path: Path, name: str) -> None:
+    optimizer = OptimizerSpec(name=name, rate=0.05)  # type: ignore[arg-type]
+    epochs = train(course(tmp_path, optimizer=optimizer, peak_rate=0.05, train=TrainSpec(epochs=4))).epochs
+    assert epochs[-1].test["loss"] < 0.3 * epochs[0].test["loss"]
+
+
+def test_the_rate_rises_in_a_line_and_stays(tmp_path: Path) -> None:
+    trial = course(tmp_path, peak_rate=0.45, train=TrainSpec(epochs=9, warmup_epochs=1), batch_per_worker=26).trial
+    rate = rate_of_step(trial, SAMPLES)  # 4 steps an epoch
+    assert [rate(step) for step in range(6)] == pytest.approx([0.15, 0.25, 0.35, 0.45, 0.45, 0.45])
