@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from worldsize import __version__
-from worldsize.errors import WorldsizeError
+from worldsize.errors import WorldsizeError, visible
 
 app = typer.Typer(
     name="worldsize",
@@ -149,7 +149,7 @@ def main() -> None:
     try:
         app()
     except WorldsizeError as error:
-        print(f"worldsize: {error}", file=sys.stderr)
+        print(f"worldsize: {visible(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

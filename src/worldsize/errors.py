@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 
 
@@ -43,3 +44,13 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.text}" if self.where else self.text
+
+
+def visible(text: str) -> str:
+    """Text from outside (names, log lines, messages) as it can be shown: no character of it steers a terminal."""
+    return "".join(
+        character
+        if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf")
+        else f"\\x{ord(character):02x}"
+        for character in text
+    )

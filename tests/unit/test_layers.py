@@ -16,7 +16,7 @@ ALLOWED = {
     "worker": {"worker", "spec", "record", "store", "errors", "tether", ""},
     "launch": {"launch", "spec", "plan", "record", "store", "errors", "machine", "lock", "tether"},
     "analysis": {"analysis"},
-    "report": {"report", "analysis", "catalog", "estimate", "launch", "plan", "record", "spec", "study"},
+    "report": {"report", "analysis", "catalog", "errors", "estimate", "launch", "plan", "record", "spec", "study"},
 }
 """Which rooms and modules a room may import; '' is the package itself, for its version."""
 

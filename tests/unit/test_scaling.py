@@ -120,6 +120,22 @@ def test_speed_that_costs_accuracy_is_not_recommended() -> None:
     assert "Test accuracy 0.9700 (mean of 2 runs)." in answer_sentence(answer, "accuracy")
 
 
+def test_counts_that_no_longer_learn_are_not_recommended_and_it_says_why() -> None:
+    metrics = {1: 0.979, 2: 0.973, 4: 0.862, 8: 0.1}
+    trials = [
+        trial(workers, 64, 0.01, metric=metric, kind="train", repeat=repeat)
+        for workers, metric in metrics.items()
+        for repeat in range(3)
+    ]
+    answer = recommend(scaling(points(trials)))
+    assert answer.row is not None
+    assert answer.row.setting.workers == 2
+    (lost,) = answer.findings
+    assert finding_sentence(lost).startswith(
+        "With 4 workers (global batch 256) the model learns less: 0.8620 against 0.9790"
+    )
+
+
 def test_every_finding_has_its_words() -> None:
     answer = study({1: 0.01, 2: 0.011}, repeats=1)
     assert [finding.code for finding in answer.findings] == ["largest-count-measured", "one-repeat"]

@@ -70,7 +70,11 @@ def points(trials: Iterable[Measured]) -> list[Point]:
                     metrics=metrics,
                 )
             )
-    return sorted(found, key=lambda point: (point.setting.batch_per_worker, point.setting.workers))
+    return sorted(found, key=lambda point: _order(point.setting))
+
+
+def _order(setting: Setting) -> tuple[str, str, int, int]:
+    return setting.strategy, setting.precision, setting.batch_per_worker, setting.workers
 
 
 def _best_optimizer(trials: list[Measured]) -> tuple[str | None, tuple[float, ...]]:

@@ -34,26 +34,29 @@ class Answer:
 
 
 def recommend(all_series: Sequence[Series]) -> Answer:
-    """The knee of each series, the fastest of them that still learns, and the doubts about it."""
-    knees = [(_knee(series), series) for series in all_series]
+    """The knee of each series among the counts that still learn, the fastest of these, and the doubts about it."""
+    best_metric = max(
+        (row.metric for series in all_series for row in series.rows if row.metric is not None), default=None
+    )
+    knees = [(_knee(rows), series) for series in all_series if (rows := _learning(series, best_metric))]
     if not knees:
         return Answer(verdict="not enough evidence", row=None, findings=(Finding(code="nothing-measured"),))
-    metrics = [row.metric for row, _ in knees if row.metric is not None]
-    best_metric = max(metrics, default=None)
-    learning = [
-        (row, series)
-        for row, series in knees
-        if best_metric is None or (row.metric is not None and row.metric >= best_metric - METRIC_SLACK)
-    ]
-    row, series = max(learning, key=lambda pair: pair[0].samples_per_s.value)
-    findings = _doubts(series)
-    verdict: Literal["use", "not enough evidence"] = "not enough evidence" if findings else "use"
-    return Answer(verdict=verdict, row=row, findings=(*findings, *_remarks(row, series)))
+    row, series = max(knees, key=lambda pair: pair[0].samples_per_s.value)
+    doubts = _doubts(series)
+    verdict: Literal["use", "not enough evidence"] = "not enough evidence" if doubts else "use"
+    return Answer(verdict=verdict, row=row, findings=(*doubts, *_remarks(row, series, best_metric)))
 
 
-def _knee(series: Series) -> Row:
-    chosen = series.rows[0]
-    for row in series.rows[1:]:
+def _learning(series: Series, best_metric: float | None) -> list[Row]:
+    """Speed that costs the model is no speed: the rows whose metric is about as good as the best of the study."""
+    if best_metric is None:
+        return list(series.rows)
+    return [row for row in series.rows if row.metric is not None and row.metric >= best_metric - METRIC_SLACK]
+
+
+def _knee(rows: Sequence[Row]) -> Row:
+    chosen = rows[0]
+    for row in rows[1:]:
         if marginal_efficiency(chosen, row) < MARGIN:
             break
         chosen = row
@@ -87,23 +90,22 @@ def _repeats_needed(row: Row) -> int:
     return max(row.repeats + 2, math.ceil(row.repeats * max(4.0, (row.speedup.relative_width / WIDEST) ** 2)))
 
 
-def _remarks(row: Row, series: Series) -> tuple[Finding, ...]:
+def _remarks(row: Row, series: Series, best_metric: float | None) -> tuple[Finding, ...]:
     """What else the reader should know about the recommended setting."""
     remarks = []
-    position = series.rows.index(row)
-    if position + 1 < len(series.rows):
-        following = series.rows[position + 1]
+    larger = [other for other in series.rows if other.setting.workers > row.setting.workers]
+    learning = _learning(series, best_metric)
+    lost = [other for other in larger if other not in learning]
+    if lost and lost[0].metric is not None and best_metric is not None:
+        numbers = {"workers": lost[0].setting.workers, "global_batch": lost[0].setting.global_batch}
         remarks.append(
-            Finding(
-                code="next-count-not-worth-it",
-                numbers={
-                    "workers": following.setting.workers,
-                    "speedup": following.speedup.value,
-                    "efficiency": following.efficiency.value,
-                },
-            )
+            Finding(code="learning-lost", numbers={**numbers, "metric": lost[0].metric, "best": best_metric})
         )
-    elif len(series.rows) > 1:
+    if larger and larger[0] in learning:
+        numbers = {"workers": larger[0].setting.workers, "speedup": larger[0].speedup.value}
+        percent = larger[0].efficiency.value * 100
+        remarks.append(Finding(code="next-count-not-worth-it", numbers={**numbers, "efficiency_percent": percent}))
+    if not larger and len(series.rows) > 1:
         remarks.append(Finding(code="largest-count-measured", numbers={"workers": row.setting.workers}))
     if row.repeats == 1:
         remarks.append(Finding(code="one-repeat"))

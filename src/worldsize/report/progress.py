@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from worldsize.catalog import WORKLOADS
+from worldsize.errors import visible
 from worldsize.estimate import LAUNCH_START_S, trial_s
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
@@ -85,7 +86,7 @@ class StudyProgress:
         self._show_study()
 
     def note(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(visible(text)), soft_wrap=True)
 
     def _ended_line(self, trial: TrialSpec, record: TrialRecord) -> Text:
         tested = "".join(f", test {name} {value:.4f}" for name, value in record.metrics.items())

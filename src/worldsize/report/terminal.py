@@ -14,6 +14,7 @@ from rich.text import Text
 from worldsize.analysis.scaling import Row
 from worldsize.analysis.stats import Interval
 from worldsize.catalog import WORKLOADS
+from worldsize.errors import visible
 from worldsize.estimate import Estimate
 from worldsize.launch.commands import torchrun_command
 from worldsize.plan import Plan
@@ -43,7 +44,7 @@ def answer_view(results: Results) -> Group:
     parts += [Text(finding_sentence(found), style="dim") for found in answer.findings if found.code not in DOUBTS]
     if results.series:
         parts += [Text(""), scaling_table(results, metric)]
-    parts.append(Text(f"Everything measured is in {results.folder.path}", style="dim"))
+    parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))
     return Group(*parts)
 
 
@@ -61,7 +62,7 @@ def scaling_table(results: Results, metric: str) -> Table:
     mixed = len({(row.setting.strategy, row.setting.precision) for row in rows}) > 1
     headers = ["workers", "batch/\nworker", "global\nbatch", *(["how"] if mixed else []), "step time", "samples/s"]
     for header in [*headers, "speedup", "efficiency", f"test\n{metric}"]:
-        table.add_column(header, justify="right")
+        table.add_column(header, justify="right", overflow="fold")
     chosen = results.answer.row if results.answer.verdict == "use" else None
     for row in rows:
         setting = row.setting
@@ -172,12 +173,15 @@ def failure_view(record: TrialRecord) -> Text:
     failure = record.failure
     where = f"rank {failure.rank}" if failure.rank is not None else "no rank to blame"
     step = f", after step {failure.step}" if failure.step is not None else ""
-    text = Text.assemble((f"{record.trial} failed", "bold red"), f" ({where}{step}): {failure.error.splitlines()[0]}")
+    text = Text.assemble(
+        (f"{record.trial} failed", "bold red"), f" ({where}{step}): {visible(failure.error.splitlines()[0])}"
+    )
     for line in failure.log[-5:]:
-        text.append(f"\n    {line}", style="dim")
+        text.append(f"\n    {visible(line)}", style="dim")
     return text
 
 
 def console(*, stderr: bool = False) -> Console:
-    """No emoji codes, no markup: names and log lines are shown as they are."""
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    """No emoji codes, no markup: names and log lines are shown as they are. A file has room for a whole table."""
+    found = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    return found if found.is_terminal else Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=120)
