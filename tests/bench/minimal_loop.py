@@ -18,7 +18,7 @@ from worldsize.worker.optim import make_optimizer, rate_of_step
 from worldsize.worker.parallel import Team
 from worldsize.worker.workloads import digits
 
-BATCH, STEPS, ROUNDS = 160, 12, 24
+BATCH, STEPS, ROUNDS = 96, 10, 40
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

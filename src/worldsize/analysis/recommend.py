@@ -97,12 +97,13 @@ def _remarks(row: Row, series: Series, best_metric: float | None) -> tuple[Findi
     learning = _learning(series, best_metric)
     lost = [other for other in larger if other not in learning]
     if lost and lost[0].metric is not None and best_metric is not None:
-        numbers = {"workers": lost[0].setting.workers, "global_batch": lost[0].setting.global_batch}
+        setting = lost[0].setting
+        numbers = {"workers": float(setting.workers), "global_batch": float(setting.global_batch)}
         remarks.append(
             Finding(code="learning-lost", numbers={**numbers, "metric": lost[0].metric, "best": best_metric})
         )
     if larger and larger[0] in learning:
-        numbers = {"workers": larger[0].setting.workers, "speedup": larger[0].speedup.value}
+        numbers = {"workers": float(larger[0].setting.workers), "speedup": larger[0].speedup.value}
         percent = larger[0].efficiency.value * 100
         remarks.append(Finding(code="next-count-not-worth-it", numbers={**numbers, "efficiency_percent": percent}))
     if not larger and len(series.rows) > 1:

@@ -46,7 +46,9 @@ SENTENCES = {
         "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f}; raise probe.repeats from "
         "{repeats:.0f} to about {repeats_needed:.0f}, or quieten the machine."
     ),
-    "next-count-not-worth-it": "{workers:.0f} workers would give {speedup:.2f} x at {efficiency_percent:.0f} % efficiency.",
+    "next-count-not-worth-it": (
+        "{workers:.0f} workers would give {speedup:.2f} x at {efficiency_percent:.0f} % efficiency."
+    ),
     "learning-lost": (
         "With {workers:.0f} workers (global batch {global_batch:.0f}) the model learns less: {metric:.4f} against "
         "{best:.4f}. Its rate or its number of updates does not fit that batch."
