@@ -145,7 +145,8 @@ def _callback(
 
 def main() -> None:
     """Errors that a user can mend are one line and an exit code; a terminated driver stops as on Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    # Not what SIGINT does: a driver started in the background ignores that, and must not ignore this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except WorldsizeError as error:

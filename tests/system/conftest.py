@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -58,6 +59,8 @@ def start(folder: Path) -> Start:
             str(folder),
         ]
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment, **popen}
+        # As in a terminal, also where the tests themselves run in the background, with SIGINT ignored.
+        settings["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
         return subprocess.Popen([*command, *options], **settings)  # type: ignore[call-overload,no-any-return]
 
     return begin
