@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw the answer of a study folder as it looks in a terminal: the picture of the README.
 
-    python tools/terminal_picture.py runs/quickstart docs/images/quickstart.svg
+python tools/terminal_picture.py runs/quickstart docs/images/quickstart.svg
 """
 
 import io
