@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,3 +20,17 @@ def data_folder() -> Path:
         pytest.fail(f"the data sets for the tests are not in {folder}; set WORLDSIZE_DATA to their folder")
     os.environ["WORLDSIZE_DATA"] = str(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def whole_data_folder(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with CIFAR-10's official batches, restored where the folder holds them packed."""
+    if (data_folder / "cifar10" / "cifar-10-batches-bin").is_dir():
+        return data_folder
+    whole = tmp_path_factory.mktemp("data")
+    for entry in data_folder.iterdir():
+        if entry.is_dir() and entry.name != "cifar10":
+            (whole / entry.name).symlink_to(entry)
+    restore = [sys.executable, str(data_folder / "cifar10" / "unpack.py"), str(whole / "cifar10")]
+    subprocess.run(restore, check=True, capture_output=True)
+    return whole

@@ -24,6 +24,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+data_app = typer.Typer(help="Data sets: list them, fetch one.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
 StudyArgument = Annotated[str, typer.Argument(help="A study file, or the name of a built-in study.")]
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change one field: --set train.epochs=2.")
@@ -31,6 +34,11 @@ SetOption = Annotated[
 WorkersOption = Annotated[str, typer.Option(metavar="1,2,4", help="Short for --set axes.workers=[1,2,4].")]
 DirOption = Annotated[Path | None, typer.Option("--dir", help="The study folder. Default: runs/NAME.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+SmallOption = Annotated[bool, typer.Option("--small", help="The study's small version: seconds instead of minutes.")]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Where the data sets are. Default: WORLDSIZE_DATA, or the cache."),
+]
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A study folder.")]
 
 
@@ -40,6 +48,8 @@ def run(
     set_: SetOption = [],  # noqa: B006  typer reads the default, nobody changes it
     workers: WorkersOption = "",
     folder: DirOption = None,
+    small: SmallOption = False,
+    data: DataOption = None,
     as_json: JsonOption = False,
     retry_failed: Annotated[bool, typer.Option(help="Run trials again that failed before.")] = False,
     take_over: Annotated[
@@ -51,13 +61,15 @@ def run(
     from worldsize.report.terminal import answer_view, console
     from worldsize.study import Study, load
 
-    the_study = Study.from_file(study, _assignments(set_, workers))
+    _use_data(data)
+    the_study = Study.from_file(study, _assignments(set_, workers), small=small)
     home = folder or the_study.default_folder
     before = load(home) if (home / "study.yaml").exists() else None
     finished = set(before.records) if before else set()
     progress_console = console(stderr=as_json)
     try:
-        with StudyProgress(progress_console, the_study.plan(), finished, before.step_s() if before else {}) as progress:
+        known = before.step_s() if before else {}
+        with StudyProgress(progress_console, the_study.plan(), the_study.facts, finished, known) as progress:
             results = the_study.run(home, progress=progress, retry_failed=retry_failed, take_over=take_over)
     except KeyboardInterrupt:
         progress_console.print("stopped; finished trials are kept, the same command continues")
@@ -74,6 +86,8 @@ def plan(
     study: StudyArgument,
     set_: SetOption = [],  # noqa: B006
     workers: WorkersOption = "",
+    small: SmallOption = False,
+    data: DataOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Name every trial.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -83,7 +97,8 @@ def plan(
     from worldsize.report.terminal import console, plan_view
     from worldsize.study import Study
 
-    the_study = Study.from_file(study, _assignments(set_, workers))
+    _use_data(data)
+    the_study = Study.from_file(study, _assignments(set_, workers), small=small)
     cost = the_study.estimate()
     if as_json:
         print(json.dumps({**the_study.plan().to_dict(), "estimate": asdict(cost)}, indent=1))
@@ -115,7 +130,51 @@ def studies() -> None:
 
     for name, path in builtin_studies().items():
         about = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        console().print(f"{name:24} {about}")
+        console().print(f"{name:20} {about}", soft_wrap=True)
+
+
+@app.command()
+def new(name: Annotated[str, typer.Argument(help="A built-in study to copy.")]) -> None:
+    """Copy a built-in study into this folder, to edit."""
+    from worldsize.errors import SpecError
+    from worldsize.studyfile import find_study
+
+    source, target = find_study(name), Path(f"{Path(name).stem}.yaml")
+    if target.exists():
+        raise SpecError(f"{target} is already there; rename or remove it first")
+    target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    print(f"{target}: edit it, then `worldsize run {target}`")
+
+
+@data_app.command("list")
+def data_list(data: DataOption = None) -> None:
+    """List the data sets that can be fetched, and which are here."""
+    from worldsize.data.sets import data_root, status
+    from worldsize.report.terminal import console, data_view
+
+    console().print(data_view(status(data_root(data)), data_root(data)), soft_wrap=True)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10")], data: DataOption = None
+) -> None:
+    """Download a data set once, with its checksums; a broken download continues where it stopped."""
+    from worldsize.data.fetch import fetch
+    from worldsize.data.sets import data_root, dataset_named
+    from worldsize.report.progress import DownloadProgress
+    from worldsize.report.terminal import console
+
+    root = data_root(data)
+    with DownloadProgress(console()) as progress:
+        fetch(dataset_named(name), root, progress)
+    console().print(f"{name} is in {root}", soft_wrap=True)
+
+
+def _use_data(folder: Path | None) -> None:
+    """For this process and the workers it starts."""
+    if folder is not None:
+        os.environ["WORLDSIZE_DATA"] = str(folder.absolute())
 
 
 def _assignments(set_: list[str], workers: str) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from worldsize.catalog import WORKLOADS, WorkloadFacts
+from worldsize.catalog import WorkloadFacts
 from worldsize.machine import Machine
 from worldsize.plan import Plan
 from worldsize.spec import StudySpec, TrialSpec, steps_per_epoch
@@ -26,9 +26,10 @@ class Estimate:
     """Whether step times of this study were known, or only the rough cost of a sample."""
 
 
-def estimate(spec: StudySpec, plan: Plan, machine: Machine, step_s: Mapping[tuple[int, int], float]) -> Estimate:
+def estimate(
+    spec: StudySpec, plan: Plan, machine: Machine, facts: WorkloadFacts, step_s: Mapping[tuple[int, int], float]
+) -> Estimate:
     """What the plan will take. `step_s` has measured step times by (workers, batch per worker), as far as known."""
-    facts = WORKLOADS[spec.workload.name]
     device = machine.device(spec.device)
     wall = worker = 0.0
     for launch in plan.launches:

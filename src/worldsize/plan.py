@@ -16,18 +16,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from worldsize.catalog import WORKLOADS
+from worldsize.catalog import unfit
 from worldsize.machine import Machine
-from worldsize.spec import OptimizerSpec, Precision, SkipSpec, Strategy, StudySpec, TrainSpec, TrialSpec
+from worldsize.spec import (
+    OptimizerSpec,
+    Precision,
+    SkipSpec,
+    Start,
+    Strategy,
+    StudySpec,
+    TrainSpec,
+    TrialSpec,
+    WorkloadSpec,
+)
 
 Loc = tuple[str | int, ...]
+
+PRETRAIN_ID = "0000-pretrain"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """One start of worker processes and the trials it runs, one after another."""
 
-    kind: Literal["probe", "train"]
+    kind: Literal["probe", "train", "pretrain"]
     workers: int
     trials: tuple[str, ...]
 
@@ -61,15 +73,17 @@ class Point:
     optimizer: OptimizerSpec
     strategy: Strategy
     precision: Precision
+    start: Start
 
 
 def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
     """What makes this study impossible, each with the place in the study that says so."""
     found: list[tuple[Loc, str]] = []
     axes = spec.axes
-    if spec.workload.name not in WORKLOADS:
-        known = ", ".join(WORKLOADS)
-        found.append((("workload",), f"workload {spec.workload.name!r} is not known; the built-in ones are {known}"))
+    used: list[tuple[Loc, WorkloadSpec]] = [(("workload",), spec.workload)]
+    if spec.pretrain is not None:
+        used.append((("pretrain", "workload"), spec.pretrain.workload))
+    found += [(loc, text) for loc, workload in used if (text := unfit(workload))]
     for axis in type(axes).model_fields:
         values = getattr(axes, axis) or ()
         for index, value in enumerate(values):
@@ -112,6 +126,8 @@ def make_plan(spec: StudySpec) -> Plan:
     points = _points(spec)
     rng = random.Random(spec.seed)
     drafts: list[tuple[Launch, list[dict[str, Any]]]] = []
+    if spec.pretrain is not None:
+        drafts.append((Launch(kind="pretrain", workers=spec.pretrain.workers, trials=()), [_pretrain_fields(spec)]))
     if spec.probe is not None:
         most = max(point.workers for point in points)
         drafts.append((Launch(kind="probe", workers=most, trials=()), _probe_order(spec, points, rng)))
@@ -133,7 +149,7 @@ def make_plan(spec: StudySpec) -> Plan:
     for launch, members in drafts:
         ids = []
         for fields in members:
-            trial = TrialSpec(id=_trial_id(next(numbers), width, fields), **fields)
+            trial = TrialSpec(id=_trial_id(next(numbers), width, fields, len(spec.starts)), **fields)
             trials[trial.id] = trial
             ids.append(trial.id)
         launches.append(Launch(kind=launch.kind, workers=launch.workers, trials=tuple(ids)))
@@ -156,8 +172,8 @@ def _points(spec: StudySpec) -> list[Point]:
 def _product(spec: StudySpec) -> Iterator[Point]:
     axes = spec.axes
     batches = axes.batch_per_worker or axes.global_batch or ()
-    for workers, batch, optimizer, strategy, precision in itertools.product(
-        axes.workers, batches, axes.optimizer, axes.strategy, axes.precision
+    for workers, batch, optimizer, strategy, precision, start in itertools.product(
+        axes.workers, batches, axes.optimizer, axes.strategy, axes.precision, spec.starts
     ):
         yield Point(
             workers=workers,
@@ -166,6 +182,7 @@ def _product(spec: StudySpec) -> Iterator[Point]:
             optimizer=optimizer,
             strategy=strategy,
             precision=precision,
+            start=start,
         )
 
 
@@ -176,14 +193,16 @@ def _matches(skip: SkipSpec, point: Point) -> bool:
         "batch_per_worker": point.batch_per_worker,
         "global_batch": point.global_batch,
         "optimizer": point.optimizer.name,
+        "rate": point.optimizer.rate,
         "strategy": point.strategy,
         "precision": point.precision,
+        "start": point.start,
     }
     return bool(wanted) and all(have[key] == value for key, value in wanted.items())
 
 
 def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> list[dict[str, Any]]:
-    """Each repeat passes over all points in an order of its own. Points that differ in optimiser only share a probe."""
+    """Each repeat passes over all points in an order of its own. Points that learn differently share a probe."""
     assert spec.probe is not None
     distinct: dict[tuple[Any, ...], Point] = {}
     for point in points:
@@ -193,7 +212,9 @@ def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> li
         one_pass = list(distinct.values())
         rng.shuffle(one_pass)
         ordered += [
-            _common_fields(spec, point, repeat) | {"kind": "probe", "peak_rate": 0.0, "probe": spec.probe}
+            _common_fields(spec, point, repeat)
+            | {"kind": "probe", "peak_rate": 0.0, "probe": spec.probe}
+            | {"workload": spec.workload.model_copy(update={"pretrained": None})}  # weights do not change the pace
             for point in one_pass
         ]
     return ordered
@@ -207,7 +228,7 @@ def _train_fields(spec: StudySpec, point: Point, repeat: int, base_batch: int) -
 
 def _common_fields(spec: StudySpec, point: Point, repeat: int) -> dict[str, Any]:
     return {
-        "workload": spec.workload,
+        "workload": _workload_of(spec, point.start),
         "workers": point.workers,
         "batch_per_worker": point.batch_per_worker,
         "scaling": spec.axes.scaling,
@@ -220,6 +241,39 @@ def _common_fields(spec: StudySpec, point: Point, repeat: int) -> dict[str, Any]
     }
 
 
-def _trial_id(number: int, width: int, fields: Mapping[str, Any]) -> str:
+def _workload_of(spec: StudySpec, start: Start) -> WorkloadSpec:
+    """From scratch everything is trained: a frozen backbone of random weights would be no comparison."""
+    if start == "scratch":
+        return spec.workload.model_copy(update={"pretrained": None, "freeze": None, "unfreeze_epoch": None})
+    if spec.pretrain is not None:
+        return spec.workload.model_copy(update={"pretrained": f"trials/{PRETRAIN_ID}/weights.pt"})
+    return spec.workload
+
+
+def _pretrain_fields(spec: StudySpec) -> dict[str, Any]:
+    assert spec.pretrain is not None
+    pretrain = spec.pretrain
+    return {
+        "kind": "pretrain",
+        "workload": pretrain.workload,
+        "workers": pretrain.workers,
+        "batch_per_worker": pretrain.batch_per_worker,
+        "scaling": spec.axes.scaling,
+        "optimizer": pretrain.optimizer,
+        "strategy": "ddp",
+        "precision": spec.axes.precision[0],
+        "peak_rate": pretrain.optimizer.rate,
+        "train": TrainSpec(epochs=pretrain.epochs, rate_rule="none", schedule=pretrain.schedule, save="weights"),
+        "repeat": 0,
+        "seed": spec.seed,
+        "threads": spec.threads,
+    }
+
+
+def _trial_id(number: int, width: int, fields: Mapping[str, Any], starts: int) -> str:
+    if fields["kind"] == "pretrain":
+        return PRETRAIN_ID
     what = fields["optimizer"].name if fields["kind"] == "train" else "probe"
+    if fields["kind"] == "train" and starts > 1:
+        what += "-pretrained" if fields["workload"].pretrained else "-scratch"
     return f"{number:0{width}d}-w{fields['workers']}-b{fields['batch_per_worker']}-{what}-r{fields['repeat']}"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
-from worldsize.spec import Frozen
+from worldsize.frozen import Frozen
 
 SCHEMA = 1
 SPAN_UNIT_S = 1e-7
@@ -35,6 +35,8 @@ class Epoch(Frozen):
     """Mean over the samples of the epoch, each step's loss taken before its update. None: not finite."""
     test: dict[str, float] = Field(default_factory=dict)
     """Loss and metrics on the test samples after the epoch."""
+    train: dict[str, float] = Field(default_factory=dict)
+    """The same on as many training samples, unvaried: what the two differ by is overfitting."""
     test_samples: int = 0
     train_s: float
     evaluation_s: float
@@ -69,6 +71,12 @@ class TrialRecord(Frozen):
     spans: tuple[SpanFile, ...] = ()
     losses: SpanFile | None = None
     """float32, one a step: the mean loss over the global batch."""
+    weights: SpanFile | None = None
+    """The trained weights, where the study keeps them."""
+    transfer: tuple[str, ...] = ()
+    """What of the weights to begin with was left out, and why."""
+    known: dict[str, float] = Field(default_factory=dict)
+    """What the workload knows in advance, such as the entropy of its source."""
     samples: int = 0
     """Samples trained on, over all ranks."""
     epochs: tuple[Epoch, ...] = ()

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+from worldsize.augment_spec import AugmentSpec
+from worldsize.frozen import Frozen
 
 
 def _named(value: Any) -> Any:
@@ -40,12 +39,44 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Batches = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 Strategy = Literal["ddp"]
 Precision = Literal["fp32", "bf16"]
+Start = Literal["scratch", "pretrained"]
 Device = Literal["auto", "cpu", "cuda"]
 
 
 class WorkloadSpec(Frozen):
-    name: Name
-    """A built-in workload."""
+    name: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
+    """A built-in workload, or a function of your own: package.module:function."""
+    path: str | None = None
+    """Where the data are, for workloads that take any: a folder of images, a table of frames, a text. Looked for from
+    the current folder, then in the data folder."""
+    size: Annotated[int, Field(ge=8, le=1024)] | None = None
+    """Pixels of a side to which images are brought, for image-folder and steering."""
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Of data that come without a test part of their own."""
+    model: str | None = None
+    """Another model than the workload's own: cnn, resnet18, torchvision:NAME, ..."""
+    model_options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Of the model: {layers: 4, width: 256}."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Of the data, or the arguments of your own function."""
+    augment: AugmentSpec = AugmentSpec()
+    pretrained: str | None = None
+    """A file of weights to begin with, or `torchvision` for those that come with a torchvision model."""
+    freeze: Literal["backbone"] | None = None
+    """Train the head alone; the rest keeps its weights."""
+    unfreeze_epoch: PositiveInt | None = None
+    """From this epoch on (counted from 0) everything is trained."""
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's function."""
+        return ":" in self.name
+
+    @model_validator(mode="after")
+    def _unfreeze_what_is_frozen(self) -> Self:
+        if self.unfreeze_epoch is not None and self.freeze is None:
+            raise ValueError(f"unfreeze_epoch={self.unfreeze_epoch} has nothing to unfreeze: add `freeze: backbone`")
+        return self
 
 
 class OptimizerSpec(Frozen):
@@ -82,6 +113,8 @@ class AxesSpec(Frozen):
     ] = (OptimizerSpec(rate=0.05),)
     strategy: Annotated[tuple[Strategy, ...], BeforeValidator(_listed), Field(min_length=1)] = ("ddp",)
     precision: Annotated[tuple[Precision, ...], BeforeValidator(_listed), Field(min_length=1)] = ("fp32",)
+    start: Annotated[tuple[Start, ...] | None, BeforeValidator(_listed)] = None
+    """Where weights come from. Default: pretrained where the study has such weights, else scratch."""
 
     @model_validator(mode="after")
     def _one_kind_of_batch(self) -> Self:
@@ -105,8 +138,10 @@ class SkipSpec(Frozen):
     batch_per_worker: int | None = None
     global_batch: int | None = None
     optimizer: str | None = None
+    rate: float | None = None
     strategy: str | None = None
     precision: str | None = None
+    start: str | None = None
 
 
 class ProbeSpec(Frozen):
@@ -131,6 +166,10 @@ class TrainSpec(Frozen):
     """The global batch for which the optimiser's rate was chosen. Default: the smallest of the study."""
     warmup_epochs: NonNegativeFloat = 0.0
     """The rate rises from its base value over so many epochs."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """What the rate does after its warm-up: cosine falls to 0 at the last step."""
+    save: Literal["weights"] | None = None
+    """Keep the trained weights in the folder of the trial, for `pretrained` of another study."""
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Self:
@@ -152,6 +191,17 @@ def steps_per_epoch(samples: int, global_batch: int) -> int:
     return -(-samples // global_batch)
 
 
+class PretrainSpec(Frozen):
+    """Training on other data first; its weights are where the trials of the study begin."""
+
+    workload: Annotated[WorkloadSpec, BeforeValidator(_named)]
+    workers: PositiveInt = 1
+    batch_per_worker: PositiveInt
+    optimizer: Annotated[OptimizerSpec, BeforeValidator(_named)]
+    epochs: PositiveInt
+    schedule: Literal["constant", "cosine"] = "constant"
+
+
 class StudySpec(Frozen):
     """A workload and the axes to vary."""
 
@@ -163,6 +213,7 @@ class StudySpec(Frozen):
     """Throughput of every workers x batch x strategy x precision; `false` switches it off."""
     train: Annotated[TrainSpec | None, BeforeValidator(_switched_off)] = None
     """Leave it out for throughput only."""
+    pretrain: Annotated[PretrainSpec | None, BeforeValidator(_switched_off)] = None
     repeats: PositiveInt = 3
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     device: Device = "auto"
@@ -176,6 +227,8 @@ class StudySpec(Frozen):
     hang_timeout_s: PositiveFloat = 300.0
     """A launch with no sign of life for so long is ended; once steps are seen, the limit follows from them."""
     on: Literal["local"] = "local"
+    small: dict[str, JsonValue] = Field(default_factory=dict)
+    """What `--small` sets, by dotted field: a version of the study that takes seconds."""
 
     @model_validator(mode="after")
     def _something_to_do(self) -> Self:
@@ -183,13 +236,30 @@ class StudySpec(Frozen):
             raise ValueError("probe is off and train is missing, so there is nothing to run: give one of them")
         return self
 
+    @model_validator(mode="after")
+    def _pretrained_weights_have_a_source(self) -> Self:
+        if self.pretrain is not None and self.workload.pretrained is not None:
+            raise ValueError("workload.pretrained and pretrain both give weights to begin with: keep one")
+        if "pretrained" in (self.axes.start or ()) and not self.has_pretrained_weights:
+            raise ValueError("axes.start names pretrained, but no weights: add `pretrain:` or `workload.pretrained`")
+        return self
+
+    @property
+    def has_pretrained_weights(self) -> bool:
+        return self.pretrain is not None or self.workload.pretrained is not None
+
+    @property
+    def starts(self) -> tuple[Start, ...]:
+        return self.axes.start or (("pretrained",) if self.has_pretrained_weights else ("scratch",))
+
 
 class TrialSpec(Frozen):
     """One point of a study, run once: all that the worker needs."""
 
     id: str
-    kind: Literal["probe", "train"]
+    kind: Literal["probe", "train", "pretrain"]
     workload: WorkloadSpec
+    """`pretrained` is set where this trial begins with weights: a file, or one that a trial of this folder made."""
     workers: PositiveInt
     batch_per_worker: PositiveInt
     scaling: Literal["strong", "weak"]

@@ -125,7 +125,7 @@ class StudyFolder:
         except FileNotFoundError:
             return None
         record = from_json(text)
-        for file in (*record.spans, *((record.losses,) if record.losses else ())):
+        for file in filter(None, (*record.spans, record.losses, record.weights)):
             try:
                 content = (path.parent / file.name).read_bytes()
             except OSError as error:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +11,8 @@ from typing import Any, Self
 from worldsize.analysis.points import Measured, Setting, points
 from worldsize.analysis.recommend import Answer, Finding, recommend
 from worldsize.analysis.scaling import Series, scaling
-from worldsize.catalog import WORKLOADS
+from worldsize.catalog import WORKLOADS, WorkloadFacts, facts_of
+from worldsize.data.sets import data_root, require
 from worldsize.errors import Problem, SpecError, StoreError
 from worldsize.estimate import Estimate, estimate
 from worldsize.launch.runner import Progress, Silent, run_plan
@@ -20,7 +20,7 @@ from worldsize.lock import study_lock
 from worldsize.machine import Machine, this_machine
 from worldsize.plan import Plan, make_plan, problems
 from worldsize.record import TrialRecord
-from worldsize.spec import OptimizerSpec, StudySpec, TrialSpec
+from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, read_json, write_atomic, write_json
 from worldsize.studyfile import StudyFile, dump_yaml, find_study
 
@@ -33,13 +33,15 @@ class Study:
     >>> results.table()
     """
 
-    def __init__(self, spec: StudySpec, machine: Machine, plan: Plan) -> None:
-        self.spec, self.machine, self._plan = spec, machine, plan
+    def __init__(self, spec: StudySpec, machine: Machine, plan: Plan, facts: WorkloadFacts) -> None:
+        self.spec, self.machine, self.facts, self._plan = spec, machine, facts, plan
 
     @classmethod
-    def from_file(cls, study: str | Path, set: Iterable[str] = (), machine: Machine | None = None) -> Self:
+    def from_file(
+        cls, study: str | Path, set: Iterable[str] = (), machine: Machine | None = None, *, small: bool = False
+    ) -> Self:
         """A file, or the name of a built-in study. `set` takes what `--set` takes: "train.epochs=2"."""
-        return cls._from(StudyFile.read(find_study(str(study))), set, machine)
+        return cls._from(StudyFile.read(find_study(str(study))), set, machine, small=small)
 
     @classmethod
     def from_text(cls, text: str, set: Iterable[str] = (), machine: Machine | None = None) -> Self:
@@ -47,14 +49,18 @@ class Study:
         return cls._from(StudyFile(text, "study"), set, machine)
 
     @classmethod
-    def _from(cls, file: StudyFile, assignments: Iterable[str], machine: Machine | None) -> Self:
+    def _from(
+        cls, file: StudyFile, assignments: Iterable[str], machine: Machine | None, *, small: bool = False
+    ) -> Self:
+        if small:
+            file.apply_small()
         for assignment in assignments:
             file.override(assignment)
         spec, machine = file.spec(), machine or this_machine()
         found = problems(spec, machine)
         if found:
             raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
-        return cls(spec, machine, make_plan(spec))
+        return cls(spec, machine, make_plan(spec), facts_of(spec.workload, data_root()))
 
     @property
     def default_folder(self) -> Path:
@@ -67,7 +73,7 @@ class Study:
         """What the whole plan costs; from the steps that `folder` has measured, where it has."""
         folder = folder or self.default_folder
         known = load(folder).step_s() if (folder / "study.yaml").exists() else {}
-        return estimate(self.spec, self._plan, self.machine, known)
+        return estimate(self.spec, self._plan, self.machine, self.facts, known)
 
     def run(
         self,
@@ -80,6 +86,7 @@ class Study:
         """Runs what has no record yet. KeyboardInterrupt leaves a folder that the same call continues."""
         home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
         self._check_same(home)
+        self._check_data()
         with study_lock(home.path, take_over=take_over):
             if not home.study_file.exists():
                 self._write(home)
@@ -104,9 +111,18 @@ class Study:
                 "undo the change to continue it, or give a new folder with --dir"
             )
 
+    def _check_data(self) -> None:
+        """Before anything trains: every file there, and the bytes that were published."""
+        used = [self.spec.workload, *([self.spec.pretrain.workload] if self.spec.pretrain else [])]
+        for workload in used:
+            entry = WORKLOADS.get(workload.name)
+            if entry is not None and entry.dataset is not None:
+                require(entry.dataset, data_root())
+            facts_of(workload, data_root())
+
     def _write(self, home: StudyFolder) -> None:
-        cost = dataclasses.asdict(self.estimate(home.path))
-        write_json(home.plan_file, {**self._plan.to_dict(), "estimate": cost})
+        cost = asdict(self.estimate(home.path))
+        write_json(home.plan_file, {**self._plan.to_dict(), "facts": asdict(self.facts), "estimate": cost})
         # Last: a folder with a study.yaml is a study folder.
         write_atomic(home.study_file, dump_yaml(self.spec).encode())
 
@@ -117,18 +133,19 @@ class Results:
 
     folder: StudyFolder
     spec: StudySpec
+    facts: WorkloadFacts
     trials: dict[str, TrialSpec]
     records: dict[str, TrialRecord]
     damaged: tuple[str, ...]
 
     @cached_property
     def series(self) -> list[Series]:
-        return scaling(points(self._measured()))
+        return scaling(points(self._measured()), higher_is_better=self.facts.higher_is_better)
 
     @cached_property
     def answer(self) -> Answer:
-        answer = recommend(self.series)
-        return dataclasses.replace(answer, findings=(*answer.findings, *self._findings()))
+        answer = recommend(self.series, higher_is_better=self.facts.higher_is_better)
+        return replace(answer, findings=(*answer.findings, *self._findings()))
 
     def table(self) -> list[dict[str, Any]]:
         """The scaling table, a dict a row: workers, batches, step time, samples/s, speedup, efficiency, metric."""
@@ -152,11 +169,13 @@ class Results:
             "study": self.spec.name,
             "workload": self.spec.workload.name,
             "scaling": self.spec.axes.scaling,
-            "metric": WORKLOADS[self.spec.workload.name].metric,
+            "metric": self.facts.metric,
+            "unit": self.facts.unit,
+            "units_per_sample": self.facts.units_per_sample,
             "answer": {
                 "verdict": self.answer.verdict,
                 "setting": flat_row(row) if row else None,
-                "findings": [dataclasses.asdict(finding) for finding in self.answer.findings],
+                "findings": [asdict(finding) for finding in self.answer.findings],
             },
             "table": self.table(),
             "trials": {
@@ -166,11 +185,10 @@ class Results:
         }
 
     def _measured(self) -> Iterable[Measured]:
-        metric = WORKLOADS[self.spec.workload.name].metric
         for trial_id, record in self.records.items():
-            if record.outcome != "finished":
-                continue
             trial = self.trials[trial_id]
+            if record.outcome != "finished" or trial.kind == "pretrain":
+                continue
             yield Measured(
                 setting=Setting(
                     workers=trial.workers,
@@ -182,8 +200,8 @@ class Results:
                 kind=trial.kind,
                 repeat=trial.repeat,
                 step_s=self.folder.step_s(record),
-                optimizer=optimizer_label(trial.optimizer),
-                metric=record.metrics.get(metric),
+                variant=variant_label(trial, len(self.spec.starts)),
+                metric=record.metrics.get(self.facts.metric),
             )
 
     def _findings(self) -> Iterable[Finding]:
@@ -205,7 +223,8 @@ def load(folder: Path | str) -> Results:
     home = StudyFolder.existing(Path(folder))
     spec = StudyFile.read(home.study_file).spec()
     records, damaged = {}, []
-    trials = dict(Plan.from_dict(read_json(home.plan_file)).trials)
+    stored = read_json(home.plan_file)
+    trials = dict(Plan.from_dict(stored).trials)
     for trial_id in trials:
         try:
             record = home.record(trial_id)
@@ -214,16 +233,19 @@ def load(folder: Path | str) -> Results:
             continue
         if record is not None:
             records[trial_id] = record
-    return Results(home, spec, trials, records, tuple(damaged))
+    return Results(home, spec, WorkloadFacts(**stored["facts"]), trials, records, tuple(damaged))
 
 
-def optimizer_label(optimizer: OptimizerSpec) -> str:
+def variant_label(trial: TrialSpec, starts: int) -> str:
+    """What tells trials of one setting apart in what they learn: `sgd 0.05 momentum 0.9, from scratch`."""
+    optimizer = trial.optimizer
     momentum = f" momentum {optimizer.momentum:g}" if optimizer.momentum else ""
-    return f"{optimizer.name} {optimizer.rate:g}{momentum}"
+    start = "pretrained" if trial.workload.pretrained else "from scratch"
+    return f"{optimizer.name} {optimizer.rate:g}{momentum}" + (f", {start}" if starts > 1 else "")
 
 
 def flat_row(row: Any) -> dict[str, Any]:
-    flat = dataclasses.asdict(row)
+    flat = asdict(row)
     setting = flat.pop("setting")
     return {**setting, "global_batch": row.setting.global_batch, **flat}
 

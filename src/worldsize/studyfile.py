@@ -53,12 +53,24 @@ class StudyFile:
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
 
+    def apply_small(self) -> None:
+        """What the study's own `small:` says. Its folder is another one, so that both versions can stand."""
+        values = self._tree.get("small") if isinstance(self._tree, dict) else None
+        if not isinstance(values, dict) or not values:
+            raise SpecError([Problem("has no `small:` values; leave --small out", self.label)])
+        for key, value in dict(values).items():
+            self._put(str(key), _plain(value, self.label), f"small: {key}")
+        self._put("name", f"{self._tree.get('name')}-small", "small: name")
+
     def override(self, assignment: str) -> None:
         """`train.epochs=2`: sets one field, read as YAML."""
         key, equals, text = assignment.partition("=")
         option = f"--set {assignment}"
         if not equals or not key:
             raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
+        self._put(key, _plain(_parse(text, option), option), option)
+
+    def _put(self, key: str, value: Any, option: str) -> None:
         loc = tuple(int(part) if part.isdigit() else part for part in key.split("."))
         node: Any = self._tree
         for part in loc[:-1]:
@@ -70,7 +82,7 @@ class StudyFile:
             node = inside
         if isinstance(node, list) and not _has(node, loc[-1]):
             raise SpecError([Problem(f"{key!r}: the list has {len(node)} entries, counted from 0", option)])
-        node[loc[-1]] = _plain(_parse(text, option), option)
+        node[loc[-1]] = value
         self._options[loc] = option
 
     def spec(self) -> StudySpec:

@@ -9,14 +9,16 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from worldsize.worker.workloads.digits import load, small_cnn
+from worldsize.spec import WorkloadSpec
+from worldsize.worker import workloads
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-data = load()
-model = DistributedDataParallel(small_cnn())
+data = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
+model = DistributedDataParallel(data.build_model())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-loss = cross_entropy(model(data.prepare(data.train.inputs[:64])), data.train.targets[:64])
+inputs, labels = data.train.batch(torch.arange(64), torch.device("cpu"))
+loss = cross_entropy(model(data.prepare(inputs)), labels)
 loss.backward()
 optimizer.step()
 if dist.get_rank() == 0:

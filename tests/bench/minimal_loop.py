@@ -11,19 +11,19 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from worldsize.spec import OptimizerSpec, ProbeSpec, TrialSpec, WorkloadSpec
+from worldsize.worker import workloads
 from worldsize.worker.clock import CpuLaps, Phases
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Course, run_steps
 from worldsize.worker.optim import make_optimizer, rate_of_step
 from worldsize.worker.parallel import Team
-from worldsize.worker.workloads import digits
 
 BATCH, STEPS, ROUNDS = 96, 10, 40
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, workers = dist.get_rank(), dist.get_world_size()
-data = digits.load()
+data = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
 
 trial = TrialSpec(
     id="bench",
@@ -43,7 +43,7 @@ trial = TrialSpec(
 )
 team = Team(rank=rank, workers=workers, device=torch.device("cpu"), group=None)
 torch.manual_seed(0)
-module = digits.small_cnn()
+module = data.build_model()
 output = Path(sys.argv[1])
 course = Course(
     trial=trial,
@@ -55,10 +55,11 @@ course = Course(
     rate=rate_of_step(trial, len(data.train)),
     laps=CpuLaps(),
     phases=Phases("bench"),
+    draws=torch.Generator(),
     journal=Journal(output.with_name("events.jsonl") if rank == 0 else None, output.with_name("stop")),
 )
 torch.manual_seed(0)
-bare = DistributedDataParallel(digits.small_cnn())
+bare = DistributedDataParallel(data.build_model())
 bare_optimizer = torch.optim.SGD(bare.parameters(), lr=0.0, momentum=0.9)
 shares = list(course.shares(0))[:STEPS]
 batches = [torch.from_numpy(share.indices) for share in shares]
@@ -74,8 +75,8 @@ def minimal_steps() -> list[float]:
     times = []
     for indices in batches:
         started = time.perf_counter()
-        inputs, labels = data.train.inputs[indices], data.train.targets[indices]
-        loss = cross_entropy(bare(digits.prepare(inputs)), labels)
+        inputs, labels = data.train.inputs[indices], data.train.targets[indices]  # type: ignore[attr-defined]
+        loss = cross_entropy(bare(data.prepare(inputs)), labels)
         loss.backward()
         bare_optimizer.step()
         bare_optimizer.zero_grad()

@@ -43,6 +43,8 @@ def test_curves_agree_on_sub_groups_of_one_launch(tmp_path: Path) -> None:
         "backend": "gloo",
         "trials": [each.id for each in trials],
         "commit": None,
+        "data": str(tmp_path),
+        "cache": str(tmp_path),
         "launched_at": time.time(),
     }
     write_json(folder.launch("0001") / "launch.json", launch)

@@ -13,10 +13,23 @@ SOURCE = Path(__file__).parents[2] / "src" / "worldsize"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 ALLOWED = {
-    "worker": {"worker", "spec", "record", "store", "errors", "tether", ""},
-    "launch": {"launch", "spec", "plan", "record", "store", "errors", "machine", "lock", "tether"},
+    "worker": {"worker", "data", "spec", "augment_spec", "record", "store", "errors", "tether", ""},
+    "launch": {"launch", "data", "spec", "plan", "record", "store", "errors", "machine", "lock", "tether"},
+    "data": {"data", "spec", "frozen", "store", "errors"},
     "analysis": {"analysis"},
-    "report": {"report", "analysis", "catalog", "errors", "estimate", "launch", "plan", "record", "spec", "study"},
+    "report": {
+        "report",
+        "analysis",
+        "catalog",
+        "data",
+        "errors",
+        "estimate",
+        "launch",
+        "plan",
+        "record",
+        "spec",
+        "study",
+    },
 }
 """Which rooms and modules a room may import; '' is the package itself, for its version."""
 

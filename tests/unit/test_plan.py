@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from worldsize.catalog import WORKLOADS
 from worldsize.estimate import estimate
 from worldsize.machine import Machine
 from worldsize.plan import Plan, make_plan, scaled_rate
@@ -21,6 +22,7 @@ from worldsize.spec import (
 )
 
 MACHINE = Machine(cores=16, gpus=0)
+FACTS = WORKLOADS["digits"].facts
 
 
 def spec(**changes: object) -> StudySpec:
@@ -146,8 +148,8 @@ def test_epochs_and_steps_convert() -> None:
 def test_the_estimate_follows_measured_steps() -> None:
     study = spec(probe=None, repeats=1, axes={"workers": (2,), "batch_per_worker": (60,)})
     plan = make_plan(study)
-    guess = estimate(study, plan, MACHINE, {})
-    known = estimate(study, plan, MACHINE, {(2, 60): 0.5})
+    guess = estimate(study, plan, MACHINE, FACTS, {})
+    known = estimate(study, plan, MACHINE, FACTS, {(2, 60): 0.5})
     assert not guess.measured
     assert known.measured
     assert known.wall_s == pytest.approx(6 + 100 * 0.5 + 2_000 / 120 * 0.5 / 3)

@@ -31,7 +31,7 @@ def trial(
     steps = step_s * np.exp(rng.normal(0, noise, (50, workers)))
     steps[:, -1] *= slow_rank
     setting = Setting(workers=workers, batch_per_worker=batch, scaling=mode, strategy="ddp", precision="fp32")
-    return Measured(setting=setting, kind=kind, repeat=repeat, step_s=steps, optimizer="sgd", metric=metric)
+    return Measured(setting=setting, kind=kind, repeat=repeat, step_s=steps, variant="sgd", metric=metric)
 
 
 def study(step_of: dict[int, float], *, repeats: int = 3, noise: float = 0.01, batch: int = 64) -> Answer:
@@ -69,7 +69,7 @@ def test_the_slowest_rank_makes_the_step() -> None:
 def test_probes_speak_for_throughput_and_training_for_the_metric() -> None:
     (point,) = points([trial(1, 64, 0.01), trial(1, 64, 0.5, kind="train", metric=0.9)])
     assert np.median(point.repeats[0]) == pytest.approx(0.01, rel=0.02)
-    assert point.metrics == (0.9,)
+    assert point.variants == {"sgd": (0.9,)}
 
 
 def test_the_knee_is_the_last_count_that_pays() -> None:
@@ -98,17 +98,25 @@ def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
     answer = recommend(scaling(points(trials)))
     assert answer.verdict == "not enough evidence"
     sentence = answer_sentence(answer, "accuracy")
-    assert sentence.startswith("Not enough evidence: at 2 workers the speedup lies anywhere from")
+    assert sentence.startswith(
+        "Not enough evidence for a number of workers: at 2 workers the speedup lies anywhere from"
+    )
     assert "raise probe.repeats from 2 to" in sentence
 
 
 def test_one_count_is_not_enough() -> None:
     sentence = answer_sentence(study({2: 0.01}), "accuracy")
-    assert sentence == "Not enough evidence: only 2 worker(s) measured; add another count to axes.workers."
+    assert (
+        sentence
+        == "Not enough evidence for a number of workers: only one count was measured; add another to axes.workers."
+    )
 
 
 def test_nothing_measured_is_said() -> None:
-    assert answer_sentence(recommend([]), "accuracy") == "Not enough evidence: no trial has finished; run the study."
+    assert (
+        answer_sentence(recommend([]), "accuracy")
+        == "Not enough evidence for a number of workers: no trial has finished; run the study."
+    )
 
 
 def test_speed_that_costs_accuracy_is_not_recommended() -> None:

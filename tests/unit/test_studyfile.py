@@ -68,7 +68,7 @@ def test_short_forms() -> None:
         (("batch_per_worker: [32]", "global_batch: [64, 33]"), "global_batch=33 does not divide among workers=2; use"),
         (("workers: [1, 2]", "workers: [1, 8]"), "line 4: workers=8 is more than the 4 cores here; use fewer, or `ov"),
         (("workers: [1, 2]", "workers: [0]"), "line 4: axes.workers.0=0: input should be greater than 0"),
-        (("digits", "digit"), "line 2: workload 'digit' is not known; the built-in ones are digits"),
+        (("digits", "digit"), "line 2: workload 'digit' is not known; did you mean 'digits'?"),
         (("name: small", "name: ../up"), 'line 1: name="../up": a name is 1 to 64 letters'),
         (("train:", "device: cuda\ntrain:"), "device=cuda, but no GPU is visible here; use `device: cpu`"),
         (("train:", "skip: [{workers: 3}]\ntrain:"), "this `skip` entry matches no point"),

@@ -9,11 +9,20 @@ import numpy as np
 import torch
 
 from worldsize.catalog import WORKLOADS
+from worldsize.spec import WorkloadSpec
 from worldsize.worker import workloads
 from worldsize.worker.workloads import digits
+from worldsize.worker.workloads.base import Split
 
 ROOT = Path(__file__).parents[2]
 FILE = Path(digits.__file__).with_name("digits.npz")
+
+
+def load() -> tuple[workloads.Workload, Split, Split]:
+    workload = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
+    assert isinstance(workload.train, Split)
+    assert isinstance(workload.test, Split)
+    return workload, workload.train, workload.test
 
 
 def test_it_is_the_stated_draw_from_mnist(data_folder: Path) -> None:
@@ -32,23 +41,23 @@ def test_it_is_the_stated_draw_from_mnist(data_folder: Path) -> None:
 def test_it_is_small_even_and_what_the_catalogue_says() -> None:
     assert FILE.stat().st_size < 3_000_000
     assert FILE.with_name("digits.LICENSE.md").is_file()
-    workload, facts = workloads.load("digits"), WORKLOADS["digits"]
-    assert (len(workload.train), len(workload.test)) == (facts.train_samples, facts.test_samples)
-    assert torch.bincount(workload.train.targets).tolist() == [1_200] * 10
-    assert torch.bincount(workload.test.targets).tolist() == [200] * 10
-    assert workload.train.inputs.shape[1:] == (28, 28)
-    assert facts.metric in workload.metrics
+    (workload, train, test), facts = load(), WORKLOADS["digits"].facts
+    assert (len(train), len(test)) == (facts.train_samples, facts.test_samples)
+    assert torch.bincount(train.targets).tolist() == [1_200] * 10
+    assert torch.bincount(test.targets).tolist() == [200] * 10
+    assert train.inputs.shape[1:] == (28, 28)
+    assert facts.metric in workload.measures
 
 
 def test_no_training_image_is_a_test_image() -> None:
-    workload = workloads.load("digits")
-    train = {image.numpy().tobytes() for image in workload.train.inputs}
-    assert not any(image.numpy().tobytes() in train for image in workload.test.inputs)
+    _, train, test = load()
+    seen = {image.numpy().tobytes() for image in train.inputs}
+    assert not any(image.numpy().tobytes() in seen for image in test.inputs)
 
 
 def test_inputs_are_normalised() -> None:
-    workload = workloads.load("digits")
-    inputs = workload.prepare(workload.train.inputs)
+    workload, train, _ = load()
+    inputs = workload.prepare(train.inputs)
     assert inputs.shape[1:] == (1, 28, 28)
     assert abs(float(inputs.mean())) < 0.05
     assert abs(float(inputs.std()) - 1) < 0.05

@@ -36,7 +36,7 @@ def squares() -> Workload:
         build_model=lambda: nn.Linear(4, 1),
         prepare=lambda inputs: inputs,
         loss=lambda outputs, targets: (outputs - targets).square().mean(1),
-        metrics={"close": lambda outputs, targets: ((outputs - targets).abs() < 0.1).float().squeeze(1)},
+        measures={"close": lambda outputs, targets: ((outputs - targets).abs() < 0.1).float().squeeze(1)},
     )
 
 
@@ -73,6 +73,7 @@ def course(tmp_path: Path, *, workload: Workload | None = None, rate: float = 0.
         laps=CpuLaps(),
         phases=Phases("preparation"),
         journal=Journal(tmp_path / "events.jsonl", tmp_path / "stop"),
+        draws=torch.Generator(),
     )
 
 
@@ -148,7 +149,7 @@ def test_evaluation_counts_and_averages(tmp_path: Path) -> None:
     with torch.no_grad():
         here.module.weight.fill_(1.0)  # type: ignore[union-attr,operator]
         here.module.bias.zero_()  # type: ignore[union-attr,operator]
-    assert evaluate(here) == ({"loss": pytest.approx(0, abs=1e-10), "close": 1.0}, TEST_SAMPLES)
+    assert evaluate(here, here.workload.test) == ({"loss": pytest.approx(0, abs=1e-10), "close": 1.0}, TEST_SAMPLES)
     assert here.module.training
 
 
@@ -197,3 +198,13 @@ def test_the_rate_rises_in_a_line_and_stays(tmp_path: Path) -> None:
     trial = course(tmp_path, peak_rate=0.45, train=TrainSpec(epochs=9, warmup_epochs=1), batch_per_worker=26).trial
     rate = rate_of_step(trial, SAMPLES)  # 4 steps an epoch
     assert [rate(step) for step in range(6)] == pytest.approx([0.15, 0.25, 0.35, 0.45, 0.45, 0.45])
+
+
+def test_the_cosine_schedule_falls_from_the_peak_to_nothing(tmp_path: Path) -> None:
+    schedule = TrainSpec(epochs=3, warmup_epochs=1, schedule="cosine")
+    trial = course(tmp_path, peak_rate=0.4, rate=0.4, train=schedule, batch_per_worker=26).trial
+    rates = [rate_of_step(trial, SAMPLES)(step) for step in range(12)]  # 4 steps of warm-up, 8 that fall
+    assert rates[:4] == pytest.approx([0.4] * 4)
+    assert rates[7] == pytest.approx(0.2)
+    assert rates[11] == pytest.approx(0)
+    assert rates[3:] == sorted(rates[3:], reverse=True)

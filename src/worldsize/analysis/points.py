@@ -34,7 +34,8 @@ class Measured:
     repeat: int
     step_s: Floats
     """After warm-up, one row a step, one column a rank."""
-    optimizer: str
+    variant: str
+    """What trials of one setting differ in without changing their pace: optimiser, rate, weights to begin with."""
     metric: float | None
 
 
@@ -43,10 +44,8 @@ class Point:
     setting: Setting
     repeats: tuple[Floats, ...]
     """Step times of each repeat: of the slowest rank, step by step."""
-    optimizer: str | None
-    """The one that ended best, where several were trained."""
-    metrics: tuple[float, ...]
-    """Of that optimiser, one a repeat."""
+    variants: dict[str, tuple[float, ...]]
+    """The metric of every variant that was trained, one a repeat."""
 
 
 def points(trials: Iterable[Measured]) -> list[Point]:
@@ -59,15 +58,13 @@ def points(trials: Iterable[Measured]) -> list[Point]:
         here.sort(key=lambda trial: trial.repeat)
         timed = [trial for trial in here if len(trial.step_s)]
         timed = [trial for trial in timed if trial.kind == "probe"] or timed
-        optimizer, metrics = _best_optimizer(here)
         if timed:
             found.append(
                 Point(
                     setting=setting,
                     # Rank 0 alone would hide a straggler: a step ends when its slowest rank does.
                     repeats=tuple(trial.step_s.max(axis=1) for trial in timed),
-                    optimizer=optimizer,
-                    metrics=metrics,
+                    variants=_variants(here),
                 )
             )
     return sorted(found, key=lambda point: _order(point.setting))
@@ -77,13 +74,9 @@ def _order(setting: Setting) -> tuple[str, str, int, int]:
     return setting.strategy, setting.precision, setting.batch_per_worker, setting.workers
 
 
-def _best_optimizer(trials: list[Measured]) -> tuple[str | None, tuple[float, ...]]:
-    """The highest mean metric."""
-    by_optimizer: dict[str, list[float]] = defaultdict(list)
+def _variants(trials: list[Measured]) -> dict[str, tuple[float, ...]]:
+    found: dict[str, list[float]] = defaultdict(list)
     for trial in trials:
         if trial.metric is not None:
-            by_optimizer[trial.optimizer].append(trial.metric)
-    if not by_optimizer:
-        return None, ()
-    best = max(by_optimizer, key=lambda name: sum(by_optimizer[name]) / len(by_optimizer[name]))
-    return best, tuple(by_optimizer[best])
+            found[trial.variant].append(trial.metric)
+    return {variant: tuple(metrics) for variant, metrics in sorted(found.items())}

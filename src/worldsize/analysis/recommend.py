@@ -14,7 +14,7 @@ MARGIN = 0.5
 WIDEST = 0.5
 """A speedup whose interval is wider than this, relative, carries no recommendation; nor does one that spans 1."""
 METRIC_SLACK = 0.01
-"""A setting that ends this much below the best metric is not recommended for its speed."""
+"""A setting whose metric is worse than the best by more than this share of it is not recommended for its speed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,25 +33,25 @@ class Answer:
     findings: tuple[Finding, ...] = ()
 
 
-def recommend(all_series: Sequence[Series]) -> Answer:
+def recommend(all_series: Sequence[Series], *, higher_is_better: bool = True) -> Answer:
     """The knee of each series among the counts that still learn, the fastest of these, and the doubts about it."""
-    best_metric = max(
-        (row.metric for series in all_series for row in series.rows if row.metric is not None), default=None
-    )
-    knees = [(_knee(rows), series) for series in all_series if (rows := _learning(series, best_metric))]
+    metrics = [row.metric for series in all_series for row in series.rows if row.metric is not None]
+    best = (max if higher_is_better else min)(metrics, default=None)
+    knees = [(_knee(rows), series) for series in all_series if (rows := _learning(series, best))]
     if not knees:
         return Answer(verdict="not enough evidence", row=None, findings=(Finding(code="nothing-measured"),))
     row, series = max(knees, key=lambda pair: pair[0].samples_per_s.value)
     doubts = _doubts(series)
     verdict: Literal["use", "not enough evidence"] = "not enough evidence" if doubts else "use"
-    return Answer(verdict=verdict, row=row, findings=(*doubts, *_remarks(row, series, best_metric)))
+    return Answer(verdict=verdict, row=row, findings=(*doubts, *_remarks(row, series, best)))
 
 
-def _learning(series: Series, best_metric: float | None) -> list[Row]:
+def _learning(series: Series, best: float | None) -> list[Row]:
     """Speed that costs the model is no speed: the rows whose metric is about as good as the best of the study."""
-    if best_metric is None:
+    if best is None:
         return list(series.rows)
-    return [row for row in series.rows if row.metric is not None and row.metric >= best_metric - METRIC_SLACK]
+    slack = METRIC_SLACK * max(abs(best), METRIC_SLACK)
+    return [row for row in series.rows if row.metric is not None and abs(row.metric - best) <= slack]
 
 
 def _knee(rows: Sequence[Row]) -> Row:
@@ -90,18 +90,16 @@ def _repeats_needed(row: Row) -> int:
     return max(row.repeats + 2, math.ceil(row.repeats * max(4.0, (row.speedup.relative_width / WIDEST) ** 2)))
 
 
-def _remarks(row: Row, series: Series, best_metric: float | None) -> tuple[Finding, ...]:
+def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...]:
     """What else the reader should know about the recommended setting."""
     remarks = []
     larger = [other for other in series.rows if other.setting.workers > row.setting.workers]
-    learning = _learning(series, best_metric)
+    learning = _learning(series, best)
     lost = [other for other in larger if other not in learning]
-    if lost and lost[0].metric is not None and best_metric is not None:
+    if lost and lost[0].metric is not None and best is not None:
         setting = lost[0].setting
         numbers = {"workers": float(setting.workers), "global_batch": float(setting.global_batch)}
-        remarks.append(
-            Finding(code="learning-lost", numbers={**numbers, "metric": lost[0].metric, "best": best_metric})
-        )
+        remarks.append(Finding(code="learning-lost", numbers={**numbers, "metric": lost[0].metric, "best": best}))
     if larger and larger[0] in learning:
         numbers = {"workers": float(larger[0].setting.workers), "speedup": larger[0].speedup.value}
         percent = larger[0].efficiency.value * 100

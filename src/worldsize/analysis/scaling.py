@@ -21,13 +21,15 @@ class Row:
     speedup: Interval
     efficiency: Interval
     repeats: int
-    optimizer: str | None
-    """Whose metric this is."""
     metric: float | None
+    """Of the best variant, mean over its repeats."""
     metric_low: float | None
     metric_high: float | None
     """Lowest and highest of the repeats."""
     metric_repeats: int
+    variant: str | None
+    variants: dict[str, tuple[float, ...]]
+    """The metric of every variant, one a repeat."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ class Series:
         return [row.setting.workers for row in self.rows]
 
 
-def scaling(points: Iterable[Point]) -> list[Series]:
+def scaling(points: Iterable[Point], *, higher_is_better: bool = True) -> list[Series]:
     """speedup(n) = throughput(n) / throughput(baseline), efficiency = speedup * baseline / n.
 
     For a fixed global batch that is T(1)/T(n); for a fixed batch a worker, n * T(1)/T(n).
@@ -51,7 +53,8 @@ def scaling(points: Iterable[Point]) -> list[Series]:
         setting = point.setting
         batch = setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
         groups[setting.scaling, batch, setting.strategy, setting.precision].append(point)
-    return [_series(sorted(group, key=lambda point: point.setting.workers)) for group in groups.values()]
+    ordered = [sorted(group, key=lambda point: point.setting.workers) for group in groups.values()]
+    return [_series(group, higher_is_better) for group in ordered]
 
 
 def marginal_efficiency(smaller: Row, larger: Row) -> float:
@@ -61,12 +64,19 @@ def marginal_efficiency(smaller: Row, larger: Row) -> float:
     return saved / ideal
 
 
-def _series(group: list[Point]) -> Series:
+def best_variant(variants: dict[str, tuple[float, ...]], *, higher_is_better: bool) -> str | None:
+    sign = 1 if higher_is_better else -1
+    return max(variants, key=lambda name: sign * sum(variants[name]) / len(variants[name]), default=None)
+
+
+def _series(group: list[Point], higher_is_better: bool) -> Series:
     base = group[0].setting
     base_step = median_step(group[0].repeats)
     rows = []
     for point in group:
         setting, step = point.setting, median_step(point.repeats)
+        variant = best_variant(point.variants, higher_is_better=higher_is_better)
+        metrics = point.variants.get(variant, ()) if variant else ()
         speedup = base_step.over(step).times(setting.global_batch / base.global_batch)
         rows.append(
             Row(
@@ -77,11 +87,12 @@ def _series(group: list[Point]) -> Series:
                 speedup=speedup.interval(),
                 efficiency=speedup.times(base.workers / setting.workers).interval(),
                 repeats=len(point.repeats),
-                optimizer=point.optimizer,
-                metric=sum(point.metrics) / len(point.metrics) if point.metrics else None,
-                metric_low=min(point.metrics, default=None),
-                metric_high=max(point.metrics, default=None),
-                metric_repeats=len(point.metrics),
+                metric=sum(metrics) / len(metrics) if metrics else None,
+                metric_low=min(metrics, default=None),
+                metric_high=max(metrics, default=None),
+                metric_repeats=len(metrics),
+                variant=variant,
+                variants=point.variants,
             )
         )
     return Series(rows=tuple(rows))

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from worldsize.data.folders import cache_root
+from worldsize.data.sets import data_root
 from worldsize.errors import LaunchError
 from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log
 from worldsize.launch.commands import backend_for
@@ -44,6 +46,18 @@ def run_plan(folder: StudyFolder, spec: StudySpec, plan: Plan, machine: Machine,
     for launch in plan.launches:
         while left := [trial_id for trial_id in launch.trials if not folder.has_record(trial_id)]:
             _run_once(folder, spec, plan, launch, left, machine, progress)
+        if launch.kind == "pretrain":
+            _check_pretrained(folder, launch)
+
+
+def _check_pretrained(folder: StudyFolder, launch: Launch) -> None:
+    record = folder.record(launch.trials[0])
+    if record is None or record.weights is None:
+        outcome = record.outcome if record else "missing"
+        raise LaunchError(
+            f"pretraining ended as {outcome!r} and left no weights to begin with; "
+            f"see `worldsize status {folder.path}`, then run with --retry-failed"
+        )
 
 
 def _run_once(
@@ -71,6 +85,8 @@ def _run_once(
             "backend": backend_for(device, workers, machine.gpus),
             "trials": left,
             "commit": _commit(),
+            "data": str(data_root()),
+            "cache": str(cache_root()),
             "launched_at": time.time(),
         },
     )

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
-from worldsize.catalog import WORKLOADS
+from worldsize.catalog import WorkloadFacts
+from worldsize.data.sets import DataFile
 from worldsize.errors import visible
-from worldsize.estimate import LAUNCH_START_S, trial_s
+from worldsize.estimate import CORE_FLOP_PER_S, LAUNCH_START_S, trial_s
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
 from worldsize.report.terminal import failure_view
-from worldsize.report.words import counted, duration, number
+from worldsize.report.words import counted, duration, metric_value, number
 from worldsize.spec import TrialSpec
 
 
 class StudyProgress:
     """Counts work in estimated seconds, and corrects the estimate by how long trials really took."""
 
-    def __init__(self, console: Console, plan: Plan, finished: set[str], step_s: dict[tuple[int, int], float]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        plan: Plan,
+        facts: WorkloadFacts,
+        finished: set[str],
+        step_s: dict[tuple[int, int], float],
+    ) -> None:
         self._console = console
-        self._plan, self._step_s = plan, dict(step_s)
+        self._plan, self._facts, self._step_s = plan, facts, dict(step_s)
         self._left = [trial_id for trial_id in plan.trials if trial_id not in finished]
         self._total = len(plan.trials)
-        self._started = time.monotonic()
-        self._work_done_s = 0.0
         self._live: Progress | None = None
         self._study_bar = self._trial_bar = TaskID(0)
 
@@ -60,23 +73,25 @@ class StudyProgress:
             self.note(f"{launch_id}: {counted(len(trials), 'trial')} ({self._progress_words()})")
 
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
+        if event["event"] == "progress":
+            self._step_s[trial.workers, trial.batch_per_worker] = trial.global_batch / event["samples_per_s"]
         if self._live is None:
             return
         match event["event"]:
             case "start":
                 self._live.reset(self._trial_bar, total=event.get("steps"), description=trial.id, words="")
             case "progress":
-                words = f"step {event['step']}, {number(event['samples_per_s'])} samples/s"
+                pace = event["samples_per_s"] * self._facts.units_per_sample
+                words = f"step {event['step']}, {number(pace)} {self._facts.unit}/s"
                 self._live.update(self._trial_bar, completed=event["step"], words=words)
             case "evaluation":
                 self._live.update(self._trial_bar, words="evaluating")
             case "epoch" if event["test"]:
-                tested = ", ".join(f"{name} {value:.4f}" for name, value in event["test"].items())
+                tested = ", ".join(f"{name} {metric_value(value)}" for name, value in event["test"].items())
                 self._live.update(self._trial_bar, words=f"epoch {event['epoch'] + 1}: {tested}")
         self._show_study()
 
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
-        self._work_done_s += self._expected_s(trial)
         if trial.id in self._left:
             self._left.remove(trial.id)
         if record.failure is not None:
@@ -89,7 +104,7 @@ class StudyProgress:
         self._console.print(Text(visible(text)), soft_wrap=True)
 
     def _ended_line(self, trial: TrialSpec, record: TrialRecord) -> Text:
-        tested = "".join(f", test {name} {value:.4f}" for name, value in record.metrics.items())
+        tested = "".join(f", test {name} {metric_value(value)}" for name, value in record.metrics.items())
         result = "diverged" if record.outcome == "diverged" else f"{duration(record.wall_s)}{tested}"
         return Text(f"{trial.id}: {result}" + ("" if self._live else f" ({self._progress_words()})"))
 
@@ -103,15 +118,49 @@ class StudyProgress:
         return f"{done} of {self._total} done" + (f", {duration(max(self.eta_s(), 1))} left" if self._left else "")
 
     def eta_s(self) -> float:
-        """The estimate of what is left, times how wrong the estimate of what was done has been."""
+        """What is left, at the pace seen so far: the first steps of a study replace the guess."""
         left = set(self._left)
         launches = sum(any(trial_id in left for trial_id in launch.trials) for launch in self._plan.launches)
-        expected = sum(self._expected_s(self._plan.trials[trial_id]) for trial_id in left)
-        elapsed = time.monotonic() - self._started
-        error = elapsed / (self._work_done_s + LAUNCH_START_S) if self._work_done_s else 1.0
-        return (expected + launches * LAUNCH_START_S) * min(max(error, 0.2), 5.0)
+        return launches * LAUNCH_START_S + sum(self._expected_s(self._plan.trials[trial_id]) for trial_id in left)
 
     def _expected_s(self, trial: TrialSpec) -> float:
-        facts = WORKLOADS[trial.workload.name]
-        guess = 1e-3 + trial.batch_per_worker * facts.train_flop_per_sample / 2e10
-        return trial_s(trial, facts, self._step_s.get((trial.workers, trial.batch_per_worker), guess))
+        """Where a setting has not run yet, by the pace a sample has had so far; before that, by a guess."""
+        known = self._step_s.get((trial.workers, trial.batch_per_worker))
+        if known is None:
+            paces = [step_s / batch for (_, batch), step_s in self._step_s.items()]
+            guess = self._facts.train_flop_per_sample / CORE_FLOP_PER_S
+            known = trial.batch_per_worker * (sum(paces) / len(paces) if paces else guess)
+        return trial_s(trial, self._facts, known)
+
+
+class DownloadProgress:
+    """One bar a file in a terminal; a line a tenth elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars: dict[str, TaskID] = {}
+        self._tenths: dict[str, int] = {}
+        self._live = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> DownloadProgress:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, file: DataFile, done: int, total: int) -> None:
+        if file.path not in self._bars:
+            self._bars[file.path] = self._live.add_task(file.path, total=total)
+        self._live.update(self._bars[file.path], completed=done)
+        tenth = 10 * done // max(total, 1)
+        if not self._console.is_terminal and tenth > self._tenths.get(file.path, -1):
+            self._tenths[file.path] = tenth
+            self._console.print(Text(f"{file.path}: {done / 1e6:.1f} of {total / 1e6:.1f} MB"), soft_wrap=True)

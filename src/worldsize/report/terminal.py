@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -13,7 +14,8 @@ from rich.text import Text
 
 from worldsize.analysis.scaling import Row
 from worldsize.analysis.stats import Interval
-from worldsize.catalog import WORKLOADS
+from worldsize.catalog import WorkloadFacts
+from worldsize.data.sets import DataSetStatus
 from worldsize.errors import visible
 from worldsize.estimate import Estimate
 from worldsize.launch.commands import torchrun_command
@@ -26,10 +28,11 @@ from worldsize.report.words import (
     counted,
     duration,
     finding_sentence,
+    metric_value,
     number,
     percent,
 )
-from worldsize.spec import StudySpec, TrialSpec, steps_per_epoch
+from worldsize.spec import TrialSpec, steps_per_epoch
 from worldsize.study import Results, Study
 
 ACCENT = "cyan"
@@ -37,13 +40,15 @@ ACCENT = "cyan"
 
 def answer_view(results: Results) -> Group:
     """The sentence, what else to know, the table."""
-    metric = WORKLOADS[results.spec.workload.name].metric
+    metric = results.facts.metric
     answer = results.answer
     style = "bold" if answer.verdict == "use" else "bold yellow"
     parts: list[Any] = [Text(""), Text(answer_sentence(answer, metric), style=style)]
     parts += [Text(finding_sentence(found), style="dim") for found in answer.findings if found.code not in DOUBTS]
     if results.series:
         parts += [Text(""), scaling_table(results, metric)]
+    if any(len(row.variants) > 1 for series in results.series for row in series.rows):
+        parts += [Text(""), variants_table(results, metric)]
     parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))
     return Group(*parts)
 
@@ -60,8 +65,9 @@ def scaling_table(results: Results, metric: str) -> Table:
         header_style=f"bold {ACCENT}",
     )
     mixed = len({(row.setting.strategy, row.setting.precision) for row in rows}) > 1
-    headers = ["workers", "batch/\nworker", "global\nbatch", *(["how"] if mixed else []), "step time", "samples/s"]
-    for header in [*headers, "speedup", "efficiency", f"test\n{metric}"]:
+    facts = results.facts
+    headers = ["workers", "batch/\nworker", "global\nbatch", *(["how"] if mixed else []), "step time"]
+    for header in [*headers, f"{facts.unit}/s", "speedup", "efficiency", f"test\n{metric}"]:
         table.add_column(header, justify="right", overflow="fold")
     chosen = results.answer.row if results.answer.verdict == "use" else None
     for row in rows:
@@ -70,14 +76,35 @@ def scaling_table(results: Results, metric: str) -> Table:
         table.add_row(
             *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *how),
             _both(f"{number(row.step_s.value * 1e3)} ms", _narrow(row.step_s, 1e3)),
-            _both(number(row.samples_per_s.value), _narrow(row.samples_per_s)),
+            _both(
+                number(row.samples_per_s.value * facts.units_per_sample),
+                _narrow(row.samples_per_s, facts.units_per_sample),
+            ),
             _ratio(row, number(row.speedup.value), _narrow(row.speedup)),
             _ratio(
                 row, percent(row.efficiency.value), f"{row.efficiency.low * 100:.0f}–{row.efficiency.high * 100:.0f}"
             ),
-            "" if row.metric is None else f"{row.metric:.4f}",
+            "" if row.metric is None else metric_value(row.metric),
             style="bold" if row == chosen else "",
         )
+    return table
+
+
+def variants_table(results: Results, metric: str) -> Table:
+    """What was trained at each setting and how it ended, the best of each setting first."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style=f"bold {ACCENT}")
+    for header in ("workers", "global\nbatch", "trained with", f"test {metric}", "lowest–highest", "runs"):
+        table.add_column(header, justify="left" if header == "trained with" else "right", overflow="fold")
+    for row in (row for series in results.series for row in series.rows):
+        sign = -1 if results.facts.higher_is_better else 1
+        for variant, metrics in sorted(row.variants.items(), key=lambda item: sign * sum(item[1]) / len(item[1])):
+            table.add_row(
+                *(str(row.setting.workers), str(row.setting.global_batch), variant),
+                metric_value(sum(metrics) / len(metrics)),
+                f"{metric_value(min(metrics))}–{metric_value(max(metrics))}",
+                str(len(metrics)),
+                style="bold" if variant == row.variant else "",
+            )
     return table
 
 
@@ -97,18 +124,19 @@ def _narrow(interval: Interval, factor: float = 1.0) -> str:
 def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
     """Trials, launches, cost, and the exact commands."""
     spec, plan = study.spec, study.plan()
-    facts = WORKLOADS[spec.workload.name]
+    facts = study.facts
     kinds = Counter(trial.kind for trial in plan.trials.values())
+    kinds_words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     basis = "from steps measured before" if cost.measured else "rough: nothing is measured yet"
     parts: list[Any] = [
         Text.assemble((spec.name, "bold"), f": {spec.workload.name}, {facts.title}"),
         Text(
-            f"{counted(len(plan.trials), 'trial')} ({kinds['probe']} probe, {kinds['train']} train) in "
+            f"{counted(len(plan.trials), 'trial')} ({kinds_words}) in "
             f"{counted(len(plan.launches), 'launch', 'launches')}; about {duration(cost.wall_s)}, "
             f"{number(cost.worker_s)} worker-seconds ({basis})"
         ),
         Text(""),
-        _steps_table(spec, plan),
+        _steps_table(plan, facts),
         Text(""),
     ]
     for index, launch in enumerate(plan.launches, start=1):
@@ -123,14 +151,13 @@ def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
     return Group(*parts)
 
 
-def _steps_table(spec: StudySpec, plan: Plan) -> Table:
-    """R = epochs x samples / global batch, both ways, for each setting."""
-    facts = WORKLOADS[spec.workload.name]
+def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
+    """steps = epochs x samples / global batch, both ways, for each setting."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style=f"bold {ACCENT}")
     for header in ("workers", "batch/worker", "global batch", "optimizer", "rate", "steps/epoch", "steps", "epochs"):
         table.add_column(header, justify="right")
     seen: dict[tuple[Any, ...], TrialSpec] = {}
-    for trial in plan.trials.values():
+    for trial in (trial for trial in plan.trials.values() if trial.kind != "pretrain"):
         key = (trial.workers, trial.batch_per_worker, trial.kind == "train" and trial.optimizer)
         seen.setdefault(key, trial)
     trained = [trial for trial in seen.values() if trial.train] or list(seen.values())
@@ -179,6 +206,15 @@ def failure_view(record: TrialRecord) -> Text:
     for line in failure.log[-5:]:
         text.append(f"\n    {visible(line)}", style="dim")
     return text
+
+
+def data_view(rows: list[DataSetStatus], root: Path) -> Group:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style=f"bold {ACCENT}")
+    for header in ("name", "here", "size", "what", "licence"):
+        table.add_column(header, justify="right" if header == "size" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(row.name, row.state, f"{row.size_bytes / 1e6:.0f} MB", row.title, row.licence)
+    return Group(table, Text(f"in {visible(str(root))}; `worldsize data fetch NAME` downloads one", style="dim"))
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -12,8 +12,9 @@ from worldsize.analysis.stats import LEVEL, Interval
 def answer_sentence(answer: Answer, metric: str) -> str:
     row = answer.row
     if answer.verdict == "not enough evidence" or row is None:
-        doubts = [finding_sentence(finding) for finding in answer.findings if finding.code in DOUBTS]
-        return f"Not enough evidence: {' '.join(doubts)}"
+        doubts = " ".join(finding_sentence(finding) for finding in answer.findings if finding.code in DOUBTS)
+        best = f" Trained best with {row.variant}: {metric_sentence(row, metric)}" if row and row.variant else ""
+        return f"Not enough evidence for a number of workers: {doubts}{best}"
     setting = row.setting
     batch = f"batch {setting.batch_per_worker} a worker, {setting.global_batch} in all"
     if setting.workers == row.baseline_workers:
@@ -31,7 +32,7 @@ def metric_sentence(row: Row, metric: str) -> str:
     if row.metric is None:
         return ""
     runs = f"mean of {row.metric_repeats} runs" if row.metric_repeats > 1 else "one run"
-    return f"Test {metric} {row.metric:.4f} ({runs})."
+    return f"Test {metric} {metric_value(row.metric)} ({runs})."
 
 
 def finding_sentence(finding: Finding) -> str:
@@ -41,7 +42,7 @@ def finding_sentence(finding: Finding) -> str:
 DOUBTS = {"nothing-measured", "one-count", "too-noisy"}
 SENTENCES = {
     "nothing-measured": "no trial has finished; run the study.",
-    "one-count": "only {workers:.0f} worker(s) measured; add another count to axes.workers.",
+    "one-count": "only one count was measured; add another to axes.workers.",
     "too-noisy": (
         "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f}; raise probe.repeats from "
         "{repeats:.0f} to about {repeats_needed:.0f}, or quieten the machine."
@@ -63,6 +64,11 @@ SENTENCES = {
         "the intervals say how well it is."
     ),
 }
+
+
+def metric_value(value: float) -> str:
+    """Four decimals for what lies around 1, as accuracies do; four digits for the rest."""
+    return f"{value:.4f}" if 0.001 <= abs(value) < 100 or value == 0 else f"{value:.4g}"
 
 
 def number(value: float) -> str:

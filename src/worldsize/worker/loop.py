@@ -7,6 +7,7 @@ step time is known well enough. Times are taken by `laps` (every step, every ran
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,11 +19,14 @@ from torch import Tensor, nn, optim
 
 from worldsize.record import Epoch
 from worldsize.spec import ProbeSpec, TrialSpec, steps_per_epoch
+from worldsize.worker.augment import augment, generator_for
 from worldsize.worker.clock import CpuLaps, Phases
 from worldsize.worker.journal import Journal
+from worldsize.worker.models import unfreeze
 from worldsize.worker.parallel import Team
 from worldsize.worker.shards import Share, epoch_shares, evaluation_share
 from worldsize.worker.workloads import Workload
+from worldsize.worker.workloads.base import Data
 
 SEGMENT_STEPS = 100
 """So many steps run without the ranks talking about anything but gradients; then losses are pooled and looked at."""
@@ -48,6 +52,8 @@ class Course:
     laps: CpuLaps
     phases: Phases
     journal: Journal
+    draws: torch.Generator
+    """Of augmentation: a stream of its own for every rank and epoch."""
     losses: list[npt.NDArray[np.float32]] = field(default_factory=list)
     """Of every step, pooled over ranks."""
     step: int = 0
@@ -59,6 +65,7 @@ class Course:
 
     def shares(self, epoch: int) -> Iterator[Share]:
         trial, team = self.trial, self.team
+        self.draws = generator_for(trial.seed, team.rank, epoch)
         return epoch_shares(
             len(self.workload.train), team.workers, team.rank, trial.batch_per_worker, trial.seed, epoch
         )
@@ -81,8 +88,9 @@ def run_steps(course: Course, shares: Iterable[Share]) -> npt.NDArray[np.float32
         inputs, targets = workload.train.batch(torch.from_numpy(share.indices), team.device)
         for group in optimizer.param_groups:
             group["lr"] = course.rate(course.step)
+        inputs = augment(workload.prepare(inputs), workload.augment, course.draws)
         with course.autocast():
-            loss_of_each = workload.loss(course.model(workload.prepare(inputs)), targets)
+            loss_of_each = workload.loss(course.model(inputs), targets)
         # Gradients are averaged over ranks. Scaled so, that average is the mean over the global batch, also for a
         # partial one whose ranks hold unequal shares; a rank with a borrowed sample adds exactly nothing.
         loss = loss_of_each.sum() * (team.workers / share.total if share.own else 0.0)
@@ -109,6 +117,9 @@ def train(course: Course) -> Result:
     course.journal.say("start", steps=steps_left, steps_per_epoch=steps_per_epoch(samples, course.trial.global_batch))
     while steps_left:
         course.phases.enter("training")
+        if epochs and len(epochs) == course.trial.workload.unfreeze_epoch:
+            unfreeze(course.module)
+            course.model = course.team.wrap(course.module)  # gradients of more parameters must be averaged now
         shares = course.shares(len(epochs))
         losses: list[npt.NDArray[np.float32]] = []
         before = course.samples
@@ -119,7 +130,8 @@ def train(course: Course) -> Result:
                 return Result(epochs=tuple(epochs), diverged_at_step=_first_bad_step(course), warmup_steps=warmup_steps)
         train_s = course.phases.enter("evaluation")
         course.journal.say("evaluation")
-        metrics, counted = evaluate(course)
+        metrics, counted = evaluate(course, course.workload.test)
+        on_training, _ = evaluate(course, course.workload.train, most=counted)
         evaluation_s = course.phases.enter("gaps")
         epochs.append(
             Epoch(
@@ -128,6 +140,7 @@ def train(course: Course) -> Result:
                 samples=course.samples - before,
                 train_loss=_mean_loss(np.concatenate(losses), course.samples - before, course.trial.global_batch),
                 test=metrics,
+                train=on_training,
                 test_samples=counted,
                 train_s=train_s,
                 evaluation_s=evaluation_s,
@@ -164,28 +177,29 @@ def median_precision(step_s: npt.NDArray[np.float64]) -> float:
 
 
 @torch.no_grad()
-def evaluate(course: Course) -> tuple[dict[str, float], int]:
-    """Loss and metrics on the test samples; every sample is counted once, on one of the ranks."""
+def evaluate(course: Course, data: Data, most: int | None = None) -> tuple[dict[str, float], int]:
+    """Loss and metrics on the data, or on `most` samples spread evenly over it; each is counted once, on one rank."""
     workload, team, module = course.workload, course.team, course.module
-    of_each = {"loss": workload.loss, **workload.metrics}
+    of_each = {"loss": workload.loss, **workload.measures}
     sums = torch.zeros(len(of_each) + 1, dtype=torch.float64, device=team.device)
+    wanted = min(most or len(data), len(data))
+    places = evaluation_share(wanted, team.workers, team.rank) * len(data) // wanted
     team.share_buffers(module)
     module.eval()
-    for indices in torch.from_numpy(evaluation_share(len(workload.test), team.workers, team.rank)).split(
-        EVALUATION_BATCH
-    ):
-        inputs, targets = workload.test.batch(indices, team.device)
+    for indices in torch.from_numpy(places).split(EVALUATION_BATCH):
+        inputs, targets = data.batch(indices, team.device)
         with course.autocast():
             outputs = module(workload.prepare(inputs)).float()
-        sums += torch.stack(
-            [*(measure(outputs, targets).double().sum() for measure in of_each.values()), sums.new_tensor(len(indices))]
-        )
+        values = [measure(outputs, targets).double().sum() for measure in of_each.values()]
+        sums += torch.stack([*values, sums.new_tensor(len(indices))])
     module.train()
     *totals, counted = team.sum(sums).tolist()
-    if counted != len(workload.test):
-        raise RuntimeError(f"evaluation counted {counted:.0f} samples of {len(workload.test)}")
-    values = {name: total / counted for name, total in zip(of_each, totals, strict=True)}
-    return {name: value for name, value in values.items() if np.isfinite(value)}, int(counted)
+    if counted != wanted:
+        raise RuntimeError(f"evaluation counted {counted:.0f} samples of {wanted}")
+    means = {name: total / counted for name, total in zip(of_each, totals, strict=True)}
+    if not all(map(math.isfinite, means.values())):
+        return {}, wanted
+    return workload.summary(means), wanted
 
 
 def _mean_loss(losses: npt.NDArray[np.float32], samples: int, global_batch: int) -> float:

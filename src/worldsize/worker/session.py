@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from worldsize.record import SpanFile, TrialRecord
-from worldsize.spec import TrialSpec
+from worldsize.spec import TrialSpec, WorkloadSpec
 from worldsize.store import StudyFolder, read_json, save_array, write_json
-from worldsize.worker import workloads
+from worldsize.worker import models, workloads
+from worldsize.worker.augment import generator_for
 from worldsize.worker.clock import Phases, laps_for
 from worldsize.worker.environment import environment
 from worldsize.worker.journal import Journal
@@ -33,6 +36,8 @@ class Session:
         self.phases = Phases("process start", already_s=max(0.0, time.time() - self.launch["launched_at"]))
         self._trial_id: str | None = None
         self._course: Course | None = None
+        self._left_out: tuple[str, ...] = ()
+        self._places = workloads.Places(data=Path(self.launch["data"]), cache=Path(self.launch["cache"]))
         self._loaded: dict[str, workloads.Workload] = {}
         torch.set_num_threads(self.launch["threads"])
 
@@ -82,12 +87,13 @@ class Session:
 
     def _prepare(self, trial: TrialSpec, team: Team) -> Course:
         """Same seed, same model: every rank builds it, so a run can be repeated to the bit."""
-        name = trial.workload.name
-        if name not in self._loaded:
-            self._loaded[name] = workloads.load(name).on(team.device)
-        workload = self._loaded[name]
+        workload = self._workload(trial.workload, team.device)
         torch.manual_seed(trial.seed)
-        module = workload.build_model().to(team.device)
+        module = workload.build_model()
+        self._left_out = self._transfer(module, trial.workload)
+        if team.device.type == "cuda":
+            # What its convolutions are fastest in. (torch's own type hints leave this form out.)
+            module = module.to(team.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         torch.manual_seed(trial.seed * 100_003 + team.rank + 1)  # from here on, ranks must not draw the same numbers
         events = self.folder.trial(trial.id) / "events.jsonl" if team.rank == 0 else None
         return Course(
@@ -99,9 +105,42 @@ class Session:
             optimizer=make_optimizer(trial.optimizer, module),
             rate=rate_of_step(trial, len(workload.train)),
             laps=laps_for(team.device),
+            draws=generator_for(trial.seed, team.rank, 0),
             phases=self.phases,
             journal=Journal(events, self.stop_file),
         )
+
+    def _workload(self, spec: WorkloadSpec, device: torch.device) -> workloads.Workload:
+        """Loaded once a launch: trials of one study differ in how they train, rarely in what."""
+        key = spec.model_copy(update={"pretrained": None, "freeze": None, "unfreeze_epoch": None}).model_dump_json()
+        if key not in self._loaded:
+            self._loaded.clear()
+            self._loaded[key] = workloads.load(spec, self._places).on(device)
+        return self._loaded[key]
+
+    def _transfer(self, module: nn.Module, spec: WorkloadSpec) -> tuple[str, ...]:
+        """Weights to begin with, and what of the model learns. Returns what was left out, and why."""
+        left_out: tuple[str, ...] = ()
+        if spec.pretrained is not None:
+            loaded = models.load_pretrained(module, self._weights_file(spec.pretrained))
+            left_out = tuple(f"{name}: {why}" for name, why in loaded.left_out)
+            print(f"{len(loaded.loaded)} of {len(module.state_dict())} entries begin with {spec.pretrained}")
+            for line in left_out:
+                print(f"left out {line}")
+        models.freeze(module, spec.freeze)
+        return left_out
+
+    def _weights_file(self, pretrained: str) -> Path:
+        """Weights that a trial of this study made, or a file of the user's."""
+        made_here = self.folder.path / pretrained
+        return made_here if made_here.is_file() else Path(pretrained).expanduser()
+
+    def _save_weights(self, trial: TrialSpec, course: Course) -> SpanFile | None:
+        if trial.train is None or trial.train.save is None:
+            return None
+        path = self.folder.trial(trial.id) / "weights.pt"
+        models.save_weights(course.module, path)
+        return SpanFile(rank=0, name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
     def _record(
         self,
@@ -124,6 +163,9 @@ class Session:
             warmup_steps=result.warmup_steps,
             spans=spans,
             losses=save_array(self.folder.trial(trial.id) / "losses.npy", 0, losses),
+            weights=self._save_weights(trial, course),
+            transfer=self._left_out,
+            known=course.workload.known,
             samples=course.samples,
             epochs=result.epochs,
             diverged_at_step=result.diverged_at_step,

@@ -1,19 +1,33 @@
-"""The shape of a workload."""
+"""The shape of a workload: data that give batches by index, a model, and what is measured on its outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
+from worldsize.augment_spec import AugmentSpec
+
 ON_DEVICE_BYTES = 2 * 1024**3
-"""Data up to this size lives on the GPU, so that no step waits for a copy."""
+"""Data up to this size live on the GPU, so that no step waits for a copy."""
+
+OfEach = Callable[[Tensor, Tensor], Tensor]
+"""Outputs and targets of a batch -> one value a sample."""
+
+
+class Data(Protocol):
+    def __len__(self) -> int: ...
+    def on(self, device: torch.device) -> Data: ...
+    def batch(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
+    """Inputs and targets as two tensors, which may be mapped from a file."""
+
     inputs: Tensor
     """As stored (images as uint8); `Workload.prepare` turns a batch of them into what the model takes."""
     targets: Tensor
@@ -21,11 +35,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def on(self, device: torch.device) -> Split:
-        size = self.inputs.nbytes + self.targets.nbytes
-        if device.type != "cuda" or size > ON_DEVICE_BYTES:
+    def on(self, device: torch.device) -> Self:
+        if device.type != "cuda" or self.inputs.nbytes + self.targets.nbytes > ON_DEVICE_BYTES:
             return self
-        return Split(inputs=self.inputs.to(device), targets=self.targets.to(device))
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     def batch(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         indices = indices.to(self.inputs.device, non_blocking=True)
@@ -34,15 +47,44 @@ class Split:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Windows:
+    """A text cut into windows that do not overlap; the target of each byte is the next one."""
+
+    tokens: Tensor
+    """uint8."""
+    context: int
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.context
+
+    def on(self, device: torch.device) -> Self:
+        if device.type != "cuda" or self.tokens.nbytes > ON_DEVICE_BYTES:
+            return self
+        return replace(self, tokens=self.tokens.to(device))
+
+    def batch(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        starts = indices.to(self.tokens.device, non_blocking=True)[:, None] * self.context
+        places = starts + torch.arange(self.context + 1, device=self.tokens.device)
+        tokens = self.tokens[places].to(device, non_blocking=True).long()
+        return tokens[:, :-1], tokens[:, 1:]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
-    train: Split
-    test: Split
+    train: Data
+    test: Data
     build_model: Callable[[], nn.Module]
     prepare: Callable[[Tensor], Tensor]
-    loss: Callable[[Tensor, Tensor], Tensor]
+    """A batch of inputs as stored -> as the model takes them."""
+    loss: OfEach
     """One value a sample: the loop weights them, so that partial batches count by their samples."""
-    metrics: dict[str, Callable[[Tensor, Tensor], Tensor]]
-    """One value a sample each; the metric is their mean."""
+    measures: dict[str, OfEach] = field(default_factory=dict)
+    """One value a sample each, averaged over the samples of an evaluation, beside the loss."""
+    summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: means
+    """The means of loss and measures -> the metrics that are recorded (a root of a mean is not a mean of roots)."""
+    augment: AugmentSpec = field(default_factory=AugmentSpec)
+    known: dict[str, float] = field(default_factory=dict)
+    """What is known in advance, such as the entropy of a source or the largest stable rate."""
 
     def on(self, device: torch.device) -> Workload:
         return replace(self, train=self.train.on(device), test=self.test.on(device))

@@ -1,0 +1,241 @@
+"""Images decoded once, by all cores, and kept as one array that every rank of a host maps into its memory.
+
+<cache>/64x64-3f2a.../
+  images.npy   rows of height x width x 3 bytes, in the order of the sources, without those skipped
+  index.json   what was skipped and why, a checksum of the content
+
+The key of an entry is made of the size and of every source's name, length in bytes and time of last change. These come
+with the listing, so that a second start opens no image; hashing the bytes would read the whole data set again. A file
+whose content is replaced while length and time are kept escapes notice: then remove the cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import PIL
+from filelock import FileLock
+
+from worldsize.data.decode import Answer, Chunk, Target
+from worldsize.data.decoders import decode_chunks
+from worldsize.errors import DataError
+from worldsize.store import read_json, write_json
+
+FORMAT = 1
+"""Part of the key: raised when decoding would give other pixels."""
+CHUNK_FILES = 64
+CHUNK_BYTES = 8 * 1024**2
+NAMED = 3
+"""So many bad files are named in an error; the rest is counted."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with the number of images done and their total."""
+Skipped = tuple[str, str]
+"""A file's name and the reason."""
+
+
+class Source(NamedTuple):
+    """One image file, as the listing saw it."""
+
+    name: str
+    """As messages show it, relative to the data set."""
+    path: str
+    length: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    images: npt.NDArray[np.uint8]
+    """Memory-mapped, copied on writing: torch wants arrays that may be written to, the file stays as it is."""
+    kept: npt.NDArray[np.int64]
+    """Which source each row is."""
+    skipped: list[Skipped]
+    content: str
+    """sha256 over the names and bytes of all sources: tells two data sets apart, wherever they lie."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The images wanted, in this order, at this size."""
+
+    sources: Sequence[Source]
+    height: int
+    width: int
+
+    def key(self) -> str:
+        listed = [(source.name, source.length, source.changed_ns) for source in self.sources]
+        content = json.dumps([FORMAT, self.height, self.width, listed])
+        return f"{self.width}x{self.height}-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
+
+    def row_bytes(self) -> int:
+        return self.height * self.width * 3
+
+    def shape(self, rows: int) -> tuple[int, int, int, int]:
+        return rows, self.height, self.width, 3
+
+    def chunks(self) -> list[Chunk]:
+        """Small enough that the cores finish together, large enough that a chunk is one write."""
+        files = max(1, min(CHUNK_FILES, CHUNK_BYTES // self.row_bytes()))
+        return [
+            Chunk(first, [source.path for source in self.sources[first : first + files]])
+            for first in range(0, len(self.sources), files)
+        ]
+
+
+def decode_once(
+    request: Request, cache: Path, *, workers: int | None = None, on_progress: OnProgress | None = None
+) -> Decoded:
+    """From the cache, or decoded into it. Of several processes that start at once, one decodes and the others wait."""
+    if min(request.height, request.width) < 1:
+        raise DataError(
+            f"images of {request.width} x {request.height} pixels were asked for; use at least 1 pixel a side"
+        )
+    entry = cache / request.key()
+    found = _read(entry, request)
+    if found is not None:
+        return found
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        # One lock for the whole cache: two data sets at once would not be faster, each takes all cores.
+        with FileLock(cache / "decoding.lock"):
+            found = _read(entry, request)
+            if found is None:
+                _remove_leftovers(cache)
+                _write(entry, request, workers, on_progress)
+                found = _read(entry, request)
+    except OSError as error:
+        needed = len(request.sources) * request.row_bytes() / 1e6
+        raise DataError(
+            f"{cache} cannot hold the decoded images ({error}); they take {needed:.0f} MB: make room or choose another "
+            "folder"
+        ) from error
+    if found is None:
+        raise DataError(f"{entry} cannot be read back after writing; choose another folder for decoded images")
+    return found
+
+
+def name_some(skipped: Sequence[Skipped]) -> str:
+    """The first bad files with their reasons, for an error."""
+    named = "; ".join(f"{name!r}: {reason}" for name, reason in skipped[:NAMED])
+    return named + (f"; and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else "")
+
+
+def _read(entry: Path, request: Request) -> Decoded | None:
+    """None when there is no such entry, or one that a failing disk has damaged."""
+    try:
+        index: dict[str, Any] = read_json(entry / "index.json")
+        skipped = {int(row): str(reason) for row, reason in index["skipped"]}
+        content = str(index["content"])
+        images = np.load(entry / "images.npy", mmap_mode="c", allow_pickle=False)
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return None
+    rows = range(len(request.sources))
+    if images.dtype != np.uint8 or images.shape != request.shape(len(rows) - len(skipped)):
+        return None
+    return Decoded(
+        images=images,
+        kept=np.array([row for row in rows if row not in skipped], np.int64),
+        skipped=[(request.sources[row].name, reason) for row, reason in sorted(skipped.items())],
+        content=content,
+    )
+
+
+def _write(entry: Path, request: Request, workers: int | None, on_progress: OnProgress | None) -> None:
+    """Under a temporary name, renamed when it is whole: an interrupted decoding leaves no entry."""
+    temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=_leftover_prefix()))
+    try:
+        array = temporary / "images.npy"
+        array.touch(mode=0o644)
+        answers = _decode(array, request, workers, on_progress)
+        skipped = [entry for answer in answers for entry in answer.skipped]
+        if len(skipped) == len(request.sources):
+            bad = [(request.sources[row].name, reason) for row, reason in skipped]
+            raise DataError(f"none of {len(skipped):,} images can be decoded ({name_some(bad)}); check the files")
+        _finish(array, request, {row for row, _ in skipped})
+        digests = [digest for answer in answers for digest in answer.digests]
+        named = [(source.name, digest) for source, digest in zip(request.sources, digests, strict=True)]
+        content = hashlib.sha256(json.dumps(named).encode()).hexdigest()
+        write_json(
+            temporary / "index.json",
+            {"content": content, "files": len(named), "skipped": skipped, "pillow": PIL.__version__},
+        )
+        temporary.chmod(0o755)
+        _rename(temporary, entry)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _decode(array: Path, request: Request, workers: int | None, on_progress: OnProgress | None) -> list[Answer]:
+    """Pixels into the array's file, each image at its place; the answers in the order of the sources."""
+    target = Target(str(array), len(_npy_header(request.shape(len(request.sources)))), request.height, request.width)
+    answers: list[Answer] = []
+    done = 0
+    with closing(decode_chunks(target, request.chunks(), workers)) as coming:
+        for answer in coming:
+            answers.append(answer)
+            done += len(answer.digests)
+            if on_progress is not None:
+                on_progress(done, len(request.sources))
+    return sorted(answers, key=lambda answer: answer.first_row)
+
+
+def _finish(path: Path, request: Request, skipped: set[int]) -> None:
+    """Closes the gaps of skipped rows and writes the header, for which decoding has left room."""
+    rows = len(request.sources)
+    room = len(_npy_header(request.shape(rows)))
+    if skipped:
+        array = np.memmap(path, np.uint8, "r+", offset=room, shape=request.shape(rows))
+        for new, old in enumerate(row for row in range(rows) if row not in skipped):
+            if new != old:
+                array[new] = array[old]
+        array.flush()
+    header = _npy_header(request.shape(rows - len(skipped)))
+    # numpy pads headers so that an array may grow along its first axis; a shorter one fits all the more.
+    assert len(header) == room
+    with path.open("r+b") as file:
+        file.write(header)
+        file.truncate(room + (rows - len(skipped)) * request.row_bytes())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _npy_header(shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+def _rename(temporary: Path, entry: Path) -> None:
+    shutil.rmtree(entry, ignore_errors=True)  # damaged, or it would have been used
+    try:
+        temporary.rename(entry)
+    except OSError:
+        # Another host was quicker, on a shared disk whose locks do not reach across hosts: its entry is as good.
+        if not entry.is_dir():
+            raise
+
+
+def _leftover_prefix() -> str:
+    """Named after the host: where locks do not reach across hosts, another's unfinished work must be left alone."""
+    return f".decoding@{socket.gethostname()}@"
+
+
+def _remove_leftovers(cache: Path) -> None:
+    """What a killed process left. Under the lock nobody else of this host is decoding."""
+    for leftover in cache.iterdir():
+        if leftover.name.startswith(_leftover_prefix()):
+            shutil.rmtree(leftover, ignore_errors=True)

@@ -1,0 +1,173 @@
+"""One image file to pixels, and the program that does it for a list of files.
+
+Imports Pillow but neither numpy nor torch: `decoders.py` starts this file once a core, and what it imports is waited
+for by everybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import sys
+import warnings
+from typing import NamedTuple
+
+from PIL import Image, UnidentifiedImageError
+
+from worldsize.errors import DataError
+
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF")
+"""What a file may be inside, whatever its name: Pillow's other readers include some that start programs (EPS)."""
+MAX_PIXELS = 89_478_485
+"""Pillow's own limit for a decompression bomb, here an error instead of a warning."""
+MAX_FILE_BYTES = 256 * 1024**2
+"""A file is read whole, by every core at once; no sane image is larger."""
+ORIENTATION = 0x0112
+"""The EXIF tag that says which side was up."""
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class Target(NamedTuple):
+    """Where the pixels go: rows of height x width x 3 bytes in a file that exists."""
+
+    path: str
+    data_at: int
+    """Bytes before the first row: the header of the .npy file."""
+    height: int
+    width: int
+
+
+class Chunk(NamedTuple):
+    first_row: int
+    files: list[str]
+
+
+class Answer(NamedTuple):
+    first_row: int
+    digests: list[str]
+    """sha256 of each file, read while it was in memory anyway."""
+    skipped: list[tuple[int, str]]
+    """Row and reason; its pixels are zero."""
+
+
+def decode_chunk(target: Target, chunk: Chunk) -> Answer:
+    """Decodes the files into their rows. A damaged image is skipped; a file that cannot be read at all is an error."""
+    row_bytes = target.height * target.width * 3
+    pixels = bytearray(len(chunk.files) * row_bytes)
+    digests: list[str] = []
+    skipped: list[tuple[int, str]] = []
+    with warnings.catch_warnings():
+        # Corrupt EXIF, odd palettes, large pictures: the pixels count, and what they say cannot be helped here.
+        warnings.simplefilter("ignore")
+        for number, file in enumerate(chunk.files):
+            content = read_file(file)
+            digests.append(hashlib.sha256(content).hexdigest())
+            try:
+                pixels[number * row_bytes : (number + 1) * row_bytes] = decode_image(
+                    content, target.height, target.width
+                )
+            except MemoryError:
+                raise
+            except Exception as error:  # Pillow raises nearly every kind for hostile bytes: none may end the study
+                skipped.append((chunk.first_row + number, _reason(error)))
+    _write_at(target, chunk.first_row * row_bytes, pixels)
+    return Answer(chunk.first_row, digests, skipped)
+
+
+def read_file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a Path for each of 10,000 files is time for nothing
+            return file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        # Not skipped: the reason may pass (permissions, a lost mount), and a kept skip would outlive it.
+        raise DataError(f"{path!r} cannot be read ({error.strerror}); mend that, or move the file away") from error
+
+
+def decode_image(content: bytes, height: int, width: int) -> bytes:
+    """Short side resized, centre cropped, upright, RGB: height x width x 3 bytes."""
+    if not content:
+        raise ValueError("the file is empty")
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"the file has more than {MAX_FILE_BYTES:,} bytes")
+    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"{image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are decoded")
+        # A JPEG is decoded at the nearest 1/2, 1/4 or 1/8 that still covers the target, whichever side is up.
+        side = max(height, width)
+        image.draft("RGB", (side, side))
+        picture = _upright(image, _rgb(image))
+        box = centre_box(picture.width, picture.height, height, width)
+        return picture.resize((width, height), Image.Resampling.BILINEAR, box=box).tobytes()
+
+
+def centre_box(image_width: int, image_height: int, height: int, width: int) -> tuple[float, float, float, float]:
+    """The largest centred part with the target's proportions: resizing it is resizing and cropping in one pass."""
+    box_width = min(image_width, image_height * width / height)
+    box_height = min(image_height, image_width * height / width)
+    left, top = (image_width - box_width) / 2, (image_height - box_height) / 2
+    return left, top, left + box_width, top + box_height
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would cut off at 255
+        return image.point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
+    return image.convert("RGB")
+
+
+def _upright(image: Image.Image, picture: Image.Image) -> Image.Image:
+    """The picture turned as the image's EXIF says. Damaged EXIF says nothing: the pixels may still be right."""
+    try:
+        turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # as many kinds as the decoders raise
+        return picture
+    return picture if turn is None else picture.transpose(turn)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):  # its own text names a memory address
+        return f"not an image ({', '.join(FORMATS).lower()})"
+    return str(error) or type(error).__name__
+
+
+def _write_at(target: Target, offset: int, pixels: bytearray) -> None:
+    """Plain writes, not a memory map: on a full disk a write is an error, a touched page a killed process."""
+    descriptor = os.open(target.path, os.O_WRONLY)
+    try:
+        rest = memoryview(pixels)
+        while rest:
+            written = os.pwrite(descriptor, rest, target.data_at + offset)
+            rest, offset = rest[written:], offset + written
+    finally:
+        os.close(descriptor)
+
+
+def main() -> None:
+    """The target as argument, chunks on standard input, answers on standard output: one JSON a line.
+
+    Ends with its input, thus also when the parent is killed; an interrupt is the parent's to handle.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody is left to read the answer: end without a word
+    target = Target(*json.loads(sys.argv[1]))
+    for line in sys.stdin:
+        answer: dict[str, object]
+        try:
+            answer = {"answer": decode_chunk(target, Chunk(*json.loads(line)))}
+        except (DataError, OSError) as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

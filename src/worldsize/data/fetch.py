@@ -1,0 +1,270 @@
+"""Downloads that survive a bad line: resumed after a break, tried at several addresses, checked before they are named.
+
+A file grows as `NAME.part` and gets its name only when its SHA-256 is right, so nobody ever reads half of one. Because
+size and checksum are known beforehand, a part may be resumed at any address that has the file: should the pieces not
+fit together, it is fetched once more from its first byte.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from filelock import FileLock
+
+from worldsize.data.sets import DataFile, DataSet, file_sha256, find_fault, missing_or_damaged, remember_sum
+from worldsize.errors import DataError
+
+CHUNK_BYTES = 1 << 18
+LONGEST_PAUSE_S = 30.0
+MAY_PASS = {408, 425, 429, *range(500, 600)}
+"""HTTP answers that the same request may not get the next time."""
+
+Progress = Callable[[DataFile, int, int], None]
+"""Called with the file, the bytes that are there and the bytes it will have."""
+
+
+class _PassingError(Exception):
+    """This attempt failed; the next may not."""
+
+
+class _LastingError(Exception):
+    """This address does not have the file, however often it is asked."""
+
+
+def fetch(
+    dataset: DataSet,
+    root: Path,
+    on_progress: Progress | None = None,
+    *,
+    attempts: int = 5,
+    timeout_s: float = 30.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Afterwards `dataset` is complete and checked under `root`; what was so before is not downloaded again.
+
+    `attempts` counts those in a row that brought no further byte. Of several processes one downloads, the others wait.
+    """
+    if not missing_or_damaged(dataset, root, deep=True, cached=False):
+        return
+    download = _Download(
+        set_name=dataset.name,
+        root=root,
+        on_progress=on_progress or (lambda _file, _done, _total: None),
+        attempts=attempts,
+        timeout_s=timeout_s,
+        sleep=sleep,
+    )
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f".{dataset.name}.lock"):
+            # Looked at again: whoever held the lock may have brought the set.
+            wanted = [fault.file for fault in missing_or_damaged(dataset, root, deep=True)]
+            if dataset.archive is None:
+                for file in wanted:
+                    _publish(download.checked_part(file), file.under(root), file.sha256)
+            elif wanted:
+                _fetch_packed(dataset.archive, wanted, download)
+    except OSError as error:
+        raise DataError(
+            f"data set {dataset.name} cannot be written to {root}: {error}; make room or mend the rights there, or "
+            f"choose another folder with --data DIR or WORLDSIZE_DATA"
+        ) from error
+
+
+def _fetch_packed(archive: DataFile, wanted: list[DataFile], download: _Download) -> None:
+    """An archive that somebody put there is used and left; a downloaded one stays a part, and goes once unpacked."""
+    if find_fault(archive, download.root, deep=True, cached=False) is None:
+        unpack(archive.under(download.root), download.set_name, wanted, download.root)
+        return
+    part = download.checked_part(archive)
+    unpack(part, download.set_name, wanted, download.root)
+    part.unlink()
+
+
+def unpack(packed: Path, set_name: str, wanted: Iterable[DataFile], root: Path) -> None:
+    """Takes the wanted files out of the tar file `packed`, which lies where its members are to be, and nothing else.
+
+    Where a file goes is decided by its entry in the catalogue, never by a name, link or mode inside the archive.
+    """
+    left = {file.under(root).relative_to(packed.parent).as_posix(): file for file in wanted}
+    mend = f"remove {packed} and run `worldsize data fetch {set_name}` again"
+    try:
+        with tarfile.open(packed, "r|gz") as tar:
+            for member in tar:
+                file = left.pop(member.name.removeprefix("./"), None)
+                if file is not None:
+                    _unpack_member(tar, member, file, root, mend)
+                if not left:
+                    break
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise DataError(f"{packed} is not a whole gzipped tar file ({error}); {mend}") from error
+    if left:
+        raise DataError(f"{packed} does not contain {', '.join(left)}; {mend}")
+
+
+def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, file: DataFile, root: Path, mend: str) -> None:
+    source = tar.extractfile(member) if member.isreg() else None
+    if source is None or member.size != file.size_bytes:
+        raise DataError(f"{member.name} in the archive is not a plain file of {file.size_bytes:,} bytes; {mend}")
+    part = file.part_under(root)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("wb") as out:
+        shutil.copyfileobj(source, out, CHUNK_BYTES)
+    found = file_sha256(part)
+    if found != file.sha256:
+        part.unlink()
+        raise DataError(f"{member.name} in the archive: sha256 {file.sha256} expected, {found} found; {mend}")
+    _publish(part, file.under(root), file.sha256)
+
+
+def _publish(part: Path, final: Path, sha256: str) -> None:
+    """The checked part under its name, also after a power cut."""
+    with part.open("r+b") as file:
+        os.fsync(file.fileno())
+    part.replace(final)
+    folder = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    remember_sum(final, sha256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Download:
+    set_name: str
+    root: Path
+    on_progress: Progress
+    attempts: int
+    timeout_s: float
+    sleep: Callable[[float], None]
+
+    def checked_part(self, file: DataFile) -> Path:
+        """The complete part of `file`, its checksum right. All addresses are tried before the first pause."""
+        part = file.part_under(self.root)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        left = list(file.urls)
+        failures: dict[str, str] = {}
+        most, idle = _size(part), 0
+        while left and idle < self.attempts:
+            if failures:
+                self.sleep(min(2.0**idle, LONGEST_PAUSE_S))
+            for url in tuple(left):
+                try:
+                    self._attempt(url, file, part)
+                except _PassingError as error:
+                    failures[url] = str(error)
+                except _LastingError as error:
+                    failures[url] = str(error)
+                    left.remove(url)
+                else:
+                    return part
+            idle = 0 if _size(part) > most else idle + 1
+            most = max(most, _size(part))
+        tried = "; ".join(f"{url}: {reason}" for url, reason in failures.items())
+        raise DataError(
+            f"{file.path} could not be fetched ({tried}); run `worldsize data fetch {self.set_name}` again where there "
+            f"is internet (on a cluster: the login node), or put the file at {file.under(self.root)} yourself"
+        )
+
+    def _attempt(self, url: str, file: DataFile, part: Path) -> None:
+        have = _size(part)
+        if have < file.size_bytes:
+            self._receive(url, file, part, have)
+        found = file_sha256(part)
+        if found != file.sha256:
+            part.unlink()
+            wrong = f"sha256 {file.sha256} expected, {found} received"
+            raise _PassingError(wrong) if have else _LastingError(wrong)
+
+    def _receive(self, url: str, file: DataFile, part: Path, have: int) -> None:
+        with self._open(url, part, have) as response:
+            start = _first_byte(response, file, part, have)
+            done = start
+            with part.open("ab" if start else "wb") as out:
+                self.on_progress(file, done, file.size_bytes)
+                while done <= file.size_bytes:
+                    try:
+                        chunk = response.read1(CHUNK_BYTES)
+                    except (OSError, http.client.HTTPException) as error:
+                        raise _PassingError(_after(error, done, file)) from error
+                    if not chunk:
+                        break
+                    out.write(chunk)
+                    done += len(chunk)
+                    self.on_progress(file, min(done, file.size_bytes), file.size_bytes)
+        if done > file.size_bytes:
+            part.unlink()
+            raise _LastingError(f"sends more than the {file.size_bytes:,} bytes of the file")
+        if done < file.size_bytes:
+            raise _PassingError(_after("the connection ended", done, file))
+
+    def _open(self, url: str, part: Path, have: int) -> http.client.HTTPResponse:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise _LastingError("not an http or https address")
+        # Compressed on the way, neither the length nor a range would be the file's.
+        request = urllib.request.Request(url, headers={"User-Agent": "worldsize", "Accept-Encoding": "identity"})
+        if have:
+            request.add_header("Range", f"bytes={have}-")
+        try:
+            response: http.client.HTTPResponse = _opener().open(request, timeout=self.timeout_s)
+        except urllib.error.HTTPError as error:
+            error.close()
+            answer = f"HTTP {error.code} {error.msg}"
+            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+                part.unlink()
+                raise _PassingError(answer) from error
+            raise (_PassingError if error.code in MAY_PASS else _LastingError)(answer) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _PassingError(str(getattr(error, "reason", error))) from error
+        return response
+
+
+def _first_byte(response: http.client.HTTPResponse, file: DataFile, part: Path, have: int) -> int:
+    """Where in the file the answer begins: a server may ignore the range and send all of it."""
+    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+        if response.length not in (None, file.size_bytes):
+            raise _LastingError(f"offers {response.length:,} bytes, the file has {file.size_bytes:,}")
+        return 0
+    answered = response.headers.get("Content-Range", "")
+    span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answered)
+    if span is None or int(span[1]) != have or span[2] not in ("*", str(file.size_bytes)):
+        part.unlink(missing_ok=True)
+        raise _PassingError(f"answers {answered!r} when asked from byte {have:,} of {file.size_bytes:,}")
+    return have
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Through the environment's proxies, and by no redirection to ftp: or file:."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.UnknownHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _after(why: object, done: int, file: DataFile) -> str:
+    return f"{why} after {done:,} of {file.size_bytes:,} bytes"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

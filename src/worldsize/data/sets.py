@@ -1,0 +1,268 @@
+"""The data sets that `worldsize data fetch` brings: what they consist of, where they lie, whether they are whole.
+
+Every file is known by its size and its SHA-256, so damage is found before a study spends hours on it and an address
+needs no trust: one of the official ones is plain http, and the MD5 that authors publish can be forged.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from worldsize.errors import DataError
+from worldsize.store import read_json, write_json
+
+SUMS_NAME = ".checksums.json"
+"""Beside the data: the checksums found, each with the size and time of the file it was found for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    path: str
+    """Below the data folder, with forward slashes."""
+    size_bytes: int
+    sha256: str
+    urls: tuple[str, ...] = ()
+    """Tried in this order. None for a file that comes out of the set's archive."""
+
+    def under(self, root: Path) -> Path:
+        return root / PurePosixPath(self.path)
+
+    def part_under(self, root: Path) -> Path:
+        """Where the file grows until it is complete and checked."""
+        return self.under(root).with_name(f"{PurePosixPath(self.path).name}.part")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    name: str
+    title: str
+    licence: str
+    source: str
+    files: tuple[DataFile, ...]
+    """What a study reads."""
+    archive: DataFile | None = None
+    """What is downloaded when `files` come packed. Seen from its folder, its members have the paths of `files`."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One file of a data set that cannot be used as it is."""
+
+    file: DataFile
+    kind: Literal["missing", "damaged"]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSetStatus:
+    name: str
+    title: str
+    state: Literal["present", "missing", "damaged", "partial"]
+    """partial: some of its files, its archive or a download that broke off are there."""
+    size_bytes: int
+    """When complete."""
+    licence: str
+
+
+IDX_NAMES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+
+
+def _idx_files(folder: str, *bases: str, facts: tuple[tuple[int, str], ...]) -> tuple[DataFile, ...]:
+    return tuple(
+        DataFile(path=f"{folder}/{name}", size_bytes=size, sha256=sha256, urls=tuple(base + name for base in bases))
+        for name, (size, sha256) in zip(IDX_NAMES, facts, strict=True)
+    )
+
+
+DATASETS: dict[str, DataSet] = {
+    "mnist": DataSet(
+        name="mnist",
+        title="handwritten digits, 28x28 grey: 60,000 to train, 10,000 to test",
+        licence="CC BY-SA 3.0 (as keras.io states; none on the authors' page)",
+        source="LeCun, Cortes, Burges: http://yann.lecun.com/exdb/mnist/",
+        files=_idx_files(
+            "mnist",
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+            facts=(
+                (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+                (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+                (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+                (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+            ),
+        ),
+    ),
+    "fashion-mnist": DataSet(
+        name="fashion-mnist",
+        title="articles of clothing, 28x28 grey: 60,000 to train, 10,000 to test",
+        licence="MIT",
+        source="Xiao, Rasul, Vollgraf 2017: https://github.com/zalandoresearch/fashion-mnist",
+        files=_idx_files(
+            "fashion-mnist",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            facts=(
+                (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+                (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+                (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+                (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+            ),
+        ),
+    ),
+    "cifar10": DataSet(
+        name="cifar10",
+        title="photographs of 10 classes, 32x32 colour: 50,000 to train, 10,000 to test",
+        licence="none stated; the authors ask to cite Krizhevsky 2009",
+        source="Krizhevsky, Nair, Hinton 2009: https://www.cs.toronto.edu/~kriz/cifar.html",
+        files=tuple(
+            DataFile(path=f"cifar10/cifar-10-batches-bin/{name}.bin", size_bytes=30_730_000, sha256=sha256)
+            for name, sha256 in (
+                ("data_batch_1", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+                ("data_batch_2", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+                ("data_batch_3", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+                ("data_batch_4", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+                ("data_batch_5", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+                ("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+            )
+        ),
+        archive=DataFile(
+            path="cifar10/cifar-10-binary.tar.gz",
+            size_bytes=170_052_171,
+            sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+        ),
+    ),
+}
+
+
+def data_root(option: Path | None = None) -> Path:
+    """The folder with the data sets: `--data DIR`, else $WORLDSIZE_DATA, else the user's cache."""
+    if option is None and (named := os.environ.get("WORLDSIZE_DATA")):
+        option = Path(named)
+    if option is not None:
+        return option.expanduser().absolute()
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG rule: a relative path there is to be ignored.
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "worldsize" / "data"
+
+
+def dataset_named(name: str) -> DataSet:
+    if name in DATASETS:
+        return DATASETS[name]
+    near = difflib.get_close_matches(name, DATASETS, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise DataError(f"no data set is called {name!r}; {meant}There are: {', '.join(DATASETS)}")
+
+
+def missing_or_damaged(dataset: DataSet, root: Path, *, deep: bool, cached: bool = True) -> list[Fault]:
+    """What keeps the set from being used. Shallow looks at sizes, deep at every byte.
+
+    A deep check remembers what it found beside the data, for as long as size and time of the file stay; `cached=False`
+    reads every byte again.
+    """
+    faults = (find_fault(file, root, deep=deep, cached=cached) for file in dataset.files)
+    return [fault for fault in faults if fault is not None]
+
+
+def find_fault(file: DataFile, root: Path, *, deep: bool, cached: bool = True) -> Fault | None:
+    path = file.under(root)
+    try:
+        if not path.is_file():
+            return Fault(file=file, kind="missing", text=f"{path} is missing")
+        size = path.stat().st_size
+        found = _sum_of(path, cached=cached) if deep else file.sha256
+    except OSError as error:
+        return Fault(file=file, kind="damaged", text=f"{path} cannot be read: {error.strerror}")
+    if (size, found) == (file.size_bytes, file.sha256):
+        return None
+    expected_sum, found_sum = (f" with sha256 {file.sha256}", f" with sha256 {found}") if deep else ("", "")
+    text = f"{file.size_bytes:,} bytes{expected_sum} expected, {size:,} bytes{found_sum} found"
+    return Fault(file=file, kind="damaged", text=f"{path} is damaged: {text}")
+
+
+def require(name: str, root: Path) -> None:
+    """Before a study starts: the set is there and right to the last byte, or one DataError says what to do."""
+    faults = missing_or_damaged(dataset_named(name), root, deep=True)
+    if faults:
+        more = f" (and {len(faults) - 1} more of its files)" if len(faults) > 1 else ""
+        raise DataError(
+            f"data set {name}: {faults[0].text}{more}; fetch it with `worldsize data fetch {name}`, or name a folder "
+            f"that has it with --data DIR or WORLDSIZE_DATA; where compute nodes have no internet, fetch on the login "
+            f"node"
+        )
+
+
+def status(root: Path) -> list[DataSetStatus]:
+    """One row a data set, for `worldsize data list`."""
+    return [
+        DataSetStatus(
+            name=dataset.name,
+            title=dataset.title,
+            state=_state(dataset, root),
+            size_bytes=dataset.size_bytes,
+            licence=dataset.licence,
+        )
+        for dataset in DATASETS.values()
+    ]
+
+
+def _state(dataset: DataSet, root: Path) -> Literal["present", "missing", "damaged", "partial"]:
+    faults = missing_or_damaged(dataset, root, deep=True)
+    if not faults:
+        return "present"
+    if any(fault.kind == "damaged" for fault in faults):
+        return "damaged"
+    files = (*dataset.files, *((dataset.archive,) if dataset.archive else ()))
+    begun = any(path.exists() for file in files for path in (file.under(root), file.part_under(root)))
+    return "partial" if begun else "missing"
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remember_sum(path: Path, sha256: str) -> None:
+    """So that the next check need not read the file. Losing it costs a read, so no failure here is worth a word."""
+    folder = path.parent
+    # A folder that denies writing to everybody is a finished, shared store: root too leaves it as it is.
+    if folder.stat().st_mode & 0o222:
+        with suppress(OSError):
+            write_json(folder / SUMS_NAME, {**_sums(folder), path.name: {**_identity(path), "sha256": sha256}})
+
+
+def _sum_of(path: Path, *, cached: bool) -> str:
+    known = _sums(path.parent).get(path.name) if cached else None
+    if isinstance(known, dict) and known == {**_identity(path), "sha256": known.get("sha256")}:
+        return str(known["sha256"])
+    found = file_sha256(path)
+    remember_sum(path, found)
+    return found
+
+
+def _identity(path: Path) -> dict[str, int]:
+    stat = path.stat()
+    return {"size_bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+
+
+def _sums(folder: Path) -> dict[str, Any]:
+    try:
+        sums = read_json(folder / SUMS_NAME)
+    except (OSError, ValueError):
+        return {}
+    return sums if isinstance(sums, dict) else {}

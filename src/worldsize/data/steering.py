@@ -1,0 +1,159 @@
+"""Camera frames and steering angles, from a CSV with the columns `image` and `angle`.
+
+The split is by time: neighbouring frames are nearly the same picture, so a random split would test on what was trained.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from worldsize.data.cache import OnProgress, Request, Skipped, Source, decode_once, name_some
+from worldsize.errors import DataError
+
+COLUMNS = ("image", "angle")
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steering:
+    train: npt.NDArray[np.uint8]
+    """N x height x width x 3, memory-mapped; writing to it changes a private copy, never the file."""
+    train_angles: npt.NDArray[np.float32]
+    test: npt.NDArray[np.uint8]
+    test_angles: npt.NDArray[np.float32]
+    skipped: list[Skipped]
+    """Name and reason of every frame that is missing or could not be decoded."""
+    content: str
+    """sha256 over the names and bytes of the frames; the angles are not in it."""
+
+
+class Row(NamedTuple):
+    line: int
+    image: str
+    angle: float
+
+
+def read_steering(
+    table: Path,
+    size: tuple[int, int],
+    cache: Path,
+    *,
+    test_share: float = 0.2,
+    workers: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Steering:
+    """Frames as height x width; the first rows train, the last `test_share` of them test.
+
+    Image paths are relative to the table's folder or to images/ beside it.
+    """
+    if not 0 < test_share < 1:
+        raise DataError(f"test_share={test_share} leaves one part empty; use a number between 0 and 1, such as 0.2")
+    rows = read_rows(table)
+    sources, angles, missing = _find_images(table, rows)
+    _check_enough(table, rows, missing)
+    request = Request(sources=sources, height=size[0], width=size[1])
+    decoded = decode_once(request, cache, workers=workers, on_progress=on_progress)
+    skipped = missing + decoded.skipped
+    _check_enough(table, rows, skipped)
+    kept = np.array(angles, np.float32)[decoded.kept]
+    border = len(kept) - min(max(round(len(kept) * test_share), 1), len(kept) - 1)
+    return Steering(
+        train=decoded.images[:border],
+        train_angles=kept[:border],
+        test=decoded.images[border:],
+        test_angles=kept[border:],
+        skipped=skipped,
+        content=decoded.content,
+    )
+
+
+def read_rows(table: Path) -> list[Row]:
+    """Image and angle of every row, in order, each checked."""
+    try:
+        # utf-8-sig: spreadsheets put a mark before the first column's name.
+        with table.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(_parse(file, table))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{table} is not a text file in UTF-8 ({error.reason}); save it as UTF-8") from error
+    except OSError as error:
+        raise DataError(
+            f"{table} cannot be read ({error.strerror}); give a CSV with the columns image, angle"
+        ) from error
+    if len(rows) < 2:
+        raise DataError(f"{table} has {len(rows)} rows after its header; training and testing need one each")
+    return rows
+
+
+def _parse(file: Iterable[str], table: Path) -> Iterator[Row]:
+    lines = csv.reader(file)
+    try:
+        header = [name.strip() for name in next(lines, [])]
+        image_at, angle_at = _columns(header, table)
+        for fields in lines:
+            line = lines.line_num
+            if not fields:
+                continue
+            if [field.strip() for field in fields] == header:
+                raise DataError(f"{table}, line {line}: the header once more; are two tables joined? Remove this line")
+            if len(fields) <= max(image_at, angle_at):
+                raise DataError(
+                    f"{table}, line {line}: {len(fields)} fields, the header has {len(header)}; complete or remove it"
+                )
+            if not fields[image_at].strip():
+                raise DataError(f"{table}, line {line}: image is empty; name a file or remove the row")
+            yield Row(line, fields[image_at].strip(), _angle(fields[angle_at], table, line))
+    except csv.Error as error:
+        raise DataError(f"{table}, line {lines.line_num}: not CSV ({error}); mend the line") from error
+
+
+def _columns(header: list[str], table: Path) -> tuple[int, int]:
+    if not any(header):
+        raise DataError(f"{table}, line 1: empty; the first line names the columns, among them image and angle")
+    for name in COLUMNS:
+        if header.count(name) != 1:
+            found = "is missing" if name not in header else f"stands {header.count(name)} times"
+            raise DataError(
+                f"{table}, line 1: the column {name!r} {found} (found: {', '.join(header)}); "
+                "name one column image and one angle, separated by commas"
+            )
+    return header.index("image"), header.index("angle")
+
+
+def _angle(text: str, table: Path, line: int) -> float:
+    try:
+        angle = float(text)
+    except ValueError as error:
+        raise DataError(f"{table}, line {line}: angle={text!r} is not a number; mend or remove the row") from error
+    if not math.isfinite(angle) or abs(angle) > LARGEST:
+        raise DataError(f"{table}, line {line}: angle={text} is not a finite number; mend or remove the row")
+    return angle
+
+
+def _find_images(table: Path, rows: list[Row]) -> tuple[list[Source], list[float], list[Skipped]]:
+    sources, angles, missing = [], [], []
+    for row in rows:
+        for path in (table.parent / row.image, table.parent / "images" / row.image):
+            if path.is_file():
+                status = path.stat()
+                sources.append(Source(row.image, str(path), status.st_size, status.st_mtime_ns))
+                angles.append(row.angle)
+                break
+        else:
+            missing.append((row.image, f"no such file (line {row.line})"))
+    return sources, angles, missing
+
+
+def _check_enough(table: Path, rows: list[Row], skipped: list[Skipped]) -> None:
+    if len(skipped) > len(rows) / 2 or len(rows) - len(skipped) < 2:
+        raise DataError(
+            f"{len(skipped):,} of the {len(rows):,} images in {table} cannot be used ({name_some(skipped)}); at least "
+            "half, and two, must be there: images are looked for beside the table and in images/"
+        )

@@ -1,0 +1,84 @@
+"""Models by name: `build("resnet18", classes=10, channels=3, size=32)`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from worldsize.errors import SpecError
+from worldsize.worker.models.decoder import decoder
+from worldsize.worker.models.plain import plain_cnn
+from worldsize.worker.models.resnet import resnet18, resnet50
+from worldsize.worker.models.shape import Shape, whole
+from worldsize.worker.models.transfer import Loaded, freeze, head_of, load_pretrained, save_weights, unfreeze
+from worldsize.worker.models.vision import cnn, linear, mlp, softmax, steering_cnn
+
+__all__ = ["MODELS", "Loaded", "build", "freeze", "head_of", "load_pretrained", "save_weights", "unfreeze"]
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "linear": linear,
+    "softmax": softmax,
+    "mlp": mlp,
+    "plain-cnn": plain_cnn,
+    "cnn": cnn,
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "steering-cnn": steering_cnn,
+    "decoder": decoder,
+}
+"""Each takes the shape of the data and, by keyword, the options of its own."""
+TORCHVISION = "torchvision:"
+
+
+def build(name: str, *, classes: int, channels: int, size: int | tuple[int, int], **options: Any) -> nn.Module:
+    """The model called `name`, with random weights. `size` is a side, or (height, width)."""
+    height, width = (size, size) if isinstance(size, int) else size
+    shape = Shape(
+        classes=whole("classes", classes),
+        channels=whole("channels", channels),
+        height=whole("size", height),
+        width=whole("size", width),
+    )
+    if name.startswith(TORCHVISION):
+        return _torchvision(name.removeprefix(TORCHVISION), shape, options)
+    if name not in MODELS:
+        raise SpecError(f"model={name!r} is not a model; {_nearest(name, (*MODELS, TORCHVISION + 'NAME'))}")
+    known = [
+        each.name for each in inspect.signature(MODELS[name]).parameters.values() if each.kind is each.KEYWORD_ONLY
+    ]
+    for option in options:
+        if option not in known:
+            remedy = _nearest(option, known) if known else "leave it out"
+            raise SpecError(f"{option}={options[option]!r} is not an option of the model {name}; {remedy}")
+    return MODELS[name](shape, **options)
+
+
+def _torchvision(name: str, shape: Shape, options: dict[str, Any]) -> nn.Module:
+    """Whatever classifier torchvision has, where torchvision is; nothing else needs it."""
+    try:
+        models = importlib.import_module("torchvision.models")
+    # One built for another torch is found and then fails while it registers its operators.
+    except (ImportError, RuntimeError) as error:
+        raise SpecError(
+            f"model={TORCHVISION}{name} needs torchvision, which cannot be imported here ({error}); install the "
+            f"torchvision that belongs to this torch, or use a built-in model: {', '.join(MODELS)}"
+        ) from error
+    names = models.list_models(module=models)
+    if name not in names:
+        raise SpecError(f"model={TORCHVISION}{name} is not a classifier of torchvision; {_nearest(name, names)}")
+    if shape.channels != 3:
+        raise SpecError(f"channels={shape.channels}: torchvision's models take 3 channels; use images in colour")
+    try:
+        return models.get_model(name, weights=None, num_classes=shape.classes, **options)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"model={TORCHVISION}{name} does not take these options ({error}); correct them") from error
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(names)}"

@@ -1,0 +1,116 @@
+"""Residual networks (He et al. 2015), for photographs and for 32-pixel images.
+
+Layers are named as in the weight files that circulate (conv1, layer1.0.bn2, fc, ...), so that pretrained weights load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from worldsize.errors import SpecError
+from worldsize.worker.models.shape import Shape
+
+STAGE_WIDTHS = (64, 128, 256, 512)
+SMALL_IMAGE = 64
+"""Up to this side the stem keeps every pixel: 224-pixel stems shrink by 4 before the first block."""
+SMALLEST_IMAGE = 16
+"""Below it the last stage has one pixel, and batch norm cannot train on a batch of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    filters: int
+    kernel: int
+    stride: int = 1
+
+
+def basic_plan(width: int, stride: int) -> tuple[Convolution, ...]:
+    return Convolution(filters=width, kernel=3, stride=stride), Convolution(filters=width, kernel=3)
+
+
+def bottleneck_plan(width: int, stride: int) -> tuple[Convolution, ...]:
+    """Narrow, convolve, widen fourfold. The stride sits on the 3x3, where no pixel goes unseen."""
+    return (
+        Convolution(filters=width, kernel=1),
+        Convolution(filters=width, kernel=3, stride=stride),
+        Convolution(filters=4 * width, kernel=1),
+    )
+
+
+class Residual(nn.Module):
+    """relu(x + f(x)): f is convolutions, each with its batch norm, a ReLU between them."""
+
+    def __init__(self, channels: int, plan: tuple[Convolution, ...]) -> None:
+        super().__init__()
+        self.depth = len(plan)
+        inside, stride = channels, 1
+        for place, step in enumerate(plan, start=1):
+            self.add_module(f"conv{place}", _convolution(inside, step))
+            self.add_module(f"bn{place}", nn.BatchNorm2d(step.filters))
+            inside, stride = step.filters, stride * step.stride
+        self.downsample: nn.Module = nn.Identity()
+        if stride > 1 or inside != channels:
+            shortcut = Convolution(filters=inside, kernel=1, stride=stride)
+            self.downsample = nn.Sequential(_convolution(channels, shortcut), nn.BatchNorm2d(inside))
+        # f starts at 0, so the block starts as the identity: deep ones then train at large rates (Goyal et al. 2017).
+        nn.init.zeros_(self.get_submodule(f"bn{self.depth}").weight)  # type: ignore[arg-type]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = inputs
+        for place in range(1, self.depth + 1):
+            outputs = getattr(self, f"bn{place}")(getattr(self, f"conv{place}")(outputs))
+            if place < self.depth:
+                outputs = F.relu(outputs, inplace=True)
+        return F.relu(outputs + self.downsample(inputs), inplace=True)
+
+
+class ResNet(nn.Module):
+    """A stem, four stages of blocks (each half as large and twice as wide as the last), the mean, a linear head."""
+
+    def __init__(
+        self, shape: Shape, blocks: tuple[int, ...], plan: Callable[[int, int], tuple[Convolution, ...]]
+    ) -> None:
+        super().__init__()
+        if min(shape.height, shape.width) < SMALLEST_IMAGE:
+            raise SpecError(
+                f"size={shape.height}x{shape.width}: a residual network needs images of at least {SMALLEST_IMAGE} "
+                "pixels a side; use cnn or mlp"
+            )
+        small = max(shape.height, shape.width) <= SMALL_IMAGE
+        stem = Convolution(filters=STAGE_WIDTHS[0], kernel=3 if small else 7, stride=1 if small else 2)
+        self.conv1 = _convolution(shape.channels, stem)
+        self.bn1 = nn.BatchNorm2d(stem.filters)
+        self.maxpool: nn.Module = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        channels = stem.filters
+        for stage, (width, count) in enumerate(zip(STAGE_WIDTHS, blocks, strict=True), start=1):
+            layers: list[nn.Module] = []
+            for place in range(count):
+                steps = plan(width, 2 if stage > 1 and place == 0 else 1)
+                layers.append(Residual(channels, steps))
+                channels = steps[-1].filters
+            self.add_module(f"layer{stage}", nn.Sequential(*layers))
+        self.fc = nn.Linear(channels, shape.classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.maxpool(F.relu(self.bn1(self.conv1(images)), inplace=True))
+        for stage in range(1, len(STAGE_WIDTHS) + 1):
+            features = getattr(self, f"layer{stage}")(features)
+        return self.fc(features.mean(dim=(2, 3)))
+
+
+def resnet18(shape: Shape) -> nn.Module:
+    return ResNet(shape, (2, 2, 2, 2), basic_plan)
+
+
+def resnet50(shape: Shape) -> nn.Module:
+    return ResNet(shape, (3, 4, 6, 3), bottleneck_plan)
+
+
+def _convolution(channels: int, step: Convolution) -> nn.Conv2d:
+    layer = nn.Conv2d(channels, step.filters, step.kernel, stride=step.stride, padding=step.kernel // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer

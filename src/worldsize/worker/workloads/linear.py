@@ -1,0 +1,30 @@
+"""linear: a regression whose Hessian is known, and so the largest rate at which gradient descent converges."""
+
+from __future__ import annotations
+
+import torch
+
+from worldsize.data.linear import LinearOptions
+from worldsize.spec import WorkloadSpec
+from worldsize.worker import models
+from worldsize.worker.workloads import Places, Workload
+from worldsize.worker.workloads.base import Split
+
+TEST_STREAM = 1
+
+
+def load(spec: WorkloadSpec, places: Places) -> Workload:
+    del places
+    options = LinearOptions.of(spec)
+    train, test = (options.draw(stream) for stream in (0, TEST_STREAM))
+    largest = train.largest_eigenvalue
+    return Workload(
+        train=Split(inputs=torch.from_numpy(train.inputs), targets=torch.from_numpy(train.targets)),
+        test=Split(inputs=torch.from_numpy(test.inputs), targets=torch.from_numpy(test.targets)),
+        build_model=lambda: models.build(
+            spec.model or "linear", classes=1, channels=options.features, size=1, **spec.model_options
+        ),
+        prepare=lambda inputs: inputs[:, :, None, None],
+        loss=lambda outputs, targets: (outputs - targets).square() / 2,
+        known={"largest_eigenvalue": largest, "largest_stable_rate": 2 / largest},
+    )

@@ -1,0 +1,101 @@
+"""A workload of the user's own: `workload: package.module:function`.
+
+The function returns a dict: `model` (a module, or a function that makes one), `train` and `test` (inputs and targets,
+two tensors each), `loss` and `metrics` (functions of outputs and targets that give one value a sample).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from worldsize.errors import SpecError
+from worldsize.spec import WorkloadSpec
+from worldsize.worker.workloads import Places, Workload
+from worldsize.worker.workloads.base import OfEach, Split
+
+KEYS = {"model", "train", "test", "loss", "metrics"}
+OPTIONAL = {"prepare", "higher_is_better"}
+
+
+def load(spec: WorkloadSpec, places: Places) -> Workload:
+    del places
+    described = describe(spec)
+    model, loss = described["model"], described["loss"]
+    workload = Workload(
+        train=_split(spec, "train", described["train"]),
+        test=_split(spec, "test", described["test"]),
+        build_model=_builder(model),
+        prepare=described.get("prepare", lambda inputs: inputs),
+        loss=loss,
+        measures=dict(described["metrics"]),
+        augment=spec.augment,
+    )
+    _try_out(spec, workload)
+    return workload
+
+
+def describe(spec: WorkloadSpec) -> dict[str, Any]:
+    """Calls the function, which is looked for from the current folder first, and checks what it returns."""
+    module, _, name = spec.name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SpecError(
+            f"workload {spec.name}: {error}; name a function that Python can import from this folder"
+        ) from error
+    finally:
+        sys.path.pop(0)
+    described = function(**spec.options)
+    if not isinstance(described, Mapping) or not described.keys() >= KEYS:
+        missing = ", ".join(sorted(KEYS - set(described))) if isinstance(described, Mapping) else "a dict"
+        raise SpecError(
+            f"workload {spec.name} returns no {missing}; it must return a dict of {', '.join(sorted(KEYS))}"
+        )
+    unknown = set(described) - KEYS - OPTIONAL
+    if unknown:
+        raise SpecError(f"workload {spec.name} returns {sorted(unknown)[0]!r}, which means nothing; remove it")
+    return dict(described)
+
+
+def _builder(model: Any) -> Callable[[], nn.Module]:
+    """A module is copied for every trial, so that none begins with what another has learned."""
+    if isinstance(model, nn.Module):
+        return lambda: deepcopy(model)
+    builder: Callable[[], nn.Module] = model
+    return builder
+
+
+def _split(spec: WorkloadSpec, name: str, part: Any) -> Split:
+    try:
+        inputs, targets = part
+        if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor) and len(inputs) == len(targets) > 0):
+            raise ValueError
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"workload {spec.name}: {name} must be two tensors, inputs and targets, with one row a sample"
+        ) from error
+    return Split(inputs=inputs, targets=targets)
+
+
+@torch.no_grad()
+def _try_out(spec: WorkloadSpec, workload: Workload) -> None:
+    """Two samples through model, loss and metrics: a loss that is already averaged would be weighted wrongly."""
+    inputs, targets = workload.test.batch(torch.tensor([0, len(workload.test) - 1]), torch.device("cpu"))
+    outputs = workload.build_model().eval()(workload.prepare(inputs))
+    of_each: dict[str, OfEach] = {"loss": workload.loss, **workload.measures}
+    for name, measure in of_each.items():
+        values = measure(outputs, targets)
+        if values.shape != (2,):
+            raise SpecError(
+                f"workload {spec.name}: {name} gives shape {tuple(values.shape)} for 2 samples; it must give one value "
+                'a sample, such as cross_entropy(..., reduction="none")'
+            )

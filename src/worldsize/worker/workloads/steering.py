@@ -1,0 +1,58 @@
+"""steering: camera frames and the angle the driver steered, split by time; a regression."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from worldsize.data.folders import find_path
+from worldsize.data.steering import read_steering
+from worldsize.spec import WorkloadSpec
+from worldsize.worker import models
+from worldsize.worker.workloads import Places, Workload
+from worldsize.worker.workloads.base import Split
+from worldsize.worker.workloads.classes import Normalise, pixel_statistics
+from worldsize.worker.workloads.decoding import report
+
+HEIGHT = 60
+ASPECT = 4 / 3
+"""Of a camera frame: width over height."""
+
+
+def load(spec: WorkloadSpec, places: Places) -> Workload:
+    height = spec.size or HEIGHT
+    size = height, round(height * ASPECT)
+    frames = read_steering(
+        find_path(spec, places.data), size, places.cache, test_share=spec.test_share, on_progress=report
+    )
+    for name, reason in frames.skipped:
+        print(f"skipped {name!r}: {reason}")
+    mean, deviation = pixel_statistics(frames.train)
+    return Workload(
+        train=Split(inputs=torch.from_numpy(frames.train), targets=torch.from_numpy(frames.train_angles)),
+        test=Split(inputs=torch.from_numpy(frames.test), targets=torch.from_numpy(frames.test_angles)),
+        build_model=lambda: models.build(
+            spec.model or "steering-cnn", classes=1, channels=3, size=size, **spec.model_options
+        ),
+        prepare=Normalise(mean, deviation, "channels-last"),
+        loss=lambda outputs, angles: (outputs - angles).square(),
+        measures={
+            "absolute": lambda outputs, angles: (outputs - angles).abs(),
+            "angle": lambda _, angles: angles,
+            "angle_squared": lambda _, angles: angles.square(),
+        },
+        summary=regression_metrics,
+        augment=spec.augment,
+    )
+
+
+def regression_metrics(means: dict[str, float]) -> dict[str, float]:
+    """R2 = 1 - mean squared error / variance of the angles: 0 is what always guessing their mean would reach."""
+    variance = means["angle_squared"] - means["angle"] ** 2
+    return {
+        "loss": means["loss"],
+        "mae": means["absolute"],
+        "rmse": math.sqrt(means["loss"]),
+        "r2": 1 - means["loss"] / variance if variance > 0 else 0.0,
+    }

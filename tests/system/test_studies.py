@@ -1,0 +1,86 @@
+"""Every built-in study, in its small version, to the end, on real data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import worldsize
+from worldsize.studyfile import builtin_studies
+
+
+def run(study: str, folder: Path, data: Path, *options: str, cwd: Path | None = None) -> dict[str, Any]:
+    command = [sys.executable, "-m", "worldsize.cli", "run", study, "--json", "--dir", str(folder), *options]
+    environment = {**os.environ, "WORLDSIZE_DATA": str(data), "WORLDSIZE_CACHE": str(folder.parent / "cache")}
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd)
+    assert answer.returncode == 0, answer.stderr
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("study", builtin_studies())
+def test_a_built_in_study_runs_small_to_the_end(study: str, tmp_path: Path, whole_data_folder: Path) -> None:
+    found = run(study, tmp_path / "study", whole_data_folder, "--small", "--set", "oversubscribe=true")
+    assert set(found["trials"].values()) <= {"finished", "diverged"}
+    assert found["table"]
+    results = worldsize.load(tmp_path / "study")
+    if results.spec.train is not None:
+        trained = [record for name, record in results.records.items() if results.trials[name].kind != "probe"]
+        assert all(record.epochs and record.epochs[-1].test and record.epochs[-1].train for record in trained)
+
+
+@pytest.mark.long
+def test_linear_descent_diverges_above_the_rate_that_theory_gives(tmp_path: Path, data_folder: Path) -> None:
+    run("optimizers-linear", tmp_path / "study", data_folder)
+    results = worldsize.load(tmp_path / "study")
+    ends = {results.trials[name].optimizer.rate: record for name, record in results.records.items()}
+    assert ends[2.1].outcome == "diverged"
+    assert ends[1.9].outcome == "finished"
+    assert ends[1.9].known["largest_stable_rate"] == pytest.approx(2.0)
+
+
+OWN = """\
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+
+def task(samples=1000):
+    inputs = torch.randn(samples, 20, generator=torch.Generator().manual_seed(0))
+    labels = (inputs.sum(1) > 0).long()
+    return {
+        "model": lambda: nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2)),
+        "train": (inputs[200:], labels[200:]),
+        "test": (inputs[:200], labels[:200]),
+        "loss": lambda outputs, labels: cross_entropy(outputs, labels, reduction="none"),
+        "metrics": {"accuracy": lambda outputs, labels: (outputs.argmax(1) == labels).float()},
+    }
+"""
+OWN_STUDY = """\
+name: own
+workload: {name: "mine:task", options: {samples: 3000}}
+axes: {workers: [1, 2], batch_per_worker: [25]}
+probe: {max_seconds: 0.2, repeats: 2}
+train: {epochs: 5, save: weights}
+repeats: 1
+oversubscribe: true
+"""
+
+
+def test_a_workload_from_outside_the_package(tmp_path: Path, data_folder: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "own.yaml").write_text(OWN_STUDY)
+    found = run("own.yaml", tmp_path / "study", data_folder, cwd=tmp_path)
+    assert set(found["trials"].values()) == {"finished"}
+    assert found["metric"] == "accuracy"
+    assert all(row["metric"] > 0.9 for row in found["table"])
+    results = worldsize.load(tmp_path / "study")
+    assert (results.facts.train_samples, results.facts.test_samples) == (2_800, 200)
+    assert all(record.weights for name, record in results.records.items() if results.trials[name].train)
