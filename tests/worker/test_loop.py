@@ -40,11 +40,18 @@ def squares() -> Workload:
     )
 
 
-def course(tmp_path: Path, *, workload: Workload | None = None, rate: float = 0.05, **changes: Any) -> Course:
+def course(
+    tmp_path: Path,
+    *,
+    workload: Workload | None = None,
+    spec: WorkloadSpec | None = None,
+    rate: float = 0.05,
+    **changes: Any,
+) -> Course:
     fields: dict[str, Any] = {
         "id": "t",
         "kind": "train",
-        "workload": WorkloadSpec(name="squares"),
+        "workload": spec or WorkloadSpec(name="squares"),
         "workers": 1,
         "batch_per_worker": 10,
         "scaling": "weak",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from worldsize.errors import SpecError
-from worldsize.worker.models import MODELS, build, head_of
+from worldsize.worker.models import MODELS, build, head_of, load_torchvision_weights
 from worldsize.worker.models.decoder import rotary_turns, rotate
 
 torch.set_num_threads(1)
@@ -321,8 +321,20 @@ def torchvision(monkeypatch):
     models = ModuleType("torchvision.models")
     models.list_models = lambda module: ["vgg11", "densenet121"] if module is models else []
     models.get_model = get_model
+    published = SimpleNamespace(get_state_dict=lambda **_: Net(1_000).state_dict())
+    models.get_model_weights = lambda name: SimpleNamespace(DEFAULT=published) if name == "vgg11" else None
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setitem(sys.modules, "torchvision.models", models)
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_torchvisions_own_weights_are_loaded_all_but_the_head():
+    model = build("torchvision:vgg11", classes=6, channels=3, size=64)
+    loaded = load_torchvision_weights(model, "torchvision:vgg11")
+    assert loaded.loaded == ("features.weight", "features.bias")
+    assert [name for name, _ in loaded.left_out] == ["classifier.1.weight", "classifier.1.bias"]
+    with pytest.raises(SpecError, match="belongs to a model of torchvision, not to resnet18"):
+        load_torchvision_weights(model, "resnet18")
 
 
 @pytest.mark.usefixtures("torchvision")

@@ -17,6 +17,7 @@ from worldsize.errors import DataError, SpecError
 from worldsize.spec import OptimizerSpec, TrainSpec, WorkloadSpec
 from worldsize.worker import workloads
 from worldsize.worker.loop import train
+from worldsize.worker.models import freeze
 from worldsize.worker.workloads.base import Windows
 from worldsize.worker.workloads.classes import Normalise
 from worldsize.worker.workloads.steering import regression_metrics
@@ -83,6 +84,21 @@ def test_augmentation_changes_what_is_trained_on_and_not_what_is_tested(tmp_path
     plain, moved, again = losses(), losses(augment={"shift": 0.2}), losses(augment={"shift": 0.2})
     assert moved[0] == again[0] != plain[0]
     assert moved[1] == pytest.approx(plain[1], rel=1e-5)
+
+
+def test_the_backbone_stands_still_until_it_is_unfrozen(tmp_path: Path, data_folder: Path) -> None:
+    spec = WorkloadSpec(name="digits", model="cnn", freeze="backbone", unfreeze_epoch=1)
+    workload = workloads.load(spec, workloads.Places(data=data_folder, cache=tmp_path))
+    few = replace(workload, train=_few(workload.train), test=_few(workload.test))
+    seen = {}
+    for epochs in (1, 2):
+        here = course(tmp_path, workload=few, spec=spec, train=TrainSpec(epochs=epochs))
+        freeze(here.module, "backbone")
+        before = {name: values.clone() for name, values in here.module.state_dict().items()}
+        train(here)
+        after = here.module.state_dict()
+        seen[epochs] = {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])}
+    assert seen == {1: {"head"}, 2: {"head", "trunk"}}
 
 
 def test_windows_do_not_overlap_and_targets_are_the_next_byte() -> None:

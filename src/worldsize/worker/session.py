@@ -122,7 +122,10 @@ class Session:
         """Weights to begin with, and what of the model learns. Returns what was left out, and why."""
         left_out: tuple[str, ...] = ()
         if spec.pretrained is not None:
-            loaded = models.load_pretrained(module, self._weights_file(spec.pretrained))
+            if spec.pretrained == "torchvision":
+                loaded = models.load_torchvision_weights(module, spec.model or "")
+            else:
+                loaded = models.load_pretrained(module, self._weights_file(spec.pretrained))
             left_out = tuple(f"{name}: {why}" for name, why in loaded.left_out)
             print(f"{len(loaded.loaded)} of {len(module.state_dict())} entries begin with {spec.pretrained}")
             for line in left_out:

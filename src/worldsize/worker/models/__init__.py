@@ -15,10 +15,28 @@ from worldsize.worker.models.decoder import decoder
 from worldsize.worker.models.plain import plain_cnn
 from worldsize.worker.models.resnet import resnet18, resnet50
 from worldsize.worker.models.shape import Shape, whole
-from worldsize.worker.models.transfer import Loaded, freeze, head_of, load_pretrained, save_weights, unfreeze
+from worldsize.worker.models.transfer import (
+    Loaded,
+    fit_weights,
+    freeze,
+    head_of,
+    load_pretrained,
+    save_weights,
+    unfreeze,
+)
 from worldsize.worker.models.vision import cnn, linear, mlp, softmax, steering_cnn
 
-__all__ = ["MODELS", "Loaded", "build", "freeze", "head_of", "load_pretrained", "save_weights", "unfreeze"]
+__all__ = [
+    "MODELS",
+    "Loaded",
+    "build",
+    "freeze",
+    "head_of",
+    "load_pretrained",
+    "load_torchvision_weights",
+    "save_weights",
+    "unfreeze",
+]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": linear,
@@ -58,16 +76,32 @@ def build(name: str, *, classes: int, channels: int, size: int | tuple[int, int]
     return MODELS[name](shape, **options)
 
 
-def _torchvision(name: str, shape: Shape, options: dict[str, Any]) -> nn.Module:
-    """Whatever classifier torchvision has, where torchvision is; nothing else needs it."""
+def load_torchvision_weights(model: nn.Module, name: str) -> Loaded:
+    """The weights that torchvision's authors trained, for a model built as `torchvision:NAME`. Downloads them once."""
+    if not name.startswith(TORCHVISION):
+        raise SpecError(
+            f"pretrained=torchvision belongs to a model of torchvision, not to {name}; "
+            f"use `model: {TORCHVISION}resnet18`, or give a file of weights"
+        )
+    models = _import_torchvision(name)
+    weights = models.get_model_weights(name.removeprefix(TORCHVISION)).DEFAULT
+    return fit_weights(model, weights.get_state_dict(progress=False, check_hash=True), str(weights))
+
+
+def _import_torchvision(name: str) -> Any:
     try:
-        models = importlib.import_module("torchvision.models")
+        return importlib.import_module("torchvision.models")
     # One built for another torch is found and then fails while it registers its operators.
     except (ImportError, RuntimeError) as error:
         raise SpecError(
-            f"model={TORCHVISION}{name} needs torchvision, which cannot be imported here ({error}); install the "
+            f"model={name} needs torchvision, which cannot be imported here ({error}); install the "
             f"torchvision that belongs to this torch, or use a built-in model: {', '.join(MODELS)}"
         ) from error
+
+
+def _torchvision(name: str, shape: Shape, options: dict[str, Any]) -> nn.Module:
+    """Whatever classifier torchvision has, where torchvision is; nothing else needs it."""
+    models = _import_torchvision(TORCHVISION + name)
     names = models.list_models(module=models)
     if name not in names:
         raise SpecError(f"model={TORCHVISION}{name} is not a classifier of torchvision; {_nearest(name, names)}")

@@ -45,7 +45,11 @@ def head_of(model: nn.Module) -> str:
 
 def load_pretrained(model: nn.Module, path: Path) -> Loaded:
     """Copies into the model what fits by name and shape, and names what does not, such as a head for other classes."""
-    theirs, ours = _read_weights(path), model.state_dict()
+    return fit_weights(model, _read_weights(path), str(path))
+
+
+def fit_weights(model: nn.Module, theirs: dict[str, Tensor], source: str) -> Loaded:
+    ours = model.state_dict()
     loaded, left_out = [], []
     for name, weights in theirs.items():
         if name not in ours:
@@ -61,7 +65,7 @@ def load_pretrained(model: nn.Module, path: Path) -> Loaded:
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if not parameters.intersection(loaded):
         raise DataError(
-            f"{path} has {len(theirs)} entries (such as {_some(theirs)}) and none fits the model's {len(parameters)} "
+            f"{source} has {len(theirs)} entries (such as {_some(theirs)}) and none fits the model's {len(parameters)} "
             f"parameters (such as {_some(parameters)}) by name and shape; give the weights of this kind of model"
         )
     with torch.no_grad():
