@@ -20,6 +20,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench.decode
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -113,12 +113,14 @@ class Study:
 
     def _check_data(self) -> None:
         """Before anything trains: every file there, and the bytes that were published."""
-        used = [self.spec.workload, *([self.spec.pretrain.workload] if self.spec.pretrain else [])]
+        used = [self.spec.workload]
+        if self.spec.pretrain is not None:
+            used.append(self.spec.pretrain.workload)
+            facts_of(self.spec.pretrain.workload, data_root())  # the study's own was counted when it was made
         for workload in used:
             entry = WORKLOADS.get(workload.name)
             if entry is not None and entry.dataset is not None:
                 require(entry.dataset, data_root())
-            facts_of(workload, data_root())
 
     def _write(self, home: StudyFolder) -> None:
         cost = asdict(self.estimate(home.path))
@@ -268,7 +270,10 @@ def _short(value: Any) -> str:
 def _forget_failures(home: StudyFolder) -> None:
     """Failed records are set aside, so that their trials run again."""
     for trial_id in home.trial_ids():
-        record = home.record(trial_id)
+        try:
+            record = home.record(trial_id)
+        except ValueError:  # damaged: the run itself sets it aside
+            continue
         if record is not None and record.outcome == "failed":
             path = home.trial(trial_id) / "record.json"
             path.rename(path.with_name("record.json.failed"))

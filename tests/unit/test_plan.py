@@ -138,7 +138,7 @@ def test_the_base_batch_is_the_smallest_of_the_study_unless_stated() -> None:
 
 
 def test_epochs_and_steps_convert() -> None:
-    # R1 of the lab reports: 40 epochs of 60,000 samples at a global batch of 128 are 40 x 469 steps.
+    # 40 epochs of 60,000 samples at a global batch of 128 are 40 x 469 steps.
     assert TrainSpec(epochs=40).total_steps(60_000, 128) == 40 * 469
     assert TrainSpec(steps=3_120).total_steps(60_000, 128) == 3_120
     assert steps_per_epoch(60_000, 128) == 469
