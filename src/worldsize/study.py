@@ -146,7 +146,11 @@ class Results:
 
     @cached_property
     def answer(self) -> Answer:
-        answer = recommend(self.series, higher_is_better=self.facts.higher_is_better)
+        answer = recommend(
+            self.series,
+            higher_is_better=self.facts.higher_is_better,
+            trained=self.spec.train is not None and not self.left(),
+        )
         return replace(answer, findings=(*answer.findings, *self._findings()))
 
     def table(self) -> list[dict[str, Any]]:
@@ -189,8 +193,9 @@ class Results:
     def _measured(self) -> Iterable[Measured]:
         for trial_id, record in self.records.items():
             trial = self.trials[trial_id]
-            if record.outcome != "finished" or trial.kind == "pretrain":
+            if record.outcome == "failed" or trial.kind == "pretrain":
                 continue
+            diverged = record.outcome == "diverged"
             yield Measured(
                 setting=Setting(
                     workers=trial.workers,
@@ -201,9 +206,9 @@ class Results:
                 ),
                 kind=trial.kind,
                 repeat=trial.repeat,
-                step_s=self.folder.step_s(record),
+                step_s=self.folder.step_s(record)[: 0 if diverged else None],
                 variant=variant_label(trial, len(self.spec.starts)),
-                metric=record.metrics.get(self.facts.metric),
+                metric=None if diverged else record.metrics.get(self.facts.metric),
             )
 
     def _findings(self) -> Iterable[Finding]:
@@ -243,7 +248,8 @@ def variant_label(trial: TrialSpec, starts: int) -> str:
     optimizer = trial.optimizer
     momentum = f" momentum {optimizer.momentum:g}" if optimizer.momentum else ""
     start = "pretrained" if trial.workload.pretrained else "from scratch"
-    return f"{optimizer.name} {optimizer.rate:g}{momentum}" + (f", {start}" if starts > 1 else "")
+    decay = f" decay {optimizer.weight_decay:g}" if optimizer.weight_decay else ""
+    return f"{optimizer.name} {optimizer.rate:g}{momentum}{decay}" + (f", {start}" if starts > 1 else "")
 
 
 def flat_row(row: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -126,6 +127,46 @@ def test_speed_that_costs_accuracy_is_not_recommended() -> None:
     assert answer.row is not None
     assert answer.row.setting.batch_per_worker == 64
     assert "Test accuracy 0.9700 (mean of 2 runs)." in answer_sentence(answer, "accuracy")
+
+
+def test_as_fast_as_one_is_an_answer_not_a_doubt() -> None:
+    answer = study({1: 0.010, 2: 0.020}, repeats=8)
+    assert answer.verdict == "use"
+    assert answer.row is not None
+    assert answer.row.setting.workers == 1
+
+
+def test_noise_at_a_count_that_is_not_in_question_does_not_matter() -> None:
+    rng = np.random.default_rng(1)
+    trials = [trial(n, 64, 0.01, repeat=r) for n in (1, 2) for r in range(3)]
+    trials += [trial(4, 64, 0.04, repeat=r) for r in range(3)]
+    trials += [trial(8, 64, 0.1 * float(np.exp(rng.normal(0, 1))), repeat=r) for r in range(3)]
+    answer = recommend(scaling(points(trials)))
+    assert answer.verdict == "use"
+    assert answer.row is not None
+    assert answer.row.setting.workers == 2
+
+
+def test_a_count_at_which_one_repeat_diverged_does_not_learn() -> None:
+    trials = [trial(n, 64, 0.01, metric=0.97, kind="train", repeat=r) for n in (1, 2, 4) for r in range(3)]
+    trials[-1] = replace(trials[-1], metric=None)
+    answer = recommend(scaling(points(trials)), trained=True)
+    assert answer.row is not None
+    assert answer.row.setting.workers == 2
+
+
+def test_nothing_is_recommended_when_all_training_diverged() -> None:
+    trials = [trial(n, 64, 0.01, metric=None, kind="train", repeat=r) for n in (1, 2) for r in range(3)]
+    answer = recommend(scaling(points(trials)), trained=True)
+    assert answer.verdict == "not enough evidence"
+    assert "no training ended with a finite loss" in answer_sentence(answer, "accuracy")
+
+
+def test_optimisers_do_not_count_as_repeats() -> None:
+    one = trial(1, 64, 0.01, metric=0.9, kind="train")
+    (point,) = points([one, replace(one, variant="adam")])
+    assert list(point.repeats) == [0]
+    assert len(point.repeats[0]) == 100
 
 
 def test_counts_that_no_longer_learn_are_not_recommended_and_it_says_why() -> None:

@@ -18,7 +18,7 @@ def test_the_interval_of_a_median_covers_the_truth() -> None:
     rng = np.random.default_rng(1)
     held = 0
     for seed in range(200):
-        repeats = [correlated(rng, 60, 0.02 * np.exp(rng.normal(0, 0.05))) for _ in range(5)]
+        repeats = {n: correlated(rng, 60, 0.02 * np.exp(rng.normal(0, 0.05))) for n in range(5)}
         interval = median_step(repeats, seed=seed).interval()
         held += interval.low <= 0.02 <= interval.high
     assert 0.80 <= held / 200 <= 0.97
@@ -29,8 +29,8 @@ def test_the_interval_of_a_ratio_covers_the_truth_and_drift_cancels() -> None:
     held, width_paired, width_apart = 0, 0.0, 0.0
     for seed in range(200):
         drift = np.exp(rng.normal(0, 0.15, 5))
-        one = [correlated(rng, 60, 0.02 * factor) for factor in drift]
-        two = [correlated(rng, 60, 0.025 * factor) for factor in drift]
+        one = {n: correlated(rng, 60, 0.02 * factor) for n, factor in enumerate(drift)}
+        two = {n: correlated(rng, 60, 0.025 * factor) for n, factor in enumerate(drift)}
         ratio = median_step(one, seed=seed).over(median_step(two, seed=seed)).interval()
         held += ratio.low <= 0.8 <= ratio.high
         width_paired += ratio.high - ratio.low
@@ -49,16 +49,27 @@ def test_blocks_widen_the_interval_of_correlated_steps() -> None:
 
 
 def test_one_repeat_of_one_step_has_no_width() -> None:
-    interval = median_step([np.array([0.5])]).interval()
+    interval = median_step({0: np.array([0.5])}).interval()
     assert (interval.low, interval.value, interval.high) == pytest.approx((0.5, 0.5, 0.5))
 
 
 def test_the_same_data_give_the_same_interval() -> None:
-    steps = [np.random.default_rng(4).lognormal(size=50)]
+    steps = {0: np.random.default_rng(4).lognormal(size=50)}
     assert median_step(steps).interval() == median_step(steps).interval()
 
 
 def test_a_long_series_is_thinned() -> None:
     steps = np.random.default_rng(5).lognormal(size=100_000)
-    assert median_step([steps]).interval().value == pytest.approx(float(np.median(steps)))
+    assert median_step({0: steps}).interval().value == pytest.approx(float(np.median(steps)))
     assert block_length(1_000) == 10
+
+
+def test_repeats_are_paired_by_their_number_not_by_their_place() -> None:
+    rng = np.random.default_rng(6)
+    drift = {0: 1.0, 1: 3.0, 2: 0.5, 3: 2.0}
+    one = {n: correlated(rng, 60, 0.02 * factor) for n, factor in drift.items() if n != 1}
+    two = {n: correlated(rng, 60, 0.01 * factor) for n, factor in drift.items() if n != 2}
+    ratio = median_step(one).over(median_step(two)).interval()
+    assert ratio.value == pytest.approx(2.0, rel=0.1)
+    assert ratio.low <= 2.0 <= ratio.high
+    assert ratio.relative_width < 1

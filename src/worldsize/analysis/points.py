@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from worldsize.analysis.stats import Floats
 
 
@@ -37,13 +39,14 @@ class Measured:
     variant: str
     """What trials of one setting differ in without changing their pace: optimiser, rate, weights to begin with."""
     metric: float | None
+    """None for a probe, and for training that diverged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
     setting: Setting
-    repeats: tuple[Floats, ...]
-    """Step times of each repeat: of the slowest rank, step by step."""
+    repeats: dict[int, Floats]
+    """Step times of each repeat, by its number: of the slowest rank, step by step."""
     variants: dict[str, tuple[float, ...]]
     """The metric of every variant that was trained, one a repeat."""
 
@@ -62,12 +65,20 @@ def points(trials: Iterable[Measured]) -> list[Point]:
             found.append(
                 Point(
                     setting=setting,
-                    # Rank 0 alone would hide a straggler: a step ends when its slowest rank does.
-                    repeats=tuple(trial.step_s.max(axis=1) for trial in timed),
+                    repeats=_repeats(timed),
                     variants=_variants(here),
                 )
             )
     return sorted(found, key=lambda point: _order(point.setting))
+
+
+def _repeats(trials: list[Measured]) -> dict[int, Floats]:
+    """Trials of one repeat that differ only in what they learn ran at the same pace: their steps are pooled."""
+    found: dict[int, list[Floats]] = defaultdict(list)
+    for trial in trials:
+        # Rank 0 alone would hide a straggler: a step ends when its slowest rank does.
+        found[trial.repeat].append(trial.step_s.max(axis=1))
+    return {repeat: np.concatenate(steps) for repeat, steps in found.items()}
 
 
 def _order(setting: Setting) -> tuple[str, str, int, int]:
@@ -75,8 +86,13 @@ def _order(setting: Setting) -> tuple[str, str, int, int]:
 
 
 def _variants(trials: list[Measured]) -> dict[str, tuple[float, ...]]:
-    found: dict[str, list[float]] = defaultdict(list)
+    """A variant of which one repeat diverged does not learn: the others must not speak for it."""
+    found: dict[str, list[float | None]] = defaultdict(list)
     for trial in trials:
-        if trial.metric is not None:
+        if trial.kind == "train":
             found[trial.variant].append(trial.metric)
-    return {variant: tuple(metrics) for variant, metrics in sorted(found.items())}
+    return {
+        variant: tuple(metric for metric in metrics if metric is not None)
+        for variant, metrics in sorted(found.items())
+        if None not in metrics
+    }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from worldsize.analysis.scaling import Row, Series, marginal_efficiency
@@ -12,7 +13,9 @@ from worldsize.analysis.scaling import Row, Series, marginal_efficiency
 MARGIN = 0.5
 """More workers are worth it while they save at least this share of what perfect scaling would save."""
 WIDEST = 0.5
-"""A speedup whose interval is wider than this, relative, carries no recommendation; nor does one that spans 1."""
+"""A speedup whose interval is wider than this, relative, carries no recommendation."""
+WIDE = 0.4
+"""Nor does one as wide as this whose two ends would give different answers."""
 METRIC_SLACK = 0.01
 """A setting whose metric is worse than the best by more than this share of it is not recommended for its speed."""
 
@@ -33,15 +36,20 @@ class Answer:
     findings: tuple[Finding, ...] = ()
 
 
-def recommend(all_series: Sequence[Series], *, higher_is_better: bool = True) -> Answer:
-    """The knee of each series among the counts that still learn, the fastest of these, and the doubts about it."""
+def recommend(all_series: Sequence[Series], *, higher_is_better: bool = True, trained: bool = False) -> Answer:
+    """The knee of each series among the counts that still learn, the fastest of these, and the doubts about it.
+
+    `trained` says that models were to be trained: then a study without any metric recommends nothing.
+    """
     metrics = [row.metric for series in all_series for row in series.rows if row.metric is not None]
     best = (max if higher_is_better else min)(metrics, default=None)
-    knees = [(_knee(rows), series) for series in all_series if (rows := _learning(series, best))]
+    if trained and best is None and all_series:
+        return Answer(verdict="not enough evidence", row=None, findings=(Finding(code="nothing-learned"),))
+    knees = [(_knee(rows), rows, series) for series in all_series if (rows := _learning(series, best))]
     if not knees:
         return Answer(verdict="not enough evidence", row=None, findings=(Finding(code="nothing-measured"),))
-    row, series = max(knees, key=lambda pair: pair[0].samples_per_s.value)
-    doubts = _doubts(series)
+    row, rows, series = max(knees, key=lambda found: found[0].samples_per_s.value)
+    doubts = _doubts(row, rows, series)
     verdict: Literal["use", "not enough evidence"] = "not enough evidence" if doubts else "use"
     return Answer(verdict=verdict, row=row, findings=(*doubts, *_remarks(row, series, best)))
 
@@ -63,31 +71,40 @@ def _knee(rows: Sequence[Row]) -> Row:
     return chosen
 
 
-def _doubts(series: Series) -> tuple[Finding, ...]:
-    """Why the numbers do not carry a recommendation."""
+def _doubts(row: Row, rows: Sequence[Row], series: Series) -> tuple[Finding, ...]:
+    """Why the numbers do not carry the choice: only those of the chosen count and of the next one matter to it."""
     if len(series.rows) == 1:
         return (Finding(code="one-count", numbers={"workers": series.rows[0].setting.workers}),)
-    widest = max(series.rows[1:], key=lambda row: row.speedup.relative_width)
-    undecided = widest.speedup.low < 1 < widest.speedup.high
-    if undecided or widest.speedup.relative_width > WIDEST:
-        return (
-            Finding(
-                code="too-noisy",
-                numbers={
-                    "workers": widest.setting.workers,
-                    "low": widest.speedup.low,
-                    "high": widest.speedup.high,
-                    "repeats": widest.repeats,
-                    "repeats_needed": _repeats_needed(widest),
-                },
-            ),
-        )
+    position = rows.index(row)
+    for smaller, larger in itertools.pairwise(rows[max(position - 1, 0) : position + 2]):
+        width = larger.speedup.relative_width
+        if width > WIDEST or (width > WIDE and _undecided(smaller, larger)):
+            return (
+                Finding(
+                    code="too-noisy",
+                    numbers={
+                        "workers": larger.setting.workers,
+                        "low": larger.speedup.low,
+                        "high": larger.speedup.high,
+                        "repeats": larger.repeats,
+                        "repeats_needed": _repeats_needed(larger),
+                    },
+                ),
+            )
     return ()
 
 
+def _undecided(smaller: Row, larger: Row) -> bool:
+    """Whether the larger count pays at one end of its interval and does not at the other."""
+    low, high = (
+        replace(larger, speedup=replace(larger.speedup, value=end)) for end in (larger.speedup.low, larger.speedup.high)
+    )
+    return marginal_efficiency(smaller, low) < MARGIN < marginal_efficiency(smaller, high)
+
+
 def _repeats_needed(row: Row) -> int:
-    """Intervals shrink with the square root of the repeats; half as wide decides most cases."""
-    return max(row.repeats + 2, math.ceil(row.repeats * max(4.0, (row.speedup.relative_width / WIDEST) ** 2)))
+    """Intervals shrink with the square root of the repeats; narrower than WIDE decides."""
+    return max(row.repeats + 2, math.ceil(row.repeats * max(2.0, (row.speedup.relative_width / WIDE) ** 2)))
 
 
 def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,8 +51,8 @@ class Sampled:
     """A positive quantity measured in repeats. All in logarithms, so that ratios are differences."""
 
     log_value: float
-    of_repeats: Floats
-    """One a repeat; a ratio of two pairs them, so that what both saw (drift of the machine) cancels."""
+    of_repeats: dict[int, float]
+    """By the number of the repeat; a ratio pairs them, so that what both saw (drift of the machine) cancels."""
     error: float
     """Standard error of `log_value`, from how the repeats differ. 0 for one repeat."""
     freedom: float
@@ -71,31 +71,35 @@ class Sampled:
         return Interval(self.value, math.exp(min(bounds[0], MOST_LOG)), math.exp(min(bounds[1], MOST_LOG)))
 
     def over(self, other: Sampled) -> Sampled:
-        """The ratio. Repeats are paired where both have as many: they were run side by side."""
-        log_value, within = self.log_value - other.log_value, self.within - other.within
-        if len(self.of_repeats) == len(other.of_repeats):
-            of_repeats = self.of_repeats - other.of_repeats
-            return Sampled(log_value, of_repeats, *_standard_error(of_repeats), within)
-        variances = (self.error**2, other.error**2)
-        error, freedom = math.sqrt(sum(variances)), min(self.freedom, other.freedom)
-        return Sampled(log_value, np.array([log_value]), error, freedom, within)
+        """The ratio. Repeats of one number were run side by side: they are paired, where two or more are common."""
+        within = self.within - other.within
+        common = self.of_repeats.keys() & other.of_repeats.keys()
+        if len(common) > 1:
+            of_repeats = {key: self.of_repeats[key] - other.of_repeats[key] for key in sorted(common)}
+            logs = np.array(list(of_repeats.values()))
+            shift = float(logs.mean()) - (self.log_value - other.log_value)  # of the repeats that have no partner
+            return Sampled(float(logs.mean()), of_repeats, *_standard_error(logs), within + shift)
+        log_value = self.log_value - other.log_value
+        error, freedom = math.hypot(self.error, other.error), min(self.freedom, other.freedom)
+        return Sampled(log_value, {}, error, freedom, within)
 
     def times(self, factor: float) -> Sampled:
         shift = math.log(factor)
-        return replace(
-            self, log_value=self.log_value + shift, of_repeats=self.of_repeats + shift, within=self.within + shift
-        )
+        moved = {key: value + shift for key, value in self.of_repeats.items()}
+        return replace(self, log_value=self.log_value + shift, of_repeats=moved, within=self.within + shift)
 
     def inverse(self) -> Sampled:
-        return replace(self, log_value=-self.log_value, of_repeats=-self.of_repeats, within=-self.within)
+        turned = {key: -value for key, value in self.of_repeats.items()}
+        return replace(self, log_value=-self.log_value, of_repeats=turned, within=-self.within)
 
 
-def median_step(repeats: Sequence[Floats], seed: int = 0) -> Sampled:
+def median_step(repeats: Mapping[int, Floats], seed: int = 0) -> Sampled:
     """Geometric mean over repeats of the median over steps."""
-    logs = np.log([float(np.median(steps)) for steps in repeats])
-    rng = np.random.default_rng([seed, *(len(steps) for steps in repeats)])
-    within = np.stack([np.log(bootstrap_medians(steps, rng)) for steps in repeats]).mean(axis=0)
-    return Sampled(float(logs.mean()), logs, *_standard_error(logs), within)
+    logs = np.log([float(np.median(steps)) for steps in repeats.values()])
+    rng = np.random.default_rng([seed, *(len(steps) for steps in repeats.values())])
+    within = np.stack([np.log(bootstrap_medians(steps, rng)) for steps in repeats.values()]).mean(axis=0)
+    of_repeats = dict(zip(repeats, logs.tolist(), strict=True))
+    return Sampled(float(logs.mean()), of_repeats, *_standard_error(logs), within)
 
 
 def _standard_error(of_repeats: Floats) -> tuple[float, float]:

@@ -18,7 +18,9 @@ def answer_sentence(answer: Answer, metric: str) -> str:
     setting = row.setting
     batch = f"batch {setting.batch_per_worker} a worker, {setting.global_batch} in all"
     if setting.workers == row.baseline_workers:
-        lead = f"Use {counted(setting.workers, 'worker')} ({batch}): more of them do not pay."
+        lost = any(finding.code == "learning-lost" for finding in answer.findings)
+        why = "with more the model learns less" if lost else "more of them do not pay"
+        lead = f"Use {counted(setting.workers, 'worker')} ({batch}): {why}."
     else:
         lead = (
             f"Use {counted(setting.workers, 'worker')} ({batch}): "
@@ -39,9 +41,10 @@ def finding_sentence(finding: Finding) -> str:
     return SENTENCES[finding.code].format(**finding.numbers)
 
 
-DOUBTS = {"nothing-measured", "one-count", "too-noisy"}
+DOUBTS = {"nothing-measured", "nothing-learned", "one-count", "too-noisy"}
 SENTENCES = {
     "nothing-measured": "no trial has finished; run the study.",
+    "nothing-learned": "no training ended with a finite loss; lower the rate, or look at the failures.",
     "one-count": "only one count was measured; add another to axes.workers.",
     "too-noisy": (
         "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f}; raise probe.repeats from "
