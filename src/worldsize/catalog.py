@@ -160,19 +160,24 @@ WORKLOADS: dict[str, Entry] = {
 }
 
 
+OWN = Entry(
+    facts=WorkloadFacts(title="", train_samples=0, test_samples=0, metric="", train_flop_per_sample=0),
+    takes=("augment", "options"),
+)
+"""The user's function, which says the rest itself."""
+
+
 def unfit(workload: WorkloadSpec) -> str | None:
     """What is wrong with this workload as described; None if nothing is."""
-    if workload.own:
-        return None
-    entry = WORKLOADS.get(workload.name)
+    entry = OWN if workload.own else WORKLOADS.get(workload.name)
     if entry is None:
         near = difflib.get_close_matches(workload.name, WORKLOADS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the built-in ones are {', '.join(WORKLOADS)}"
         return f"workload {workload.name!r} is not known; {hint}"
-    for field in ("path", "size", "test_share", "augment", "options"):
+    for field in ("path", "size", "test_share", "augment", "options", "model", "model_options"):
         default = WorkloadSpec.model_fields[field].get_default(call_default_factory=True)
         value = getattr(workload, field)
-        if value != default and field not in entry.takes:
+        if value != default and field not in entry.takes and (workload.own or not field.startswith("model")):
             return f"{field}={value!r} means nothing to the workload {workload.name}; leave it out"
         if value is None and field in entry.needs:
             return f"the workload {workload.name} needs `{field}`: where its data are"

@@ -65,7 +65,8 @@ def run(
     the_study = Study.from_file(study, _assignments(set_, workers), small=small)
     home = folder or the_study.default_folder
     before = load(home) if (home / "study.yaml").exists() else None
-    finished = set(before.records) if before else set()
+    records = before.records.values() if before else ()
+    finished = {record.trial for record in records if not (retry_failed and record.outcome == "failed")}
     progress_console = console(stderr=as_json)
     try:
         known = before.step_s() if before else {}
@@ -211,8 +212,11 @@ def main() -> None:
     except WorldsizeError as error:
         print(f"worldsize: {visible(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        else:  # a full disk, a folder that may not be written to: what is finished is kept
+            print(f"worldsize: {visible(str(error))}; mend that, then the same command continues", file=sys.stderr)
         sys.exit(1)
 
 

@@ -78,7 +78,8 @@ def lock_holder(folder: Path) -> dict[str, Any] | None:
 
 def _beat(path: Path, mine: dict[str, Any], done: threading.Event) -> None:
     while not done.wait(HEARTBEAT_S):
-        if _owner(_read(path)) != _owner(mine):  # taken over
+        holder = _read(path)
+        if holder is not None and _owner(holder) != _owner(mine):  # taken over
             return
         try:
             write_json(path, {**mine, "heartbeat_at": time.time()})

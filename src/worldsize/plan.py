@@ -95,7 +95,12 @@ def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
     if device == "cuda" and not machine.gpus:
         found.append((("device",), "device=cuda, but no GPU is visible here; use `device: cpu`"))
     places, noun = machine.places(device, spec.threads), "GPUs" if device == "cuda" else "cores"
-    for index, workers in enumerate(axes.workers):
+    counts: list[tuple[Loc, int]] = [
+        (("axes", "workers", index), workers) for index, workers in enumerate(axes.workers)
+    ]
+    if spec.pretrain is not None:
+        counts.append((("pretrain", "workers"), spec.pretrain.workers))
+    for loc, workers in counts:
         if workers > places and not spec.oversubscribe and not (device == "cuda" and not machine.gpus):
             own = f" of {spec.threads} threads" if spec.threads > 1 and noun == "cores" else ""
             have = machine.gpus if noun == "GPUs" else machine.cores
@@ -103,7 +108,7 @@ def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
                 f"workers={workers}{own} is more than the {have} {noun} here; "
                 "use fewer, or `oversubscribe: true` to let them share"
             )
-            found.append((("axes", "workers", index), text))
+            found.append((loc, text))
     everything = list(_product(spec))
     for index, skip in enumerate(spec.skip):
         if not any(_matches(skip, point) for point in everything):
@@ -214,7 +219,8 @@ def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> li
         ordered += [
             _common_fields(spec, point, repeat)
             | {"kind": "probe", "peak_rate": 0.0, "probe": spec.probe}
-            | {"workload": spec.workload.model_copy(update={"pretrained": None})}  # weights do not change the pace
+            # What is frozen changes the pace; with which weights, does not.
+            | {"workload": _workload_of(spec, point.start).model_copy(update={"pretrained": None})}
             for point in one_pass
         ]
     return ordered

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
+from worldsize.errors import StoreError
 from worldsize.frozen import Frozen
 
 SCHEMA = 1
@@ -100,6 +101,10 @@ def to_json(record: TrialRecord) -> str:
 def from_json(text: str) -> TrialRecord:
     """Raises ValueError for whatever is not exactly what `to_json` wrote."""
     body: Any = json.loads(text)
+    if isinstance(body, dict) and isinstance(found := body.get("schema_version"), int) and found > SCHEMA:
+        raise StoreError(
+            f"a record of format {found} was made by a newer worldsize (this one reads {SCHEMA}); update it"
+        )
     if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
         raise ValueError("the checksum does not fit the content")
     return TrialRecord.model_validate_json(json.dumps(body))

@@ -150,7 +150,7 @@ class ProbeSpec(Frozen):
     precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Stop when the median step time is known this well (half of its 90 % interval, relative)."""
     max_seconds: PositiveFloat = 5.0
-    """Stop then in any case."""
+    """Stop then in any case, once the warm-up and five steps are done."""
     warmup_steps: PositiveInt = 5
     """Run and recorded, left out of the statistics."""
     repeats: PositiveInt | None = None
@@ -240,6 +240,8 @@ class StudySpec(Frozen):
     def _pretrained_weights_have_a_source(self) -> Self:
         if self.pretrain is not None and self.workload.pretrained is not None:
             raise ValueError("workload.pretrained and pretrain both give weights to begin with: keep one")
+        if self.workload.freeze is not None and not self.has_pretrained_weights:
+            raise ValueError("freeze keeps weights that were never trained: add `pretrain:` or `workload.pretrained`")
         if "pretrained" in (self.axes.start or ()) and not self.has_pretrained_weights:
             raise ValueError("axes.start names pretrained, but no weights: add `pretrain:` or `workload.pretrained`")
         return self

@@ -18,7 +18,7 @@ from worldsize.estimate import Estimate, estimate
 from worldsize.launch.runner import Progress, Silent, run_plan
 from worldsize.lock import study_lock
 from worldsize.machine import Machine, this_machine
-from worldsize.plan import Plan, make_plan, problems
+from worldsize.plan import PRETRAIN_ID, Plan, make_plan, problems
 from worldsize.record import TrialRecord
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, read_json, write_atomic, write_json
@@ -60,7 +60,15 @@ class Study:
         found = problems(spec, machine)
         if found:
             raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
-        return cls(spec, machine, make_plan(spec), facts_of(spec.workload, data_root()))
+        plan, facts = make_plan(spec), facts_of(spec.workload, data_root())
+        largest = max(trial.global_batch for trial in plan.trials.values() if trial.kind != "pretrain")
+        if largest > facts.train_samples:
+            axis = "global_batch" if spec.axes.global_batch else "batch_per_worker"
+            text = (
+                f"a global batch of {largest} is more than the {facts.train_samples} training samples; use smaller ones"
+            )
+            raise SpecError([Problem(text, file.where(("axes", axis)))])
+        return cls(spec, machine, plan, facts)
 
     @property
     def default_folder(self) -> Path:
@@ -93,13 +101,16 @@ class Study:
             if retry_failed:
                 _forget_failures(home)
             # The plan as stored: a later version of worldsize may number or order trials differently.
-            stored = Plan.from_dict(read_json(home.plan_file))
-            run_plan(home, self.spec, stored, self.machine, progress or Silent())
+            plan, _ = _read_plan(home)
+            self._check_device(home)
+            run_plan(home, self.spec, plan, self.machine, progress or Silent())
         return load(home.path)
 
     def _check_same(self, home: StudyFolder) -> None:
         if not home.study_file.exists():
-            if home.path.exists() and any(home.path.iterdir()) and not (home.path / "lock.json").exists():
+            # What a start that was stopped at once leaves behind is ours.
+            ours = {"lock.json", "plan.json", ".lock.guard"}
+            if home.path.exists() and not (home.path.is_dir() and {item.name for item in home.path.iterdir()} <= ours):
                 raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
             return
         stored = StudyFile.read(home.study_file).spec()
@@ -109,6 +120,15 @@ class Study:
             raise StoreError(
                 f"{home.path} holds this study with other values:\n{listed}\n"
                 "undo the change to continue it, or give a new folder with --dir"
+            )
+
+    def _check_device(self, home: StudyFolder) -> None:
+        """Steps of a CPU and of a GPU are not repeats of one another."""
+        device, began = self.machine.device(self.spec.device), read_json(home.plan_file)["device"]
+        if device != began:
+            raise StoreError(
+                f"{home.path} was begun on {began}, and this machine would continue it on {device}; "
+                f"continue it where it began, or give a new folder with --dir"
             )
 
     def _check_data(self) -> None:
@@ -123,8 +143,12 @@ class Study:
                 require(entry.dataset, data_root())
 
     def _write(self, home: StudyFolder) -> None:
-        cost = asdict(self.estimate(home.path))
-        write_json(home.plan_file, {**self._plan.to_dict(), "facts": asdict(self.facts), "estimate": cost})
+        facts = {
+            "device": self.machine.device(self.spec.device),
+            "facts": asdict(self.facts),
+            "estimate": asdict(self.estimate(home.path)),
+        }
+        write_json(home.plan_file, {**self._plan.to_dict(), **facts})
         # Last: a folder with a study.yaml is a study folder.
         write_atomic(home.study_file, dump_yaml(self.spec).encode())
 
@@ -230,8 +254,8 @@ def load(folder: Path | str) -> Results:
     home = StudyFolder.existing(Path(folder))
     spec = StudyFile.read(home.study_file).spec()
     records, damaged = {}, []
-    stored = read_json(home.plan_file)
-    trials = dict(Plan.from_dict(stored).trials)
+    plan, facts = _read_plan(home)
+    trials = dict(plan.trials)
     for trial_id in trials:
         try:
             record = home.record(trial_id)
@@ -240,7 +264,18 @@ def load(folder: Path | str) -> Results:
             continue
         if record is not None:
             records[trial_id] = record
-    return Results(home, spec, WorkloadFacts(**stored["facts"]), trials, records, tuple(damaged))
+    return Results(home, spec, facts, trials, records, tuple(damaged))
+
+
+def _read_plan(home: StudyFolder) -> tuple[Plan, WorkloadFacts]:
+    try:
+        stored = read_json(home.plan_file)
+        return Plan.from_dict(stored), WorkloadFacts(**stored["facts"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{home.plan_file} is missing, damaged or of another version ({type(error).__name__}); "
+            "use the version that made the folder, or a new folder"
+        ) from error
 
 
 def variant_label(trial: TrialSpec, starts: int) -> str:
@@ -280,7 +315,10 @@ def _forget_failures(home: StudyFolder) -> None:
             record = home.record(trial_id)
         except ValueError:  # damaged: the run itself sets it aside
             continue
-        if record is not None and record.outcome == "failed":
+        # Trials begin with what pretraining leaves: if it diverged, that is a failure too.
+        if record is not None and (
+            record.outcome == "failed" or (record.outcome, trial_id) == ("diverged", PRETRAIN_ID)
+        ):
             path = home.trial(trial_id) / "record.json"
             path.rename(path.with_name("record.json.failed"))
 

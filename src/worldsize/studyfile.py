@@ -44,6 +44,8 @@ class StudyFile:
     def __init__(self, text: str, label: str) -> None:
         self.label = label
         self._tree = _parse(text, label)
+        if self._tree is None:
+            self._tree = {}
         self._options: dict[Loc, str] = {}
 
     @classmethod
@@ -75,11 +77,15 @@ class StudyFile:
         node: Any = self._tree
         for part in loc[:-1]:
             inside = node[part] if _has(node, part) else None
+            if part == "workload" and isinstance(inside, str):
+                node[part] = inside = {"name": inside}  # a name is short for a mapping
             if inside is None and isinstance(node, dict):
                 node[part] = inside = {}
             if not isinstance(inside, dict | list):
                 raise SpecError([Problem(f"{key!r}: there is nothing to set inside {part!r}", option)])
             node = inside
+        if not hasattr(node, "__setitem__"):
+            raise SpecError([Problem("the study is no mapping of keys to values; begin it with `name:`", self.label)])
         if isinstance(node, list) and not _has(node, loc[-1]):
             raise SpecError([Problem(f"{key!r}: the list has {len(node)} entries, counted from 0", option)])
         node[loc[-1]] = value
@@ -118,6 +124,8 @@ class StudyFile:
             text = f"{loc[-1]!r} is missing{_inside(loc[:-1])}; add it"
         elif kind == "too_short":
             text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
+        elif kind == "string_pattern_mismatch" and "workload" in loc:
+            text = f"{name}={value}: a workload is a built-in name in lower case, or package.module:function"
         elif kind == "string_pattern_mismatch":
             text = (
                 f"{name}={value}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
@@ -147,12 +155,12 @@ def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
 def _parse(text: str, label: str) -> Any:
     try:
         tree = YAML(typ="rt").load(text)
-    except YAMLError as error:
+    except (YAMLError, ValueError) as error:  # ruamel lets a date that is none through as a ValueError
         mark = getattr(error, "problem_mark", None)
         where = f"{label}, line {mark.line + 1}" if mark else label
         reason = (getattr(error, "problem", None) or str(error)).splitlines()[0]
         raise SpecError([Problem(f"not valid YAML: {reason}; mend the line", where)]) from error
-    return {} if tree is None else tree
+    return tree
 
 
 def _plain(node: Any, label: str) -> Any:

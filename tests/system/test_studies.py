@@ -32,7 +32,12 @@ def test_a_built_in_study_runs_small_to_the_end(study: str, tmp_path: Path, whol
     assert found["table"]
     results = worldsize.load(tmp_path / "study")
     if results.spec.train is not None:
-        trained = [record for name, record in results.records.items() if results.trials[name].kind != "probe"]
+        trained = [
+            record
+            for name, record in results.records.items()
+            if results.trials[name].kind != "probe" and record.outcome == "finished"
+        ]
+        assert trained
         assert all(record.epochs and record.epochs[-1].test and record.epochs[-1].train for record in trained)
 
 
@@ -84,3 +89,13 @@ def test_a_workload_from_outside_the_package(tmp_path: Path, data_folder: Path) 
     results = worldsize.load(tmp_path / "study")
     assert (results.facts.train_samples, results.facts.test_samples) == (2_800, 200)
     assert all(record.weights for name, record in results.records.items() if results.trials[name].train)
+
+
+def test_a_model_that_does_not_exist_ends_the_run_with_one_message(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "worldsize.cli", "run", "quickstart", "--dir", str(tmp_path / "study")]
+    options = ["--set", "workload.model=resnet81", "--set", "oversubscribe=true"]
+    answer = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    assert "model='resnet81' is not a model; did you mean resnet18?" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not list(tmp_path.glob("study/trials/*/record.json"))

@@ -46,6 +46,7 @@ def test_samples_are_counted(spec: WorkloadSpec, train: int, test: int, data_fol
         (workload("mnist", path="x"), "path='x' means nothing to the workload mnist"),
         (workload("gpt", size=64), "size=64 means nothing to the workload gpt"),
         (workload("mnist", test_share=0.3), "test_share=0.3 means nothing"),
+        (workload("mine:task", model="cnn"), "model='cnn' means nothing to the workload mine:task"),
         (workload("linear", augment={"shift": 0.1}), "means nothing to the workload linear"),
     ],
 )

@@ -9,9 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from worldsize.cli import app, main
-from worldsize.errors import visible
+from worldsize.errors import StoreError, visible
+from worldsize.machine import Machine
 from worldsize.record import Failure, TrialRecord
 from worldsize.report.terminal import failure_view
+from worldsize.store import StudyFolder
 from worldsize.study import Study
 
 STUDY = """\
@@ -86,6 +88,31 @@ def test_a_folder_that_is_something_else_is_left_alone(
     assert call("run", "cli.yaml", "--dir", "photos", monkeypatch=monkeypatch) == 2
     assert "photos exists and is not a study folder" in capsys.readouterr().err
     assert [path.name for path in (home / "photos").iterdir()] == ["cat.jpg"]
+
+
+def test_what_an_early_stop_leaves_is_no_obstacle_and_other_things_are(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = Study.from_file(home / "cli.yaml")
+    (home / "stopped").mkdir()
+    (home / "stopped" / ".lock.guard").touch()
+    study._check_same(StudyFolder(home / "stopped"))
+    assert call("run", "cli.yaml", "--dir", "cli.yaml", monkeypatch=monkeypatch) == 2
+    assert "cli.yaml exists and is not a study folder" in capsys.readouterr().err
+    (home / "half").mkdir()
+    (home / "half" / "study.yaml").write_text(STUDY)
+    assert call("status", "half", monkeypatch=monkeypatch) == 2
+    assert "plan.json is missing, damaged or of another version" in capsys.readouterr().err
+
+
+def test_a_study_is_continued_on_the_device_it_began_on(home: Path) -> None:
+    study = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=0))
+    folder = StudyFolder(home / "runs")
+    study._write(folder)
+    study._check_device(folder)
+    other = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=2))
+    with pytest.raises(StoreError, match="was begun on cpu, and this machine would continue it on cuda"):
+        other._check_device(folder)
 
 
 def test_studies_are_listed() -> None:

@@ -74,7 +74,7 @@ class Teller:
             file.write(json.dumps({"event": event, **values}) + end)
 
     def follower(self) -> Follower:
-        return Follower(self.folder, TRIALS, 300.0, now=lambda: self.time)
+        return Follower(self.folder, self.folder.launch("0001"), TRIALS, 300.0, now=lambda: self.time)
 
 
 def test_events_come_in_order_and_none_is_lost_between_trials(tmp_path: Path) -> None:
@@ -106,6 +106,9 @@ def test_patience_follows_the_steps_seen(tmp_path: Path) -> None:
     teller = Teller(tmp_path)
     follower = teller.follower()
     assert follower.patience_s() == 300
+    teller.say(TRIALS[0], "progress", step=0)
+    list(follower.events())
+    assert follower.patience_s() == 300  # one step says nothing of the next
     for step in range(4):
         teller.say(TRIALS[0], "progress", step=step)
         list(follower.events())
@@ -128,7 +131,9 @@ def write_failure(launch: Path, rank: int, at: float, error: str, kind: str = "R
 
 
 def cause_of(launch: Path, **changes: Any) -> Any:
-    return find_cause(launch, TRIALS[0], **{"hung": False, "patience_s": 30.0, "last_step": 12, **changes})
+    return find_cause(
+        launch, TRIALS[0], **{"workers": 4, "hung": False, "patience_s": 30.0, "last_step": 12, **changes}
+    )
 
 
 def test_torchruns_report_names_the_killed_rank_not_those_it_ended() -> None:
@@ -152,6 +157,27 @@ def test_the_first_error_that_is_not_a_lost_peer_is_blamed(tmp_path: Path) -> No
     cause = cause_of(tmp_path)
     assert (cause.failure.rank, cause.failure.error, cause.retryable) == (1, "ValueError: bad shape", False)
     assert (cause.failure.step, cause.failure.log) == (5, ("boom",))
+
+
+def test_what_cannot_be_had_is_no_fault_of_the_trial(tmp_path: Path) -> None:
+    write_failure(tmp_path, 0, 1.0, "model='resnet81' is not a model", "SpecError")
+    assert cause_of(tmp_path).is_input
+    write_failure(tmp_path, 0, 1.0, "socket timed out", "RuntimeError")
+    assert not cause_of(tmp_path, workers=1).failure.error.startswith("lost the other ranks")
+
+
+def test_a_rank_that_prints_is_alive(tmp_path: Path) -> None:
+    teller = Teller(tmp_path)
+    follower = teller.follower()
+    launch = teller.folder.launch("0001")
+    launch.mkdir(parents=True)
+    for _ in range(3):
+        teller.time += 250
+        with (launch / "rank01.log").open("a") as log:
+            log.write("decoded 1,000 of 9,000 images\n")
+        assert not follower.hung()
+    teller.time += 301
+    assert follower.hung()
 
 
 def test_hangs_lost_peers_and_silent_exits_may_be_tried_again(tmp_path: Path) -> None:

@@ -92,6 +92,12 @@ def test_quarantine_keeps_every_damaged_record(folder: StudyFolder) -> None:
     assert not folder.has_record(TRIAL)
 
 
+def test_a_record_of_a_newer_version_is_not_taken_for_damage(folder: StudyFolder) -> None:
+    newer = to_json(make_record(folder)).replace('"schema_version": 1', '"schema_version": 2')
+    with pytest.raises(StoreError, match="made by a newer worldsize"):
+        from_json(newer)
+
+
 def test_a_nan_never_reaches_a_record(folder: StudyFolder) -> None:
     record = make_record(folder).model_copy(update={"wall_s": float("nan")})
     with pytest.raises(ValueError, match="not JSON compliant"):

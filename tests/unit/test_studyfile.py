@@ -70,6 +70,10 @@ def test_short_forms() -> None:
         (("workers: [1, 2]", "workers: [0]"), "line 4: axes.workers.0=0: input should be greater than 0"),
         (("digits", "digit"), "line 2: workload 'digit' is not known; did you mean 'digits'?"),
         (("name: small", "name: ../up"), 'line 1: name="../up": a name is 1 to 64 letters'),
+        (("digits", "CIFAR10"), 'workload.name="CIFAR10": a workload is a built-in name in lower case'),
+        (("[32]", "[12001]"), "line 5: a global batch of 24002 is more than the 12000 training samples; use smaller"),
+        (("name: small", "name: 2024-13-45"), "not valid YAML"),
+        (("digits", "{name: mnist, freeze: backbone}"), "freeze keeps weights that were never trained"),
         (("train:", "device: cuda\ntrain:"), "device=cuda, but no GPU is visible here; use `device: cpu`"),
         (("train:", "skip: [{workers: 3}]\ntrain:"), "this `skip` entry matches no point"),
         (("train:", "skip: [{workers: 1}, {workers: 2}]\ntrain:"), "`skip` leaves out every point"),
@@ -108,6 +112,14 @@ def test_two_mistakes_are_both_told() -> None:
 )
 def test_options_are_named_in_errors(option: str, said: str) -> None:
     assert said in problem(GOOD, option)
+
+
+def test_options_can_switch_off_and_turn_weak_into_strong() -> None:
+    assert study(GOOD, "probe=null").spec.probe is None
+    strong = study(GOOD, "axes.batch_per_worker=null", "axes.global_batch=[64]")
+    assert strong.spec.axes.scaling == "strong"
+    assert study(GOOD, "workload.model=softmax").spec.workload.model == "softmax"
+    assert "begin it with `name:`" in problem("just words", "a=1")
 
 
 def test_oversubscribe_lets_workers_share() -> None:

@@ -166,7 +166,7 @@ def test_a_probe_stops_when_its_median_is_known(tmp_path: Path) -> None:
     here.laps = CpuLaps(lambda: next(now))  # every step takes exactly 1 ms
     result = probe(here, here.trial.probe)  # type: ignore[arg-type]
     assert result.precision_reached
-    assert here.step == 5 + 20
+    assert here.step == 5 + 255  # five steps, then a block of a quarter of a second
 
 
 def test_a_probe_stops_when_its_time_is_up(tmp_path: Path) -> None:

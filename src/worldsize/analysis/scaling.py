@@ -38,10 +38,6 @@ class Series:
 
     rows: tuple[Row, ...]
 
-    @property
-    def counts(self) -> list[int]:
-        return [row.setting.workers for row in self.rows]
-
 
 def scaling(points: Iterable[Point], *, higher_is_better: bool = True) -> list[Series]:
     """speedup(n) = throughput(n) / throughput(baseline), efficiency = speedup * baseline / n.

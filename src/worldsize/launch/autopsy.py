@@ -21,14 +21,21 @@ class Cause:
     failure: Failure
     retryable: bool
     """Killed, lost and hung processes may be bad luck; an error in the code is not."""
+    is_input: bool = False
+    """What was asked for cannot be had (no such model, no such file): no trial of the study would fare better."""
 
 
-def find_cause(launch: Path, trial_id: str, *, hung: bool, patience_s: float, last_step: int | None) -> Cause:
+def find_cause(
+    launch: Path, trial_id: str, *, workers: int, hung: bool, patience_s: float, last_step: int | None
+) -> Cause:
     """Blames in this order: a hang, a rank killed by a signal, the earliest error that is not the loss of a peer."""
 
-    def cause(rank: int | None, error: str, *, retryable: bool, step: int | None = last_step) -> Cause:
+    def cause(
+        rank: int | None, error: str, *, retryable: bool, step: int | None = last_step, is_input: bool = False
+    ) -> Cause:
         log = tuple(trial_log(launch, trial_id, rank)[-LOG_LINES:])
-        return Cause(failure=Failure(rank=rank, step=step, error=error, log=log), retryable=retryable)
+        failure = Failure(rank=rank, step=step, error=error, log=log)
+        return Cause(failure=failure, retryable=retryable, is_input=is_input)
 
     if hung:
         return cause(None, f"no sign of life for {patience_s:.0f} s; the processes were ended", retryable=True)
@@ -39,10 +46,11 @@ def find_cause(launch: Path, trial_id: str, *, hung: bool, patience_s: float, la
         hint = " (the system does that when memory runs out)" if name == "SIGKILL" else ""
         return cause(rank, f"killed by {name}{hint}", retryable=True)
     failures = sorted((read_json(path) for path in launch.glob("failure-rank*.json")), key=lambda found: found["at"])
-    own = [found for found in failures if not PEER_LOST.search(found["error"])]
+    own = [found for found in failures if workers == 1 or not PEER_LOST.search(found["error"])]
     if own:
         first = own[0]
-        return cause(first["rank"], f"{first['type']}: {first['error']}", retryable=False, step=first["step"])
+        error, asked = f"{first['type']}: {first['error']}", first["type"] in ("SpecError", "DataError")
+        return cause(first["rank"], error, retryable=False, step=first["step"], is_input=asked)
     if failures:
         error = f"lost the other ranks ({failures[0]['type']}: {failures[0]['error'].splitlines()[0]})"
         return cause(failures[0]["rank"], error, retryable=True)

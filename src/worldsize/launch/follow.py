@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from worldsize.store import StudyFolder
@@ -18,11 +19,13 @@ class Follower:
     def __init__(
         self,
         folder: StudyFolder,
+        launch: Path,
         trials: list[str],
         hang_timeout_s: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._trials, self._now = folder, trials, now
+        self._folder, self._launch, self._trials, self._now = folder, launch, trials, now
+        self._printed = 0
         self._hang_timeout_s = hang_timeout_s
         self._index = 0
         # A trial that is run again appends to the events of its first attempt.
@@ -47,11 +50,15 @@ class Follower:
             self.last_step = None
 
     def hung(self) -> bool:
+        """A rank that prints is alive too: decoding images tells how far it is in the log alone."""
+        printed = sum(path.stat().st_size for path in self._launch.glob("rank*.log"))
+        if printed != self._printed:
+            self._printed, self._heard_at = printed, self._now()
         return self._now() - self._heard_at > self.patience_s()
 
     def patience_s(self) -> float:
         """Derived from the steps seen so far; before them, and in evaluations, the stated timeout."""
-        if not self._stepping:
+        if not self._stepping or not self._longest_gap_s:
             return self._hang_timeout_s
         return max(LEAST_PATIENCE_S, PATIENCE_GAPS * self._longest_gap_s)
 

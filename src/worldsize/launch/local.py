@@ -45,7 +45,7 @@ def run_launch(
 ) -> LaunchEnd:
     """Starts the processes, passes on what they say, returns when all of them are gone."""
     path = folder.launch(launch_id)
-    follower = Follower(folder, list(trials), hang_timeout_s)
+    follower = Follower(folder, path, list(trials), hang_timeout_s)
     started = time.monotonic()
     with (path / "torchrun.log").open("ab") as log:
         process = subprocess.Popen(
@@ -71,7 +71,8 @@ def run_launch(
     finally:
         if hung:
             _dump_stacks(process)
-        end_tree(process.pid)
+        if process.poll() is None:
+            end_tree(process.pid)
         process.wait()
     for trial_id, event in follower.events():
         on_event(trial_id, event)

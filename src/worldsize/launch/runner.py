@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from worldsize.data.folders import cache_root
 from worldsize.data.sets import data_root
-from worldsize.errors import LaunchError
+from worldsize.errors import LaunchError, SpecError
 from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log
 from worldsize.launch.commands import backend_for
 from worldsize.launch.local import LaunchEnd, end_leftovers, run_launch
@@ -52,11 +52,11 @@ def run_plan(folder: StudyFolder, spec: StudySpec, plan: Plan, machine: Machine,
 
 def _check_pretrained(folder: StudyFolder, launch: Launch) -> None:
     record = folder.record(launch.trials[0])
-    if record is None or record.weights is None:
+    if record is None or record.outcome != "finished":
         outcome = record.outcome if record else "missing"
         raise LaunchError(
-            f"pretraining ended as {outcome!r} and left no weights to begin with; "
-            f"see `worldsize status {folder.path}`, then run with --retry-failed"
+            f"pretraining {outcome}, so there are no weights to begin with; see `worldsize status {folder.path}`, "
+            "then run with --retry-failed, or change `pretrain:` and use a new folder"
         )
 
 
@@ -72,7 +72,8 @@ def _run_once(
     """One launch for the trials that are left. Afterwards at least one more has a record or a counted attempt."""
     trials = [plan.trials[trial_id] for trial_id in left]
     workers = max(trial.workers for trial in trials)
-    launch_id = f"{len(folder.launches()) + 1:04d}-{launch.kind}-w{workers}"
+    number = 1 + max((int(path.name[:4]) for path in folder.launches()), default=0)
+    launch_id = f"{number:04d}-{launch.kind}-w{workers}"
     for trial in trials:
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
     device = machine.device(spec.device)
@@ -139,7 +140,9 @@ def _blame(
 ) -> Cause:
     """The first trial without a record is where the launch ended: try it again, or write its failure down."""
     path = folder.launch(launch_id)
-    cause = find_cause(path, trial.id, hung=end.hung, patience_s=end.patience_s, last_step=end.last_step)
+    cause = find_cause(
+        path, trial.id, workers=trial.workers, hung=end.hung, patience_s=end.patience_s, last_step=end.last_step
+    )
     attempts = 1 + sum(
         read_json(other / "end.json")["culprit"] == trial.id
         for other in folder.launches()
@@ -148,6 +151,8 @@ def _blame(
     if cause.retryable and attempts <= retries:
         progress.note(f"{trial.id}: {cause.failure.error}; trying again ({attempts} of {retries})")
         return cause
+    if cause.is_input:
+        raise SpecError(f"{cause.failure.error.partition(': ')[2]} (found when {trial.id} began)")
     if not begun(path):
         lines = "\n  ".join(launch_log(path)[-8:])
         raise LaunchError(f"the workers could not be started: {cause.failure.error}; see {path}\n  {lines}")

@@ -186,6 +186,8 @@ def status_view(results: Results, running: str | None, holder: dict[str, Any] | 
             (results.spec.name, "bold"), f": {', '.join([*counts, f'{left} left'])} of {len(results.trials)}"
         ),
     ]
+    if results.series:
+        parts.append(Text(answer_sentence(results.answer, results.facts.metric)))
     if holder:
         parts.append(Text(f"run by pid {holder['pid']} on {holder['host']}" + (f"; now {running}" if running else "")))
     for record in results.failed():

@@ -18,6 +18,7 @@ class Journal:
         self._stop_file = stop_file
         self._said_at = time.perf_counter()
         self._said_step = 0
+        self._doing = "steps"
 
     def say(self, event: str, **values: Any) -> None:
         if self._path is None:
@@ -26,13 +27,22 @@ class Journal:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
+    def alive(self, doing: str) -> None:
+        """During what has no steps: says so once, and then twice a second."""
+        if self._path is None:
+            return
+        now = time.perf_counter()
+        if self._doing != doing or now - self._said_at >= PROGRESS_EVERY_S:
+            self.say(doing)
+            self._doing, self._said_at = doing, now
+
     def step(self, step: int, samples: int) -> None:
         """After every step; speaks twice a second. Here too the trial ends when the user has asked for it."""
         if self._path is None or (now := time.perf_counter()) - self._said_at < PROGRESS_EVERY_S:
             return
         rate = samples * (step - self._said_step) / (now - self._said_at)
         self.say("progress", step=step, samples_per_s=rate)
-        self._said_at, self._said_step = now, step
+        self._said_at, self._said_step, self._doing = now, step, "steps"
         if self._stop_file.exists():
             self.say("stopped", step=step)
             os._exit(EXIT_STOPPED)  # a half-run trial is no result: leave at this step, the driver ends the rest

@@ -31,8 +31,11 @@ from worldsize.worker.workloads.base import Data
 SEGMENT_STEPS = 100
 """So many steps run without the ranks talking about anything but gradients; then losses are pooled and looked at."""
 EVALUATION_BATCH = 500
+"""At most; and at most four training batches, which take about as much memory without gradients as one with."""
 PROBE_BLOCK_S = 0.25
+PROBE_FIRST_STEPS = 5
 PROBE_LEAST_STEPS = 20
+"""No fewer tell how well a median is known; where they take too long, the time decides."""
 NORMAL_90 = 1.645
 
 
@@ -129,7 +132,6 @@ def train(course: Course) -> Result:
             if not np.isfinite(losses[-1]).all():
                 return Result(epochs=tuple(epochs), diverged_at_step=_first_bad_step(course), warmup_steps=warmup_steps)
         train_s = course.phases.enter("evaluation")
-        course.journal.say("evaluation")
         metrics, counted = evaluate(course, course.workload.test)
         on_training, _ = evaluate(course, course.workload.train, most=counted)
         evaluation_s = course.phases.enter("gaps")
@@ -157,13 +159,14 @@ def probe(course: Course, spec: ProbeSpec) -> Result:
     course.phases.enter("warm-up")
     run_steps(course, itertools.islice(stream, spec.warmup_steps))
     course.phases.enter("training")
-    steps, reached = PROBE_LEAST_STEPS, False
+    steps, reached = PROBE_FIRST_STEPS, False
     while steps := course.team.from_first(steps):
         run_steps(course, itertools.islice(stream, steps))
         step_s = course.laps.seconds()[spec.warmup_steps :]
-        reached = median_precision(step_s) <= spec.precision
+        reached = len(step_s) >= PROBE_LEAST_STEPS and median_precision(step_s) <= spec.precision
         out_of_time = float(step_s.sum()) >= spec.max_seconds
-        steps = 0 if reached or out_of_time else max(5, round(PROBE_BLOCK_S / float(np.median(step_s))))
+        block = max(PROBE_FIRST_STEPS, round(PROBE_BLOCK_S / float(np.median(step_s))))
+        steps = 0 if reached or out_of_time else block
     course.phases.enter("gaps")
     return Result(precision_reached=reached, warmup_steps=spec.warmup_steps)
 
@@ -186,7 +189,8 @@ def evaluate(course: Course, data: Data, most: int | None = None) -> tuple[dict[
     places = evaluation_share(wanted, team.workers, team.rank) * len(data) // wanted
     team.share_buffers(module)
     module.eval()
-    for indices in torch.from_numpy(places).split(EVALUATION_BATCH):
+    for indices in torch.from_numpy(places).split(min(EVALUATION_BATCH, 4 * course.trial.batch_per_worker)):
+        course.journal.alive("evaluation")
         inputs, targets = data.batch(indices, team.device)
         with course.autocast():
             outputs = module(workload.prepare(inputs)).float()

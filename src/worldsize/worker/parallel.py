@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
+from worldsize.errors import SpecError
+
 GROUP_TIMEOUT = timedelta(minutes=30)
 """Longer than the driver's own patience: it ends a launch that hangs, and says where it hung."""
 IDLE_TIMEOUT = timedelta(days=7)
@@ -64,6 +66,8 @@ class Crew:
         local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         self.device = torch.device("cpu")
         if device == "cuda":
+            if not torch.cuda.is_available():
+                raise SpecError(f"device=cuda, but this torch ({torch.__version__}) sees no GPU; use `device: cpu`")
             self.device = torch.device("cuda", local_rank % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
         self.store, _, _ = next(rendezvous("env://", self.rank, self.workers, timeout=GROUP_TIMEOUT))

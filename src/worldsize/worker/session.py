@@ -138,8 +138,8 @@ class Session:
         made_here = self.folder.path / pretrained
         return made_here if made_here.is_file() else Path(pretrained).expanduser()
 
-    def _save_weights(self, trial: TrialSpec, course: Course) -> SpanFile | None:
-        if trial.train is None or trial.train.save is None:
+    def _save_weights(self, trial: TrialSpec, course: Course, result: Result) -> SpanFile | None:
+        if trial.train is None or trial.train.save is None or result.diverged_at_step is not None:
             return None
         path = self.folder.trial(trial.id) / "weights.pt"
         models.save_weights(course.module, path)
@@ -166,7 +166,7 @@ class Session:
             warmup_steps=result.warmup_steps,
             spans=spans,
             losses=save_array(self.folder.trial(trial.id) / "losses.npy", 0, losses),
-            weights=self._save_weights(trial, course),
+            weights=self._save_weights(trial, course, result),
             transfer=self._left_out,
             known=course.workload.known,
             samples=course.samples,

@@ -1,7 +1,7 @@
 """Transfer learning: weights from elsewhere, a head of one's own, and what of it is trained.
 
 The backbone is every parameter outside the head. Freezing and unfreezing change which parameters have gradients, so
-the optimiser, and the wrapper that averages gradients over ranks, are made anew after either.
+the wrapper that averages gradients over ranks is made anew after either.
 """
 
 from __future__ import annotations
