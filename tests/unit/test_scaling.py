@@ -79,14 +79,15 @@ def test_the_knee_is_the_last_count_that_pays() -> None:
     assert answer.row is not None
     assert answer.row.setting.workers == 4
     assert [finding.code for finding in answer.findings] == ["next-count-not-worth-it"]
-    assert "Use 4 workers (batch 64 a worker, 256 in all): 3.0" in answer_sentence(answer, "accuracy")
+    assert "Use 4 workers (batch 64 a worker, 256 in all; weak scaling): 3.0" in answer_sentence(answer, "accuracy")
 
 
 def test_slower_on_more_workers_means_one() -> None:
     answer = study({1: 0.010, 2: 0.030})
     assert answer.row is not None
     assert answer.row.setting.workers == 1
-    assert answer_sentence(answer, "accuracy").startswith("Use 1 worker (batch 64 a worker, 64 in all): more of them")
+    said = answer_sentence(answer, "accuracy")
+    assert said.startswith("Use 1 worker (batch 64 a worker, 64 in all; weak scaling). 2 workers would give only 0.6")
 
 
 def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
@@ -134,6 +135,18 @@ def test_as_fast_as_one_is_an_answer_not_a_doubt() -> None:
     assert answer.verdict == "use"
     assert answer.row is not None
     assert answer.row.setting.workers == 1
+
+
+def test_a_close_call_is_called_one() -> None:
+    rng = np.random.default_rng(2)
+    trials = [
+        trial(n, 64, step * float(np.exp(rng.normal(0, 0.08))), repeat=r)
+        for n, step in ((1, 0.010), (2, 0.0152))
+        for r in range(6)
+    ]
+    answer = recommend(scaling(points(trials)))
+    assert answer.verdict == "use"
+    assert "close-call" in [finding.code for finding in answer.findings]
 
 
 def test_noise_at_a_count_that_is_not_in_question_does_not_matter() -> None:

@@ -118,9 +118,17 @@ def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...
         numbers = {"workers": float(setting.workers), "global_batch": float(setting.global_batch)}
         remarks.append(Finding(code="learning-lost", numbers={**numbers, "metric": lost[0].metric, "best": best}))
     if larger and larger[0] in learning:
-        numbers = {"workers": float(larger[0].setting.workers), "speedup": larger[0].speedup.value}
-        percent = larger[0].efficiency.value * 100
-        remarks.append(Finding(code="next-count-not-worth-it", numbers={**numbers, "efficiency_percent": percent}))
+        following = larger[0]
+        numbers = {
+            "workers": float(following.setting.workers),
+            "speedup": following.speedup.value,
+            "low": following.speedup.low,
+            "high": following.speedup.high,
+            "efficiency_percent": following.efficiency.value * 100,
+        }
+        remarks.append(Finding(code="next-count-not-worth-it", numbers=numbers))
+        if _undecided(row, following):
+            remarks.append(Finding(code="close-call", numbers={"workers": float(following.setting.workers)}))
     if not larger and len(series.rows) > 1:
         remarks.append(Finding(code="largest-count-measured", numbers={"workers": row.setting.workers}))
     if row.repeats == 1:

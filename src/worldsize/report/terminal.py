@@ -23,6 +23,7 @@ from worldsize.plan import Plan
 from worldsize.record import TrialRecord
 from worldsize.report.words import (
     DOUBTS,
+    IN_THE_ANSWER,
     LEVEL_WORDS,
     answer_sentence,
     counted,
@@ -44,7 +45,8 @@ def answer_view(results: Results) -> Group:
     answer = results.answer
     style = "bold" if answer.verdict == "use" else "bold yellow"
     parts: list[Any] = [Text(""), Text(answer_sentence(answer, metric), style=style)]
-    parts += [Text(finding_sentence(found), style="dim") for found in answer.findings if found.code not in DOUBTS]
+    said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}
+    parts += [Text(finding_sentence(found), style="dim") for found in answer.findings if found.code not in said]
     if results.series:
         parts += [Text(""), scaling_table(results, metric)]
     if any(len(row.variants) > 1 for series in results.series for row in series.rows):

@@ -16,18 +16,19 @@ def answer_sentence(answer: Answer, metric: str) -> str:
         best = f" Trained best with {row.variant}: {metric_sentence(row, metric)}" if row and row.variant else ""
         return f"Not enough evidence for a number of workers: {doubts}{best}"
     setting = row.setting
-    batch = f"batch {setting.batch_per_worker} a worker, {setting.global_batch} in all"
-    if setting.workers == row.baseline_workers:
-        lost = any(finding.code == "learning-lost" for finding in answer.findings)
-        why = "with more the model learns less" if lost else "more of them do not pay"
-        lead = f"Use {counted(setting.workers, 'worker')} ({batch}): {why}."
-    else:
-        lead = (
-            f"Use {counted(setting.workers, 'worker')} ({batch}): "
-            f"{number(row.speedup.value)} x the throughput of {row.baseline_workers} "
-            f"({span(row.speedup)}), {percent(row.efficiency.value)} efficient ({setting.scaling} scaling)."
+    batch = f"batch {setting.batch_per_worker} a worker, {setting.global_batch} in all; {setting.scaling} scaling"
+    lead = f"Use {counted(setting.workers, 'worker')} ({batch})"
+    if setting.workers > row.baseline_workers:
+        lead += (
+            f": {number(row.speedup.value)} x the throughput of {row.baseline_workers} "
+            f"({span(row.speedup)}), {percent(row.efficiency.value)} efficient."
         )
-    return f"{lead} {metric_sentence(row, metric)}".strip()
+    elif any(finding.code == "learning-lost" for finding in answer.findings):
+        lead += ": with more the model learns less."
+    else:
+        lead += "."
+    following = [finding_sentence(found) for found in answer.findings if found.code == IN_THE_ANSWER]
+    return " ".join([lead, *following, metric_sentence(row, metric)]).strip()
 
 
 def metric_sentence(row: Row, metric: str) -> str:
@@ -41,6 +42,8 @@ def finding_sentence(finding: Finding) -> str:
     return SENTENCES[finding.code].format(**finding.numbers)
 
 
+IN_THE_ANSWER = "next-count-not-worth-it"
+"""What the next count would bring belongs to the answer itself."""
 DOUBTS = {"nothing-measured", "nothing-learned", "one-count", "too-noisy"}
 SENTENCES = {
     "nothing-measured": "no trial has finished; run the study.",
@@ -51,8 +54,10 @@ SENTENCES = {
         "{repeats:.0f} to about {repeats_needed:.0f}, or quieten the machine."
     ),
     "next-count-not-worth-it": (
-        "{workers:.0f} workers would give {speedup:.2f} x at {efficiency_percent:.0f} % efficiency."
+        "{workers:.0f} workers would give only {speedup:.2f} x ({low:.2f} to {high:.2f}), "
+        "{efficiency_percent:.0f} % efficient."
     ),
+    "close-call": "Whether {workers:.0f} workers pay is within the noise; more repeats would tell.",
     "learning-lost": (
         "With {workers:.0f} workers (global batch {global_batch:.0f}) the model learns less: {metric:.4f} against "
         "{best:.4f}. Its rate or its number of updates does not fit that batch."
