@@ -51,9 +51,9 @@ def run(
     small: SmallOption = False,
     data: DataOption = None,
     as_json: JsonOption = False,
-    retry_failed: Annotated[bool, typer.Option(help="Run trials again that failed before.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run trials again that failed before.")] = False,
     take_over: Annotated[
-        bool, typer.Option(help="Ignore the lock of another driver that is known to be gone.")
+        bool, typer.Option("--take-over", help="Ignore the lock of another driver that is known to be gone.")
     ] = False,
 ) -> None:
     """Run a study, or continue it: the same command picks up where it stopped. Alone: the built-in quickstart."""
