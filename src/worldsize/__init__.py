@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worldsize.errors import WorldsizeError
-    from worldsize.study import Results, Study, load
+    from worldsize.results import Results, load
+    from worldsize.study import Study
 
 __version__ = "0.1.0"
 __all__ = ["Results", "Study", "WorldsizeError", "__version__", "load"]
@@ -21,10 +22,14 @@ __all__ = ["Results", "Study", "WorldsizeError", "__version__", "load"]
 
 def __getattr__(name: str) -> Any:
     """Loaded on first use: a worker imports this package too and needs none of it."""
-    if name in ("Results", "Study", "load"):
-        from worldsize import study
+    if name in ("Results", "load"):
+        from worldsize import results
 
-        return getattr(study, name)
+        return getattr(results, name)
+    if name == "Study":
+        from worldsize.study import Study
+
+        return Study
     if name == "WorldsizeError":
         from worldsize.errors import WorldsizeError
 

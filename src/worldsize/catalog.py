@@ -10,9 +10,10 @@ import difflib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from worldsize.data.folders import find_path
 from worldsize.errors import DataError
@@ -27,6 +28,10 @@ class WorkloadFacts:
     metric: str
     """The metric that the answer quotes."""
     higher_is_better: bool = True
+    metrics: tuple[str, ...] = ()
+    """All that are measured, the loss among them: what a target may name."""
+    classifies: bool = False
+    """Whether targets are classes, which labels can be smoothed for."""
     unit: str = "samples"
     units_per_sample: int = 1
     """A sample of text is a window of tokens, and people count tokens."""
@@ -90,7 +95,13 @@ def _count_points(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> Workl
 
 def _classes(title: str, train: int, test: int, flop: float) -> WorkloadFacts:
     return WorkloadFacts(
-        title=title, train_samples=train, test_samples=test, metric="accuracy", train_flop_per_sample=flop
+        title=title,
+        train_samples=train,
+        test_samples=test,
+        metric="accuracy",
+        metrics=("loss", "accuracy", "top5"),
+        classifies=True,
+        train_flop_per_sample=flop,
     )
 
 
@@ -126,6 +137,7 @@ WORKLOADS: dict[str, Entry] = {
             train_samples=0,
             test_samples=0,
             metric="r2",
+            metrics=("loss", "mae", "rmse", "r2"),
             train_flop_per_sample=8e7,
         ),
         takes=("path", "size", "test_share", "augment"),
@@ -138,6 +150,8 @@ WORKLOADS: dict[str, Entry] = {
             train_samples=0,
             test_samples=0,
             metric="bits_per_byte",
+            metrics=("loss", "bits_per_byte"),
+            classifies=True,
             higher_is_better=False,
             unit="tokens",
             train_flop_per_sample=1e9,
@@ -151,6 +165,7 @@ WORKLOADS: dict[str, Entry] = {
             train_samples=0,
             test_samples=0,
             metric="loss",
+            metrics=("loss",),
             higher_is_better=False,
             train_flop_per_sample=200,
         ),
@@ -204,4 +219,9 @@ def _ask(workload: WorkloadSpec) -> WorkloadFacts:
     if answer.returncode != 0:
         lines = (answer.stderr or answer.stdout).strip().splitlines() or ["no message"]
         raise DataError(f"the workload {workload.name} could not be made: {lines[-1]}")
-    return WorkloadFacts(**json.loads(answer.stdout.splitlines()[-1]))
+    return facts_from(json.loads(answer.stdout.splitlines()[-1]))
+
+
+def facts_from(stored: Mapping[str, Any]) -> WorkloadFacts:
+    """As read from JSON, which has no tuples. Raises TypeError for what are no facts."""
+    return WorkloadFacts(**{**stored, "metrics": tuple(stored.get("metrics", ()))})

@@ -59,7 +59,8 @@ def run(
     """Run a study, or continue it: the same command picks up where it stopped. Alone: the built-in quickstart."""
     from worldsize.report.progress import StudyProgress
     from worldsize.report.terminal import answer_view, console
-    from worldsize.study import Study, load
+    from worldsize.results import load
+    from worldsize.study import Study
 
     _use_data(data)
     the_study = Study.from_file(study, _assignments(set_, workers), small=small)
@@ -112,7 +113,7 @@ def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
     """Show what a study has done, what runs now, what failed and why."""
     from worldsize.lock import lock_holder
     from worldsize.report.terminal import console, status_view
-    from worldsize.study import load
+    from worldsize.results import load
 
     results = load(folder)
     holder = lock_holder(folder)

@@ -9,7 +9,8 @@ from typing import Literal
 from worldsize.catalog import WorkloadFacts
 from worldsize.machine import Machine
 from worldsize.plan import Plan
-from worldsize.spec import StudySpec, TrialSpec, steps_per_epoch
+from worldsize.spec import StudySpec, TrialSpec
+from worldsize.train_spec import steps_per_epoch
 
 LAUNCH_START_S = 6.0
 """Importing torch in the launcher and in each worker, and meeting: what a launch costs before its first step."""
@@ -29,13 +30,13 @@ class Estimate:
 def estimate(
     spec: StudySpec, plan: Plan, machine: Machine, facts: WorkloadFacts, step_s: Mapping[tuple[int, int], float]
 ) -> Estimate:
-    """What the plan will take. `step_s` has measured step times by (workers, batch per worker), as far as known."""
+    """What the plan will take. `step_s` has measured step times by (workers, samples a worker), as far as known."""
     device = machine.device(spec.device)
     wall = worker = 0.0
     for launch in plan.launches:
         seconds = LAUNCH_START_S
         for trial in (plan.trials[trial_id] for trial_id in launch.trials):
-            known = step_s.get((trial.workers, trial.batch_per_worker))
+            known = step_s.get((trial.workers, trial.worker_batch))
             step = known if known is not None else _guessed_step_s(trial, facts, machine, device)
             seconds += trial_s(trial, facts, step)
         wall += seconds
@@ -57,4 +58,4 @@ def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
 def _guessed_step_s(trial: TrialSpec, facts: WorkloadFacts, machine: Machine, device: Literal["cpu", "cuda"]) -> float:
     rate = GPU_FLOP_PER_S if device == "cuda" else CORE_FLOP_PER_S * trial.threads
     sharing = max(1.0, trial.workers / machine.places(device, trial.threads)) if machine.cores else 1.0
-    return 1e-3 + trial.batch_per_worker * facts.train_flop_per_sample / rate * sharing
+    return 1e-3 + trial.worker_batch * facts.train_flop_per_sample / rate * sharing

@@ -12,25 +12,13 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from worldsize.catalog import unfit
-from worldsize.machine import Machine
-from worldsize.spec import (
-    OptimizerSpec,
-    Precision,
-    SkipSpec,
-    Start,
-    Strategy,
-    StudySpec,
-    TrainSpec,
-    TrialSpec,
-    WorkloadSpec,
-)
-
-Loc = tuple[str | int, ...]
+from worldsize.optimizer_spec import SGD_KINDS, OptimizerSpec
+from worldsize.spec import Precision, SkipSpec, Start, StudySpec, TrialSpec, WorkloadSpec
+from worldsize.train_spec import StrategySpec, TrainSpec
 
 PRETRAIN_ID = "0000-pretrain"
 
@@ -70,140 +58,131 @@ class Point:
     batch_per_worker: int
     global_batch: int
     """As the axis states it: where it does not divide among the workers, the point is a problem, or skipped."""
+    accumulation: int
     optimizer: OptimizerSpec
-    strategy: Strategy
+    entry: int
+    """Of `axes.optimizer`, from which the optimiser comes."""
+    strategy: StrategySpec
     precision: Precision
     start: Start
 
-
-def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
-    """What makes this study impossible, each with the place in the study that says so."""
-    found: list[tuple[Loc, str]] = []
-    axes = spec.axes
-    used: list[tuple[Loc, WorkloadSpec]] = [(("workload",), spec.workload)]
-    if spec.pretrain is not None:
-        used.append((("pretrain", "workload"), spec.pretrain.workload))
-    found += [(loc, text) for loc, workload in used if (text := unfit(workload))]
-    for axis in type(axes).model_fields:
-        values = getattr(axes, axis) or ()
-        for index, value in enumerate(values):
-            if value in values[:index]:
-                shown = value.name if isinstance(value, OptimizerSpec) else value
-                text = f"axes.{axis} names {shown} twice, which would run the same trials again; use `repeats` for that"
-                found.append((("axes", axis, index), text))
-    device = machine.device(spec.device)
-    if device == "cuda" and not machine.gpus:
-        found.append((("device",), "device=cuda, but no GPU is visible here; use `device: cpu`"))
-    places, noun = machine.places(device, spec.threads), "GPUs" if device == "cuda" else "cores"
-    counts: list[tuple[Loc, int]] = [
-        (("axes", "workers", index), workers) for index, workers in enumerate(axes.workers)
-    ]
-    if spec.pretrain is not None:
-        counts.append((("pretrain", "workers"), spec.pretrain.workers))
-    for loc, workers in counts:
-        if workers > places and not spec.oversubscribe and not (device == "cuda" and not machine.gpus):
-            own = f" of {spec.threads} threads" if spec.threads > 1 and noun == "cores" else ""
-            have = machine.gpus if noun == "GPUs" else machine.cores
-            text = (
-                f"workers={workers}{own} is more than the {have} {noun} here; "
-                "use fewer, or `oversubscribe: true` to let them share"
-            )
-            found.append((loc, text))
-    everything = list(_product(spec))
-    for index, skip in enumerate(spec.skip):
-        if not any(_matches(skip, point) for point in everything):
-            found.append((("skip", index), "this `skip` entry matches no point of the study; correct or remove it"))
-    points = _points(spec)
-    if not points:
-        found.append((("skip",), "`skip` leaves out every point; nothing would run"))
-    for batch, workers in sorted({(point.global_batch, point.workers) for point in points}):
-        if axes.global_batch and batch % workers:
-            text = (
-                f"global_batch={batch} does not divide among workers={workers}; "
-                f"use a multiple of {workers}, or skip the combination"
-            )
-            found.append((("axes", "global_batch", axes.global_batch.index(batch)), text))
-    return found
+    @property
+    def search(self) -> str:
+        """Points of one search differ in the values searched for and in nothing else."""
+        batch = f"{self.batch_per_worker}x{self.accumulation}"
+        return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}"
 
 
 def make_plan(spec: StudySpec) -> Plan:
-    """All trials and launches of a study that has no problems."""
-    points = _points(spec)
+    """All trials and launches of a study that has no problems; a search may add more once these have run."""
+    points = study_points(spec)
     rng = random.Random(spec.seed)
-    drafts: list[tuple[Launch, list[dict[str, Any]]]] = []
+    drafts: list[Draft] = []
     if spec.pretrain is not None:
-        drafts.append((Launch(kind="pretrain", workers=spec.pretrain.workers, trials=()), [_pretrain_fields(spec)]))
+        drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_fields(spec)]))
     if spec.probe is not None:
         most = max(point.workers for point in points)
-        drafts.append((Launch(kind="probe", workers=most, trials=()), _probe_order(spec, points, rng)))
-    if spec.train is not None:
-        base_batch = spec.train.base_batch or min(point.global_batch for point in points)
-        counts = sorted({point.workers for point in points})
-        for repeat in range(spec.repeats):
-            for workers in counts if repeat % 2 == 0 else reversed(counts):
-                here = [_train_fields(spec, point, repeat, base_batch) for point in points if point.workers == workers]
-                rng.shuffle(here)
-                if drafts and drafts[-1][0].kind == "train" and drafts[-1][0].workers == workers:
-                    drafts[-1][1].extend(here)  # one round ends and the next begins with the same count: one start-up
-                else:
-                    drafts.append((Launch(kind="train", workers=workers, trials=()), here))
-    trials: dict[str, TrialSpec] = {}
-    launches: list[Launch] = []
-    numbers = itertools.count()
-    width = max(4, len(str(sum(len(members) for _, members in drafts))))
-    for launch, members in drafts:
+        drafts.append(Draft("probe", most, _probe_order(spec, points, rng)))
+    drafts += _training(spec, points, rng)
+    return _numbered(Plan(trials={}, launches=()), drafts, len(spec.starts))
+
+
+def extended(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:
+    """The same plan, and training of more points after it."""
+    return _numbered(plan, _training(spec, points, random.Random(spec.seed + len(plan.trials))), len(spec.starts))
+
+
+@dataclass
+class Draft:
+    """A launch whose trials have no names yet."""
+
+    kind: Literal["probe", "train", "pretrain"]
+    workers: int
+    members: list[dict[str, Any]]
+
+
+def _training(spec: StudySpec, points: Sequence[Point], rng: random.Random) -> list[Draft]:
+    """Rounds over all counts in alternating order, one a repeat."""
+    if spec.train is None:
+        return []
+    base_batch = spec.train.base_batch or min(point.global_batch for point in study_points(spec))
+    counts = sorted({point.workers for point in points})
+    drafts: list[Draft] = []
+    for repeat in range(spec.repeats):
+        for workers in counts if repeat % 2 == 0 else reversed(counts):
+            here = [_train_fields(spec, point, repeat, base_batch) for point in points if point.workers == workers]
+            rng.shuffle(here)
+            if drafts and drafts[-1].workers == workers:
+                drafts[-1].members.extend(here)  # one round ends and the next begins with this count: one start-up
+            else:
+                drafts.append(Draft("train", workers, here))
+    return drafts
+
+
+def _numbered(plan: Plan, drafts: list[Draft], starts: int) -> Plan:
+    trials, launches = dict(plan.trials), list(plan.launches)
+    numbers = itertools.count(len(trials))
+    width = max(4, len(str(len(trials) + sum(len(draft.members) for draft in drafts))))
+    for draft in drafts:
         ids = []
-        for fields in members:
-            trial = TrialSpec(id=_trial_id(next(numbers), width, fields, len(spec.starts)), **fields)
+        for fields in draft.members:
+            trial = TrialSpec(id=_trial_id(next(numbers), width, fields, starts), **fields)
             trials[trial.id] = trial
             ids.append(trial.id)
-        launches.append(Launch(kind=launch.kind, workers=launch.workers, trials=tuple(ids)))
+        launches.append(Launch(kind=draft.kind, workers=draft.workers, trials=tuple(ids)))
     return Plan(trials=trials, launches=tuple(launches))
 
 
 def scaled_rate(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int, base_batch: int) -> float:
     """linear: rate * k, sqrt: rate * sqrt(k), with k = global batch / base batch."""
-    rule = train.rate_rule
+    rule = optimizer.rate_rule or train.rate_rule
     if rule == "auto":
-        rule = "linear" if optimizer.name == "sgd" else "sqrt"
+        rule = "linear" if optimizer.name in SGD_KINDS else "sqrt"
     factor = global_batch / base_batch
     return optimizer.rate * {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
 
 
-def _points(spec: StudySpec) -> list[Point]:
-    return [point for point in _product(spec) if not any(_matches(skip, point) for skip in spec.skip)]
+def study_points(spec: StudySpec) -> list[Point]:
+    """The product of the axes, without what `skip` names."""
+    return [point for point in product(spec) if not any(matches(skip, point) for skip in spec.skip)]
 
 
-def _product(spec: StudySpec) -> Iterator[Point]:
+def product(spec: StudySpec) -> Iterator[Point]:
     axes = spec.axes
     batches = axes.batch_per_worker or axes.global_batch or ()
-    for workers, batch, optimizer, strategy, precision, start in itertools.product(
-        axes.workers, batches, axes.optimizer, axes.strategy, axes.precision, spec.starts
+    optimizers = [(entry, setting) for entry, each in enumerate(axes.optimizer) for setting in each.settings()]
+    for workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
+        axes.workers, batches, axes.accumulation, optimizers, axes.strategy, axes.precision, spec.starts
     ):
+        micro_batches = workers * accumulation
         yield Point(
             workers=workers,
-            batch_per_worker=batch if axes.batch_per_worker else batch // workers,
-            global_batch=batch * workers if axes.batch_per_worker else batch,
+            batch_per_worker=batch if axes.batch_per_worker else batch // micro_batches,
+            global_batch=batch * micro_batches if axes.batch_per_worker else batch,
+            accumulation=accumulation,
             optimizer=optimizer,
+            entry=entry,
             strategy=strategy,
             precision=precision,
             start=start,
         )
 
 
-def _matches(skip: SkipSpec, point: Point) -> bool:
+def matches(skip: SkipSpec, point: Point) -> bool:
     wanted = skip.model_dump(exclude_none=True)
-    have = {
-        "workers": point.workers,
-        "batch_per_worker": point.batch_per_worker,
-        "global_batch": point.global_batch,
-        "optimizer": point.optimizer.name,
-        "rate": point.optimizer.rate,
-        "strategy": point.strategy,
-        "precision": point.precision,
-        "start": point.start,
+    have: dict[str, tuple[Any, ...]] = {
+        "workers": (point.workers,),
+        "batch_per_worker": (point.batch_per_worker,),
+        "global_batch": (point.global_batch,),
+        "accumulation": (point.accumulation,),
+        "optimizer": (point.optimizer.name, point.optimizer.family),
+        "rate": (point.optimizer.rate,),
+        "rate_rule": (point.optimizer.rate_rule,),
+        "strategy": (point.strategy.name, point.strategy.label),
+        "precision": (point.precision,),
+        "start": (point.start,),
     }
-    return bool(wanted) and all(have[key] == value for key, value in wanted.items())
+    return bool(wanted) and all(value in have[key] for key, value in wanted.items())
 
 
 def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> list[dict[str, Any]]:
@@ -211,7 +190,8 @@ def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> li
     assert spec.probe is not None
     distinct: dict[tuple[Any, ...], Point] = {}
     for point in points:
-        distinct.setdefault((point.workers, point.batch_per_worker, point.strategy, point.precision), point)
+        key = (point.workers, point.batch_per_worker, point.accumulation, point.strategy, point.precision)
+        distinct.setdefault(key, point)
     ordered: list[dict[str, Any]] = []
     for repeat in range(spec.probe.repeats or spec.repeats):
         one_pass = list(distinct.values())
@@ -228,8 +208,14 @@ def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> li
 
 def _train_fields(spec: StudySpec, point: Point, repeat: int, base_batch: int) -> dict[str, Any]:
     assert spec.train is not None
-    rate = scaled_rate(point.optimizer, spec.train, point.global_batch, base_batch)
-    return _common_fields(spec, point, repeat) | {"kind": "train", "peak_rate": rate, "train": spec.train}
+    entry = spec.axes.optimizer[point.entry]
+    return _common_fields(spec, point, repeat) | {
+        "kind": "train",
+        "peak_rate": scaled_rate(point.optimizer, spec.train, point.global_batch, base_batch),
+        "train": spec.train,
+        "search": point.search if entry.searched() else None,
+        "stop_hopeless": entry.stops_hopeless,
+    }
 
 
 def _common_fields(spec: StudySpec, point: Point, repeat: int) -> dict[str, Any]:
@@ -237,12 +223,13 @@ def _common_fields(spec: StudySpec, point: Point, repeat: int) -> dict[str, Any]
         "workload": _workload_of(spec, point.start),
         "workers": point.workers,
         "batch_per_worker": point.batch_per_worker,
+        "accumulation": point.accumulation,
         "scaling": spec.axes.scaling,
         "optimizer": point.optimizer,
         "strategy": point.strategy,
         "precision": point.precision,
         "repeat": repeat,
-        "seed": spec.seed + repeat,
+        "seed": spec.seeds[repeat] if repeat < len(spec.seeds) else spec.seed + repeat,
         "threads": spec.threads,
     }
 
@@ -266,7 +253,7 @@ def _pretrain_fields(spec: StudySpec) -> dict[str, Any]:
         "batch_per_worker": pretrain.batch_per_worker,
         "scaling": spec.axes.scaling,
         "optimizer": pretrain.optimizer,
-        "strategy": "ddp",
+        "strategy": StrategySpec(),
         "precision": spec.axes.precision[0],
         "peak_rate": pretrain.optimizer.rate,
         "train": TrainSpec(epochs=pretrain.epochs, rate_rule="none", schedule=pretrain.schedule, save="weights"),
@@ -279,7 +266,7 @@ def _pretrain_fields(spec: StudySpec) -> dict[str, Any]:
 def _trial_id(number: int, width: int, fields: Mapping[str, Any], starts: int) -> str:
     if fields["kind"] == "pretrain":
         return PRETRAIN_ID
-    what = fields["optimizer"].name if fields["kind"] == "train" else "probe"
+    what = fields["optimizer"].family if fields["kind"] == "train" else "probe"
     if fields["kind"] == "train" and starts > 1:
         what += "-pretrained" if fields["workload"].pretrained else "-scratch"
     return f"{number:0{width}d}-w{fields['workers']}-b{fields['batch_per_worker']}-{what}-r{fields['repeat']}"

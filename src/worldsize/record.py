@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue
@@ -11,11 +13,13 @@ from pydantic import Field, JsonValue
 from worldsize.errors import StoreError
 from worldsize.frozen import Frozen
 
-SCHEMA = 1
+SCHEMA = 2
 SPAN_UNIT_S = 1e-7
 """Spans are stored as whole tenths of a microsecond: uint32 holds a step of up to 429 s."""
 
-Outcome = Literal["finished", "diverged", "failed"]
+Outcome = Literal["finished", "diverged", "plateaued", "stopped", "failed"]
+"""finished: ran to its end, or to its target. plateaued: no longer got better. stopped: hopeless beside the others of
+its search. Whether and when a target was reached follows from the epochs."""
 
 
 class SpanFile(Frozen):
@@ -91,6 +95,20 @@ class TrialRecord(Frozen):
     def metrics(self) -> dict[str, float]:
         """Loss and metrics of the last evaluation."""
         return next((epoch.test for epoch in reversed(self.epochs) if epoch.test), {})
+
+
+def curve(epochs: Sequence[Epoch], metric: str) -> list[float]:
+    """Up to the first evaluation that gave no finite value."""
+    known = itertools.takewhile(lambda epoch: metric in epoch.test, epochs)
+    return [epoch.test[metric] for epoch in known]
+
+
+def rival_curve(epochs: Sequence[Epoch], outcome: Outcome, metric: str, most: int) -> list[float]:
+    """What other trials of a search are held against. One that ended early because it was good enough, stays so."""
+    values = curve(epochs, metric)
+    if values and outcome in ("finished", "plateaued"):
+        values += [values[-1]] * (most - len(values))
+    return values
 
 
 def to_json(record: TrialRecord) -> str:

@@ -11,19 +11,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, PositiveInt, model_validator
 
 from worldsize.augment_spec import AugmentSpec
-from worldsize.frozen import Frozen
-
-
-def _named(value: Any) -> Any:
-    """`sgd` is short for `{name: sgd}`."""
-    return {"name": value} if isinstance(value, str) else value
-
-
-def _listed(value: Any) -> Any:
-    """`4` is short for `[4]`."""
-    if value is None:
-        return None
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+from worldsize.frozen import Frozen, NonNegativeFloat, listed, named
+from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec
+from worldsize.train_spec import Schedule, ScheduleSpec, StrategySpec, TrainSpec
 
 
 def _switched_off(value: Any) -> Any:
@@ -34,13 +24,11 @@ def _switched_off(value: Any) -> Any:
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """Names become folder names, job names and titles: letters, digits, '.', '_' and '-' only."""
 
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
 Batches = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-Strategy = Literal["ddp"]
 Precision = Literal["fp32", "bf16"]
 Start = Literal["scratch", "pretrained"]
 Device = Literal["auto", "cpu", "cuda"]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class WorkloadSpec(Frozen):
@@ -79,42 +67,27 @@ class WorkloadSpec(Frozen):
         return self
 
 
-class OptimizerSpec(Frozen):
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
-    rate: PositiveFloat
-    """At `base_batch`; `rate_rule` scales it to the global batch of the trial. Default: 0.05 for sgd, else 0.001."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: NonNegativeFloat = 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _usual_rate(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "rate" not in values:
-            return {**values, "rate": 0.05 if values.get("name", "sgd") == "sgd" else 0.001}
-        return values
-
-    @model_validator(mode="after")
-    def _momentum_is_for_sgd(self) -> Self:
-        if self.momentum and self.name != "sgd":
-            raise ValueError(f"momentum={self.momentum} belongs to sgd; {self.name} has none: leave it out")
-        return self
-
-
 class AxesSpec(Frozen):
     """Every axis is a list; the study is their product."""
 
-    workers: Annotated[tuple[PositiveInt, ...], BeforeValidator(_listed), Field(min_length=1)]
-    batch_per_worker: Annotated[Batches | None, BeforeValidator(_listed)] = None
+    workers: Annotated[tuple[PositiveInt, ...], BeforeValidator(listed), Field(min_length=1)]
+    batch_per_worker: Annotated[Batches | None, BeforeValidator(listed)] = None
     """Weak scaling: the global batch grows with the workers."""
-    global_batch: Annotated[Batches | None, BeforeValidator(_listed)] = None
+    global_batch: Annotated[Batches | None, BeforeValidator(listed)] = None
     """Strong scaling: the same global batch is shared out among the workers."""
+    accumulation: Annotated[tuple[PositiveInt, ...], BeforeValidator(listed), Field(min_length=1)] = (1,)
+    """So many batches a worker are computed one after another before gradients are exchanged once."""
     optimizer: Annotated[
-        tuple[Annotated[OptimizerSpec, BeforeValidator(_named)], ...], BeforeValidator(_listed), Field(min_length=1)
-    ] = (OptimizerSpec(rate=0.05),)
-    strategy: Annotated[tuple[Strategy, ...], BeforeValidator(_listed), Field(min_length=1)] = ("ddp",)
-    precision: Annotated[tuple[Precision, ...], BeforeValidator(_listed), Field(min_length=1)] = ("fp32",)
-    start: Annotated[tuple[Start, ...] | None, BeforeValidator(_listed)] = None
+        tuple[Annotated[OptimizerAxis, BeforeValidator(named)], ...], BeforeValidator(listed), Field(min_length=1)
+    ] = (OptimizerAxis.model_validate({}),)
+    strategy: Annotated[
+        tuple[Annotated[StrategySpec, BeforeValidator(named)], ...], BeforeValidator(listed), Field(min_length=1)
+    ] = (StrategySpec(),)
+    precision: Annotated[tuple[Precision, ...], BeforeValidator(listed), Field(min_length=1)] = ("fp32",)
+    start: Annotated[tuple[Start, ...] | None, BeforeValidator(listed)] = None
     """Where weights come from. Default: pretrained where the study has such weights, else scratch."""
+    seed: Annotated[Annotated[tuple[Seed, ...], Field(min_length=1)] | None, BeforeValidator(listed)] = None
+    """One repeat each. Default: `repeats` seeds that count up from the study's `seed`."""
 
     @model_validator(mode="after")
     def _one_kind_of_batch(self) -> Self:
@@ -137,8 +110,10 @@ class SkipSpec(Frozen):
     workers: int | None = None
     batch_per_worker: int | None = None
     global_batch: int | None = None
+    accumulation: int | None = None
     optimizer: str | None = None
     rate: float | None = None
+    rate_rule: str | None = None
     strategy: str | None = None
     precision: str | None = None
     start: str | None = None
@@ -157,65 +132,31 @@ class ProbeSpec(Frozen):
     """Probes are cheap: they may be repeated more often than training. Default: the study's `repeats`."""
 
 
-class TrainSpec(Frozen):
-    epochs: PositiveInt | None = None
-    steps: PositiveInt | None = None
-    rate_rule: Literal["auto", "none", "linear", "sqrt"] = "auto"
-    """How the rate follows the global batch. auto: linear for sgd, sqrt for adam and its kin."""
-    base_batch: PositiveInt | None = None
-    """The global batch for which the optimiser's rate was chosen. Default: the smallest of the study."""
-    warmup_epochs: NonNegativeFloat = 0.0
-    """The rate rises from its base value over so many epochs."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """What the rate does after its warm-up: cosine falls to 0 at the last step."""
-    save: Literal["weights"] | None = None
-    """Keep the trained weights in the folder of the trial, for `pretrained` of another study."""
-
-    @model_validator(mode="after")
-    def _epochs_or_steps(self) -> Self:
-        if (self.epochs is None) == (self.steps is None):
-            given = f"epochs={self.epochs} and steps={self.steps} are both" if self.steps else "neither is"
-            raise ValueError(f"training has either epochs or steps; {given} given: keep one")
-        return self
-
-    def total_steps(self, samples: int, global_batch: int) -> int:
-        """steps = epochs x samples / global batch."""
-        if self.steps is not None:
-            return self.steps
-        assert self.epochs is not None
-        return self.epochs * steps_per_epoch(samples, global_batch)
-
-
-def steps_per_epoch(samples: int, global_batch: int) -> int:
-    """The last batch of an epoch may be partial: it is a step too."""
-    return -(-samples // global_batch)
-
-
 class PretrainSpec(Frozen):
     """Training on other data first; its weights are where the trials of the study begin."""
 
-    workload: Annotated[WorkloadSpec, BeforeValidator(_named)]
+    workload: Annotated[WorkloadSpec, BeforeValidator(named)]
     workers: PositiveInt = 1
     batch_per_worker: PositiveInt
-    optimizer: Annotated[OptimizerSpec, BeforeValidator(_named)]
+    optimizer: Annotated[OptimizerSpec, BeforeValidator(named)]
     epochs: PositiveInt
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Schedule = ScheduleSpec()
 
 
 class StudySpec(Frozen):
     """A workload and the axes to vary."""
 
     name: Name
-    workload: Annotated[WorkloadSpec, BeforeValidator(_named)]
+    workload: Annotated[WorkloadSpec, BeforeValidator(named)]
     axes: AxesSpec
     skip: tuple[SkipSpec, ...] = ()
     probe: Annotated[ProbeSpec | None, BeforeValidator(_switched_off)] = ProbeSpec()
-    """Throughput of every workers x batch x strategy x precision; `false` switches it off."""
+    """Throughput of every workers x batch x accumulation x strategy x precision; `false` switches it off."""
     train: Annotated[TrainSpec | None, BeforeValidator(_switched_off)] = None
     """Leave it out for throughput only."""
     pretrain: Annotated[PretrainSpec | None, BeforeValidator(_switched_off)] = None
     repeats: PositiveInt = 3
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     device: Device = "auto"
     """auto: cuda where a GPU is visible."""
     threads: PositiveInt = 1
@@ -237,6 +178,18 @@ class StudySpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _as_many_repeats_as_seeds(self) -> Self:
+        seeds = self.axes.seed
+        if seeds is None:
+            return self
+        if "repeats" in self.model_fields_set and self.repeats != len(seeds):
+            raise ValueError(
+                f"repeats={self.repeats} and {len(seeds)} seeds in axes.seed disagree: keep one of the two"
+            )
+        self.__dict__["repeats"] = len(seeds)  # still being made: nobody has seen another value
+        return self
+
+    @model_validator(mode="after")
     def _pretrained_weights_have_a_source(self) -> Self:
         if self.pretrain is not None and self.workload.pretrained is not None:
             raise ValueError("workload.pretrained and pretrain both give weights to begin with: keep one")
@@ -245,6 +198,11 @@ class StudySpec(Frozen):
         if "pretrained" in (self.axes.start or ()) and not self.has_pretrained_weights:
             raise ValueError("axes.start names pretrained, but no weights: add `pretrain:` or `workload.pretrained`")
         return self
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the repeats, in their order."""
+        return self.axes.seed or tuple(range(self.seed, self.seed + self.repeats))
 
     @property
     def has_pretrained_weights(self) -> bool:
@@ -264,9 +222,10 @@ class TrialSpec(Frozen):
     """`pretrained` is set where this trial begins with weights: a file, or one that a trial of this folder made."""
     workers: PositiveInt
     batch_per_worker: PositiveInt
+    accumulation: PositiveInt = 1
     scaling: Literal["strong", "weak"]
     optimizer: OptimizerSpec
-    strategy: Strategy
+    strategy: Annotated[StrategySpec, BeforeValidator(named)]
     precision: Precision
     peak_rate: NonNegativeFloat
     """After the rate rule. 0 for a probe, which measures steps and must not wander off."""
@@ -275,7 +234,16 @@ class TrialSpec(Frozen):
     threads: PositiveInt
     probe: ProbeSpec | None = None
     train: TrainSpec | None = None
+    search: str | None = None
+    """The search this trial belongs to."""
+    stop_hopeless: bool = False
+    """Whether it is stopped early when it stays behind the others of the same search."""
+
+    @property
+    def worker_batch(self) -> int:
+        """Samples that a worker computes in one step."""
+        return self.batch_per_worker * self.accumulation
 
     @property
     def global_batch(self) -> int:
-        return self.workers * self.batch_per_worker
+        return self.workers * self.worker_batch

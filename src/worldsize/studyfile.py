@@ -95,8 +95,11 @@ class StudyFile:
         try:
             return StudySpec.model_validate_json(json.dumps(_plain(self._tree, self.label)))
         except ValidationError as error:
-            problems = [self._problem(item) for item in error.errors(include_url=False)]
-            raise SpecError(list(dict.fromkeys(problems))) from error
+            items = error.errors(include_url=False)
+            # A list with a wrong item is also said to be too short: the item is what is wrong.
+            inner = {item["loc"][: len(other["loc"])] for item in items for other in items if item is not other}
+            told = [item for item in items if item["type"] != "too_short" or item["loc"] not in inner]
+            raise SpecError(list(dict.fromkeys(map(self._problem, told)))) from error
 
     def where(self, loc: Loc) -> str:
         """The option or the line that the value at `loc` came from."""
@@ -107,7 +110,7 @@ class StudyFile:
         return f"{self.label}, line {line}" if line else self.label
 
     def _problem(self, item: Any) -> Problem:
-        loc: Loc = tuple(item["loc"])
+        loc: Loc = tuple(part for part in item["loc"] if not str(part).startswith("<"))  # tags of a union
         name = ".".join(str(part) for part in loc)
         value = _shown(item["input"])
         kind, rule = item["type"], item["msg"]

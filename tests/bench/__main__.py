@@ -18,7 +18,8 @@ import numpy as np
 from tests.bench import startup
 from worldsize.analysis.stats import median_step
 from worldsize.plan import make_plan
-from worldsize.spec import AxesSpec, StudySpec, TrainSpec, WorkloadSpec
+from worldsize.spec import AxesSpec, StudySpec, WorkloadSpec
+from worldsize.train_spec import TrainSpec
 
 Result = tuple[str, str, bool]
 HERE = Path(__file__).parent

@@ -10,13 +10,16 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from worldsize.spec import OptimizerSpec, ProbeSpec, TrialSpec, WorkloadSpec
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
 from worldsize.worker import workloads
 from worldsize.worker.clock import CpuLaps, Phases
+from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Course, run_steps
-from worldsize.worker.optim import make_optimizer, rate_of_step
+from worldsize.worker.optim import rate_of_step
 from worldsize.worker.parallel import Team
+from worldsize.worker.strategies import make_strategy
 
 BATCH, STEPS, ROUNDS = 96, 10, 40
 
@@ -49,9 +52,8 @@ course = Course(
     trial=trial,
     workload=data,
     team=team,
-    model=team.wrap(module),
-    module=module,
-    optimizer=make_optimizer(trial.optimizer, module),
+    strategy=make_strategy(trial.strategy, trial.optimizer, module, team),
+    ending=Ending(train=None),
     rate=rate_of_step(trial, len(data.train)),
     laps=CpuLaps(),
     phases=Phases("bench"),

@@ -12,8 +12,9 @@ import numpy as np
 
 from worldsize.launch.commands import worker_environment
 from worldsize.launch.local import run_launch
+from worldsize.optimizer_spec import OptimizerSpec
 from worldsize.record import SPAN_UNIT_S
-from worldsize.spec import OptimizerSpec, ProbeSpec, TrialSpec, WorkloadSpec
+from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
 from worldsize.store import StudyFolder, write_atomic, write_json
 
 WORKERS, BATCH, PROBES = 2, 64, 10
@@ -45,6 +46,7 @@ def ours(path: Path) -> float:
     ids = [trial.id for trial in trials]
     launched_at = time.time()
     launch = {"threads": 1, "device": "cpu", "backend": "gloo", "trials": ids, "commit": None, "data": "", "cache": ""}
+    launch |= {"metric": "accuracy", "higher_is_better": True, "rivals": {}}
     write_json(folder.launch("0001") / "launch.json", {**launch, "launched_at": launched_at})
     run_launch(folder, "0001", workers=WORKERS, threads=1, trials=ids, hang_timeout_s=120, on_event=lambda *_: None)
     records = [folder.record(trial_id) for trial_id in ids]

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from worldsize.launch.local import run_launch
-from worldsize.spec import OptimizerSpec, TrainSpec, TrialSpec, WorkloadSpec
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.spec import TrialSpec, WorkloadSpec
 from worldsize.store import StudyFolder, write_atomic, write_json
+from worldsize.train_spec import TrainSpec
 
 STEPS, GLOBAL_BATCH = 20, 64
 
@@ -42,6 +44,9 @@ def test_curves_agree_on_sub_groups_of_one_launch(tmp_path: Path) -> None:
         "device": "cpu",
         "backend": "gloo",
         "trials": [each.id for each in trials],
+        "metric": "accuracy",
+        "higher_is_better": True,
+        "rivals": {},
         "commit": None,
         "data": str(tmp_path),
         "cache": str(tmp_path),

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from typing import get_args
 
 import pytest
 
 from worldsize.catalog import WORKLOADS
 from worldsize.estimate import estimate
 from worldsize.machine import Machine
+from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec, Search
 from worldsize.plan import Plan, make_plan, scaled_rate
-from worldsize.spec import (
-    AxesSpec,
-    OptimizerSpec,
-    ProbeSpec,
-    SkipSpec,
-    StudySpec,
-    TrainSpec,
-    WorkloadSpec,
-    steps_per_epoch,
-)
+from worldsize.problems import data_problems, problems
+from worldsize.spec import AxesSpec, ProbeSpec, SkipSpec, StudySpec, WorkloadSpec
+from worldsize.train_spec import StrategyName, StrategySpec, TrainSpec, UntilSpec, steps_per_epoch
 
 MACHINE = Machine(cores=16, gpus=0)
 FACTS = WORKLOADS["digits"].facts
@@ -72,7 +68,7 @@ def test_training_rounds_alternate_and_share_start_up_where_they_meet() -> None:
 
 
 def test_optimisers_share_a_probe_but_not_training() -> None:
-    optimizers = (OptimizerSpec(rate=0.1), OptimizerSpec(name="adam", rate=0.001))
+    optimizers = (OptimizerAxis(rate=0.1), OptimizerAxis(name="adam", rate=0.001))
     plan = make_plan(spec(axes={"optimizer": optimizers}, repeats=1))
     kinds = Counter(trial.kind for trial in plan.trials.values())
     assert kinds == {"probe": 6, "train": 12}
@@ -118,6 +114,11 @@ def test_a_plan_survives_its_file() -> None:
         ("sgd", "sqrt", 2),
         ("adam", "linear", 4),
         ("sgd", "none", 1),
+        ("momentum", "auto", 4),
+        ("nesterov", "auto", 4),
+        ("lars", "auto", 4),
+        ("lamb", "auto", 2),
+        ("adadelta", "auto", 2),
     ],
 )
 def test_rate_rules(name: str, rule: str, factor: float) -> None:
@@ -154,3 +155,129 @@ def test_the_estimate_follows_measured_steps() -> None:
     assert known.measured
     assert known.wall_s == pytest.approx(6 + 100 * 0.5 + 2_000 / 120 * 0.5 / 3)
     assert known.worker_s == pytest.approx(2 * known.wall_s)
+
+
+def test_an_optimiser_may_bring_its_own_rule() -> None:
+    optimizer = OptimizerSpec(name="sgd", rate=0.1, rate_rule="none")
+    assert scaled_rate(optimizer, TrainSpec(epochs=1, rate_rule="linear"), 256, 64) == pytest.approx(0.1)
+
+
+def trained(**axes: object) -> list[OptimizerSpec]:
+    plan = make_plan(spec(axes={"workers": (1,), "batch_per_worker": (32,), **axes}, probe=None, repeats=1))
+    return [trial.optimizer for trial in plan.trials.values()]
+
+
+def test_a_grid_is_every_momentum_with_every_rate() -> None:
+    grid = OptimizerAxis(name="momentum", rate=(0.01, 0.1), momentum=(0.5, 0.9, 0.99))
+    found = {(setting.rate, setting.momentum) for setting in trained(optimizer=(grid,))}
+    assert found == {(rate, momentum) for rate in (0.01, 0.1) for momentum in (0.5, 0.9, 0.99)}
+
+
+def test_a_search_is_spread_evenly_on_a_log_scale() -> None:
+    rates = sorted(setting.rate for setting in trained(optimizer=(OptimizerAxis(rate=Search(search=(1e-4, 1.0))),)))
+    assert len(rates) == 9
+    assert [b / a for a, b in itertools.pairwise(rates)] == pytest.approx([10**0.5] * 8, rel=1e-3)
+    assert (rates[0], rates[-1]) == (1e-4, 1.0)
+
+
+def test_only_trials_of_a_search_compete() -> None:
+    optimizers = (OptimizerAxis(rate=0.1), OptimizerAxis(name="adam", rate=Search(search=(0.001, 0.1), points=3)))
+    plan = make_plan(spec(axes={"optimizer": optimizers}, probe=None, repeats=2))
+    searches = Counter(trial.search for trial in plan.trials.values())
+    assert searches.pop(None) == 12
+    assert set(searches.values()) == {6}  # 3 rates in 2 repeats, for each of 3 counts x 2 batches
+    assert all(trial.stop_hopeless == (trial.search is not None) for trial in plan.trials.values())
+
+
+def test_nothing_is_stopped_where_an_edge_is_looked_for() -> None:
+    plan = make_plan(spec(axes={"optimizer": (OptimizerAxis(rate=Search(search=(0.1, 10), edge=0.1)),)}))
+    assert not any(trial.stop_hopeless for trial in plan.trials.values())
+
+
+def test_accumulation_is_an_axis_of_both_kinds_of_scaling() -> None:
+    weak = make_plan(spec(axes={"workers": (2,), "batch_per_worker": (32,), "accumulation": (1, 4)}, repeats=1))
+    assert {(t.batch_per_worker, t.accumulation, t.global_batch) for t in weak.trials.values()} == {
+        (32, 1, 64),
+        (32, 4, 256),
+    }
+    axes = {"workers": (2,), "batch_per_worker": None, "global_batch": (64,), "accumulation": (1, 4)}
+    strong = make_plan(spec(axes=axes, repeats=1))
+    assert {(t.batch_per_worker, t.accumulation, t.global_batch) for t in strong.trials.values()} == {
+        (32, 1, 64),
+        (8, 4, 64),
+    }
+
+
+def test_strategies_are_probed_apart() -> None:
+    strategies = (StrategySpec(), StrategySpec(name="local-sgd", every=4), StrategySpec(name="local-sgd", every=8))
+    plan = make_plan(spec(axes={"strategy": strategies}, train=None, repeats=1))
+    assert len(plan.trials) == 3 * 3 * 2
+
+
+def test_seeds_can_be_named() -> None:
+    study = StudySpec(
+        name="s",
+        workload=WorkloadSpec(name="digits"),
+        axes=AxesSpec(workers=(1,), batch_per_worker=(32,), seed=(5, 11)),
+        train=TrainSpec(epochs=1),
+    )
+    assert study.repeats == 2
+    assert {(trial.repeat, trial.seed) for trial in make_plan(study).trials.values()} == {(0, 5), (1, 11)}
+
+
+def impossible(machine: Machine = MACHINE, **changes: object) -> str:
+    return " | ".join(text for _, text in problems(spec(**changes), machine))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"axes": {"strategy": (StrategySpec(sync_batch_norm=True),)}}, "sync_batch_norm: torch has it for GPUs only"),
+        ({"axes": {"strategy": (StrategySpec(name="zero"),), "workers": (1,)}}, "zero is about several workers"),
+        (
+            {
+                "axes": {"strategy": (StrategySpec(name="fsdp"),)},
+                "workload": WorkloadSpec(name="digits", pretrained="x.pt", freeze="backbone", unfreeze_epoch=2),
+            },
+            "fsdp shards a model once",
+        ),
+        ({"axes": {"optimizer": (OptimizerAxis(rate=(0.1, 0.1)),)}}, "names sgd 0.1 twice"),
+        ({"axes": {"optimizer": (OptimizerAxis(rate=0.1), OptimizerAxis(rate=(0.2, 0.1)))}}, "names sgd 0.1 twice"),
+        (
+            {"axes": {"optimizer": (OptimizerAxis(rate=Search(search=(0.1, 1))),)}, "train": None},
+            "a search needs train",
+        ),
+        (
+            {"axes": {"batch_per_worker": None, "global_batch": (64,), "accumulation": (3,)}},
+            "does not divide among workers=1 x accumulation=3; use a multiple of 3",
+        ),
+    ],
+)
+def test_what_cannot_run_is_said_before_anything_runs(changes: dict[str, object], said: str) -> None:
+    assert said in impossible(**changes)
+
+
+def test_what_can_run_is_not_refused() -> None:
+    strategies = tuple(StrategySpec(name=name) for name in get_args(StrategyName))
+    assert impossible(axes={"strategy": strategies, "accumulation": (1, 2)}) == ""
+    sync = StrategySpec(sync_batch_norm=True)
+    assert impossible(Machine(cores=16, gpus=4), axes={"strategy": (sync,)}) == ""
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        (TrainSpec(until=UntilSpec(metric="acuracy", at_least=0.9)), "use one of loss, accuracy, top5"),
+        (TrainSpec(epochs=1, label_smoothing=0.1), ""),
+        (TrainSpec(until=UntilSpec(metric="top5", at_least=0.9)), ""),
+    ],
+)
+def test_targets_name_what_is_measured(train: TrainSpec, said: str) -> None:
+    found = " | ".join(text for _, text in data_problems(spec(train=train), FACTS))
+    assert said in found
+    assert bool(said) == bool(found)
+
+
+def test_labels_are_smoothed_where_there_are_some() -> None:
+    found = data_problems(spec(train=TrainSpec(epochs=1, label_smoothing=0.1)), WORKLOADS["linear"].facts)
+    assert "needs a built-in workload with classes" in found[-1][1]

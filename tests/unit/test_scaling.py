@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import pytest
 
+from worldsize.analysis.bests import contests
+from worldsize.analysis.learning import Trained, summaries
 from worldsize.analysis.points import Measured, Setting, points
 from worldsize.analysis.recommend import Answer, recommend
-from worldsize.analysis.scaling import scaling
+from worldsize.analysis.scaling import Series, scaling
 from worldsize.report.words import answer_sentence, duration, finding_sentence, number
 
 Scaling = Literal["weak", "strong"]
+
+
+@dataclass(frozen=True)
+class Run:
+    measured: Measured
+    metric: float | None
+    variant: str = "sgd"
+
+    def trained(self) -> Trained:
+        """Three epochs that all end with the metric; without one, it diverged."""
+        curve = np.full(3, np.nan if self.metric is None else self.metric)
+        return Trained(
+            setting=self.measured.setting,
+            variant=self.variant,
+            family=self.variant,
+            kin=self.variant,
+            rate=0.1,
+            repeat=self.measured.repeat,
+            outcome="diverged" if self.metric is None else "finished",
+            steps=np.arange(1.0, 4),
+            samples=np.arange(1.0, 4),
+            seconds=np.arange(1.0, 4),
+            metric=curve,
+            train_metric=curve,
+            final=self.metric,
+        )
 
 
 def trial(
@@ -27,28 +56,35 @@ def trial(
     metric: float | None = None,
     kind: Literal["probe", "train"] = "probe",
     slow_rank: float = 1.0,
-) -> Measured:
+) -> Run:
     rng = np.random.default_rng([workers, batch, repeat])
     steps = step_s * np.exp(rng.normal(0, noise, (50, workers)))
     steps[:, -1] *= slow_rank
     setting = Setting(workers=workers, batch_per_worker=batch, scaling=mode, strategy="ddp", precision="fp32")
-    return Measured(setting=setting, kind=kind, repeat=repeat, step_s=steps, variant="sgd", metric=metric)
+    return Run(Measured(setting=setting, kind=kind, repeat=repeat, step_s=steps), metric)
+
+
+def series_of(runs: Iterable[Run]) -> list[Series]:
+    """Scaling of what was measured, with the best of what was trained."""
+    runs = list(runs)
+    learned = summaries([run.trained() for run in runs if run.measured.kind == "train"], higher_is_better=True)
+    found = contests(learned, higher_is_better=True, by_target=False)
+    best = {contest.setting: contest.variants[0] for contest in found}
+    return scaling(points(run.measured for run in runs), best)  # type: ignore[arg-type]
 
 
 def study(step_of: dict[int, float], *, repeats: int = 3, noise: float = 0.01, batch: int = 64) -> Answer:
     return recommend(
-        scaling(
-            points(
-                trial(workers, batch, step, repeat=repeat, noise=noise)
-                for workers, step in step_of.items()
-                for repeat in range(repeats)
-            )
+        series_of(
+            trial(workers, batch, step, repeat=repeat, noise=noise)
+            for workers, step in step_of.items()
+            for repeat in range(repeats)
         )
     )
 
 
 def test_weak_scaling_against_one_worker() -> None:
-    (series,) = scaling(points([trial(1, 64, 0.010), trial(2, 64, 0.0125), trial(4, 64, 0.020)]))
+    (series,) = series_of([trial(1, 64, 0.010), trial(2, 64, 0.0125), trial(4, 64, 0.020)])
     assert [row.efficiency.value for row in series.rows] == pytest.approx([1, 0.8, 0.5], rel=0.05)
     assert [row.speedup.value for row in series.rows] == pytest.approx([1, 1.6, 2.0], rel=0.05)
     assert series.rows[2].samples_per_s.value == pytest.approx(256 / 0.020, rel=0.05)
@@ -56,21 +92,21 @@ def test_weak_scaling_against_one_worker() -> None:
 
 def test_strong_scaling_from_a_baseline_of_two() -> None:
     trials = [trial(2, 32, 0.040, mode="strong"), trial(4, 16, 0.025, mode="strong"), trial(8, 8, 0.02, mode="strong")]
-    (series,) = scaling(points(trials))
+    (series,) = series_of(trials)
     assert {row.baseline_workers for row in series.rows} == {2}
     assert [row.speedup.value for row in series.rows] == pytest.approx([1, 1.6, 2.0], rel=0.05)
     assert [row.efficiency.value for row in series.rows] == pytest.approx([1, 0.8, 0.5], rel=0.05)
 
 
 def test_the_slowest_rank_makes_the_step() -> None:
-    (point,) = points([trial(4, 64, 0.01, slow_rank=2.0)])
+    (point,) = points([trial(4, 64, 0.01, slow_rank=2.0).measured])
     assert np.median(point.repeats[0]) == pytest.approx(0.02, rel=0.02)
 
 
 def test_probes_speak_for_throughput_and_training_for_the_metric() -> None:
-    (point,) = points([trial(1, 64, 0.01), trial(1, 64, 0.5, kind="train", metric=0.9)])
-    assert np.median(point.repeats[0]) == pytest.approx(0.01, rel=0.02)
-    assert point.variants == {"sgd": (0.9,)}
+    ((row,),) = (series.rows for series in series_of([trial(1, 64, 0.01), trial(1, 64, 0.5, kind="train", metric=0.9)]))
+    assert row.step_s.value == pytest.approx(0.01, rel=0.02)
+    assert (row.variant, row.metric) == ("sgd", 0.9)
 
 
 def test_the_knee_is_the_last_count_that_pays() -> None:
@@ -97,7 +133,7 @@ def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
         for workers in (1, 2)
         for repeat in range(2)
     ]
-    answer = recommend(scaling(points(trials)))
+    answer = recommend(series_of(trials))
     assert answer.verdict == "not enough evidence"
     sentence = answer_sentence(answer, "accuracy")
     assert sentence.startswith(
@@ -124,7 +160,7 @@ def test_nothing_measured_is_said() -> None:
 def test_speed_that_costs_accuracy_is_not_recommended() -> None:
     fast = [trial(n, 512, 0.02, metric=0.60, kind="train", repeat=r) for n in (1, 2) for r in range(2)]
     good = [trial(n, 64, 0.01, metric=0.97, kind="train", repeat=r) for n in (1, 2) for r in range(2)]
-    answer = recommend(scaling(points(fast + good)))
+    answer = recommend(series_of(fast + good))
     assert answer.row is not None
     assert answer.row.setting.batch_per_worker == 64
     assert "Test accuracy 0.9700 (mean of 2 runs)." in answer_sentence(answer, "accuracy")
@@ -144,7 +180,7 @@ def test_a_close_call_is_called_one() -> None:
         for n, step in ((1, 0.010), (2, 0.0152))
         for r in range(6)
     ]
-    answer = recommend(scaling(points(trials)))
+    answer = recommend(series_of(trials))
     assert answer.verdict == "use"
     assert "close-call" in [finding.code for finding in answer.findings]
 
@@ -154,7 +190,7 @@ def test_noise_at_a_count_that_is_not_in_question_does_not_matter() -> None:
     trials = [trial(n, 64, 0.01, repeat=r) for n in (1, 2) for r in range(3)]
     trials += [trial(4, 64, 0.04, repeat=r) for r in range(3)]
     trials += [trial(8, 64, 0.1 * float(np.exp(rng.normal(0, 1))), repeat=r) for r in range(3)]
-    answer = recommend(scaling(points(trials)))
+    answer = recommend(series_of(trials))
     assert answer.verdict == "use"
     assert answer.row is not None
     assert answer.row.setting.workers == 2
@@ -163,21 +199,21 @@ def test_noise_at_a_count_that_is_not_in_question_does_not_matter() -> None:
 def test_a_count_at_which_one_repeat_diverged_does_not_learn() -> None:
     trials = [trial(n, 64, 0.01, metric=0.97, kind="train", repeat=r) for n in (1, 2, 4) for r in range(3)]
     trials[-1] = replace(trials[-1], metric=None)
-    answer = recommend(scaling(points(trials)), trained=True)
+    answer = recommend(series_of(trials), trained=True)
     assert answer.row is not None
     assert answer.row.setting.workers == 2
 
 
 def test_nothing_is_recommended_when_all_training_diverged() -> None:
     trials = [trial(n, 64, 0.01, metric=None, kind="train", repeat=r) for n in (1, 2) for r in range(3)]
-    answer = recommend(scaling(points(trials)), trained=True)
+    answer = recommend(series_of(trials), trained=True)
     assert answer.verdict == "not enough evidence"
     assert "no training ended with a finite loss" in answer_sentence(answer, "accuracy")
 
 
 def test_optimisers_do_not_count_as_repeats() -> None:
     one = trial(1, 64, 0.01, metric=0.9, kind="train")
-    (point,) = points([one, replace(one, variant="adam")])
+    (point,) = points([one.measured, replace(one, variant="adam").measured])
     assert list(point.repeats) == [0]
     assert len(point.repeats[0]) == 100
 
@@ -189,7 +225,7 @@ def test_counts_that_no_longer_learn_are_not_recommended_and_it_says_why() -> No
         for workers, metric in metrics.items()
         for repeat in range(3)
     ]
-    answer = recommend(scaling(points(trials)))
+    answer = recommend(series_of(trials))
     assert answer.row is not None
     assert answer.row.setting.workers == 2
     (lost,) = answer.findings

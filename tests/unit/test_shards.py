@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worldsize.worker.shards import epoch_order, epoch_shares, evaluation_share
+from worldsize.worker.shards import epoch_order, epoch_shares, evaluation_share, micro_batches
 
 SAMPLES = st.integers(1, 400)
 WORKERS = st.integers(1, 17)
@@ -53,3 +53,19 @@ def test_epochs_differ(samples: int, seed: int, epoch: int) -> None:
 def test_evaluation_counts_each_sample_once(samples: int, workers: int) -> None:
     counted = np.concatenate([evaluation_share(samples, workers, rank) for rank in range(workers)])
     assert sorted(counted) == list(range(samples))
+
+
+@given(total=st.integers(1, 200), workers=st.integers(1, 5), batch=st.integers(1, 20), accumulation=st.integers(1, 4))
+def test_micro_batches_cover_a_share_and_are_as_many_on_every_rank(
+    total: int, workers: int, batch: int, accumulation: int
+) -> None:
+    shares = [list(epoch_shares(total, workers, rank, batch * accumulation, 0, 0)) for rank in range(workers)]
+    for ranks in zip(*shares, strict=True):
+        parts = [micro_batches(share, batch, workers) for share in ranks]
+        assert len({len(each) for each in parts}) == 1
+        assert len(parts[0]) <= accumulation
+        for share, each in zip(ranks, parts, strict=True):
+            assert sum(part.own for part in each) == share.own
+            assert all(1 <= len(part.indices) <= batch for part in each)
+            own = np.concatenate([part.indices[: part.own] for part in each])
+            assert own.tolist() == share.indices[: share.own].tolist()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from worldsize.errors import StoreError
-from worldsize.record import TrialRecord, from_json, to_json
+from worldsize.record import SCHEMA, TrialRecord, from_json, to_json
 from worldsize.store import StudyFolder, save_array, write_atomic
 
 TRIAL = "0000-w2-b8-probe-r0"
@@ -93,7 +93,7 @@ def test_quarantine_keeps_every_damaged_record(folder: StudyFolder) -> None:
 
 
 def test_a_record_of_a_newer_version_is_not_taken_for_damage(folder: StudyFolder) -> None:
-    newer = to_json(make_record(folder)).replace('"schema_version": 1', '"schema_version": 2')
+    newer = to_json(make_record(folder)).replace(f'"schema_version": {SCHEMA}', f'"schema_version": {SCHEMA + 1}')
     with pytest.raises(StoreError, match="made by a newer worldsize"):
         from_json(newer)
 

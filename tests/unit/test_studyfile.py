@@ -47,7 +47,7 @@ def test_defaults_are_filled_in() -> None:
 def test_short_forms() -> None:
     spec = study(GOOD, "axes.workers=2", "axes.optimizer=[adam, {name: sgd, rate: 0.1}]", "probe=false").spec
     assert spec.axes.workers == (2,)
-    assert [optimizer.rate for optimizer in spec.axes.optimizer] == [0.001, 0.1]
+    assert [optimizer.rate for optimizer in spec.axes.optimizer] == [(0.001,), (0.1,)]
     assert spec.probe is None
 
 
@@ -57,8 +57,14 @@ def test_short_forms() -> None:
         (("workers: [1, 2]", "wokers: [1, 2]"), "line 4: unknown key 'wokers' in 'axes'; did you mean 'workers'?"),
         (("epochs: 2", "epoch: 2"), "line 7: unknown key 'epoch' in 'train'; did you mean 'epochs'?"),
         (("epochs: 2", "epochs: -2"), "line 7: train.epochs=-2: input should be greater than 0; use a value above 0"),
-        (("epochs: 2", "epochs: 2\n  steps: 9"), "line 6: training has either epochs or steps; epochs=2 and steps=9"),
-        (("epochs: 2", "warmup_epochs: 1"), "line 6: training has either epochs or steps; neither is given"),
+        (
+            ("epochs: 2", "epochs: 2\n  steps: 9"),
+            "line 6: training ends after epochs, after steps, or with",
+        ),
+        (
+            ("epochs: 2", "warmup_epochs: 1"),
+            "after steps, or with until; none is given: keep one",
+        ),
         (("epochs: 2", "epochs: two"), 'line 7: train.epochs="two": input should be a valid integer; write a whole'),
         (("[32]", "[]"), "line 5: axes.batch_per_worker=[] is empty; give at least one value"),
         (("[32]", "[32, 32]"), "line 5: axes.batch_per_worker names 32 twice"),

@@ -10,13 +10,17 @@ import pytest
 import torch
 from torch import nn
 
-from worldsize.spec import OptimizerSpec, ProbeSpec, TrainSpec, TrialSpec, WorkloadSpec
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
+from worldsize.train_spec import PlateauSpec, TrainSpec, UntilSpec
 from worldsize.worker.clock import CpuLaps, Phases
+from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Course, evaluate, median_precision, probe, run_steps, train
-from worldsize.worker.optim import make_optimizer, rate_of_step
+from worldsize.worker.optim import rate_of_step
 from worldsize.worker.parallel import Team
 from worldsize.worker.shards import epoch_shares
+from worldsize.worker.strategies import make_strategy
 from worldsize.worker.workloads.base import Split, Workload
 
 SAMPLES, TEST_SAMPLES = 103, 37
@@ -46,6 +50,7 @@ def course(
     workload: Workload | None = None,
     spec: WorkloadSpec | None = None,
     rate: float = 0.05,
+    rivals: list[list[float]] | None = None,
     **changes: Any,
 ) -> Course:
     fields: dict[str, Any] = {
@@ -69,13 +74,13 @@ def course(
     workload = workload or squares()
     torch.manual_seed(trial.seed)
     model = workload.build_model()
+    team = Team(rank=0, workers=1, device=torch.device("cpu"), group=None)
     return Course(
         trial=trial,
         workload=workload,
-        team=Team(rank=0, workers=1, device=torch.device("cpu"), group=None),
-        model=model,
-        module=model,
-        optimizer=make_optimizer(trial.optimizer, model),
+        team=team,
+        strategy=make_strategy(trial.strategy, trial.optimizer, model, team),
+        ending=Ending(train=trial.train, rivals=rivals),
         rate=rate_of_step(trial, len(workload.train)),
         laps=CpuLaps(),
         phases=Phases("preparation"),
@@ -104,7 +109,7 @@ def test_steps_may_end_inside_an_epoch(tmp_path: Path) -> None:
 def test_the_train_loss_is_the_mean_over_samples(tmp_path: Path) -> None:
     here = course(tmp_path, rate=1e-12, train=TrainSpec(epochs=1))
     result = train(here)
-    whole = here.workload.loss(here.module(here.workload.train.inputs), here.workload.train.targets)
+    whole = here.workload.loss(here.strategy.module(here.workload.train.inputs), here.workload.train.targets)
     assert result.epochs[0].train_loss == pytest.approx(float(whole.detach().mean()), rel=1e-5)
 
 
@@ -119,12 +124,12 @@ def test_ranks_with_unequal_shares_average_to_the_global_gradient(tmp_path: Path
         here.team = Team(rank=rank, workers=3, device=torch.device("cpu"), group=None)
         here.team = _lonely(here.team)
         *_, share = epoch_shares(SAMPLES, 3, rank, 17, 5, 0)
-        here.optimizer.zero_grad = lambda: None  # type: ignore[method-assign,assignment]
+        here.strategy.optimizer.zero_grad = lambda: None  # type: ignore[method-assign,assignment]
         run_steps(here, [share])
-        gradients.append(here.module.weight.grad.clone())  # type: ignore[union-attr]
+        gradients.append(here.strategy.module.weight.grad.clone())  # type: ignore[union-attr]
     inputs, targets = alone.workload.train.batch(torch.from_numpy(last.indices), torch.device("cpu"))
-    alone.workload.loss(alone.module(inputs), targets).mean().backward()
-    assert torch.allclose(torch.stack(gradients).mean(0), alone.module.weight.grad)  # type: ignore[arg-type]
+    alone.workload.loss(alone.strategy.module(inputs), targets).mean().backward()
+    assert torch.allclose(torch.stack(gradients).mean(0), alone.strategy.module.weight.grad)  # type: ignore[arg-type]
 
 
 def _lonely(team: Team) -> Team:
@@ -154,10 +159,13 @@ def test_divergence_names_its_step(tmp_path: Path) -> None:
 def test_evaluation_counts_and_averages(tmp_path: Path) -> None:
     here = course(tmp_path)
     with torch.no_grad():
-        here.module.weight.fill_(1.0)  # type: ignore[union-attr,operator]
-        here.module.bias.zero_()  # type: ignore[union-attr,operator]
-    assert evaluate(here, here.workload.test) == ({"loss": pytest.approx(0, abs=1e-10), "close": 1.0}, TEST_SAMPLES)
-    assert here.module.training
+        here.strategy.module.weight.fill_(1.0)  # type: ignore[union-attr,operator]
+        here.strategy.module.bias.zero_()  # type: ignore[union-attr,operator]
+    assert evaluate(here, here.strategy.module, here.workload.test) == (
+        {"loss": pytest.approx(0, abs=1e-10), "close": 1.0},
+        TEST_SAMPLES,
+    )
+    assert here.strategy.module.training
 
 
 def test_a_probe_stops_when_its_median_is_known(tmp_path: Path) -> None:
@@ -194,11 +202,73 @@ def test_bf16_is_another_arithmetic(tmp_path: Path) -> None:
     assert 0 < difference.max() < 0.1
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_every_optimiser_learns(tmp_path: Path, name: str) -> None:
-    optimizer = OptimizerSpec(name=name, rate=0.05)  # type: ignore[arg-type]
-    epochs = train(course(tmp_path, optimizer=optimizer, peak_rate=0.05, train=TrainSpec(epochs=4))).epochs
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("sgd", 0.05),
+        ("momentum", 0.02),
+        ("nesterov", 0.02),
+        ("adam", 0.05),
+        ("adamw", 0.05),
+        ("adadelta", 20.0),
+        ("lars", 0.05),
+        ("lamb", 0.1),
+    ],
+)
+def test_every_optimiser_learns(tmp_path: Path, name: str, rate: float) -> None:
+    options = {"trust": 0.2} if name == "lars" else {}  # a bias alone takes whole steps, and this model is half one
+    optimizer = OptimizerSpec(name=name, rate=rate, **options)  # type: ignore[arg-type]
+    epochs = train(course(tmp_path, optimizer=optimizer, peak_rate=rate, train=TrainSpec(epochs=6))).epochs
     assert epochs[-1].test["loss"] < 0.3 * epochs[0].test["loss"]
+
+
+def test_parts_of_a_batch_add_up_to_it(tmp_path: Path) -> None:
+    """103 samples in batches of 20: the last one has 3, and no second part."""
+
+    def losses(batch: int, parts: int) -> list[float]:
+        here = course(tmp_path, batch_per_worker=batch, accumulation=parts)
+        train(here)
+        return [float(loss) for loss in np.concatenate(here.losses)]
+
+    whole = losses(20, 1)
+    assert losses(10, 2) == pytest.approx(whole, rel=1e-5)
+    assert losses(7, 3) != pytest.approx(whole, rel=1e-5)  # 21 samples a step
+
+
+def test_clipping_bounds_the_gradient(tmp_path: Path) -> None:
+    here = course(tmp_path, rate=1.0, train=TrainSpec(steps=1, clip_norm=0.01))
+    before = torch.cat([p.detach().flatten() for p in here.strategy.module.parameters()])
+    train(here)
+    moved = torch.cat([p.detach().flatten() for p in here.strategy.module.parameters()]) - before
+    assert float(moved.norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_training_stops_at_its_target(tmp_path: Path) -> None:
+    target = UntilSpec(metric="loss", at_most=0.1, max_epochs=50)
+    result = train(course(tmp_path, train=TrainSpec(until=target)))
+    assert result.outcome == "finished"
+    assert result.epochs[-1].test["loss"] <= 0.1 < result.epochs[-2].test["loss"]
+    assert len(result.epochs) < 50
+
+
+def test_a_target_that_is_not_reached_ends_at_the_limit(tmp_path: Path) -> None:
+    result = train(course(tmp_path, train=TrainSpec(until=UntilSpec(metric="loss", at_most=-1.0, max_epochs=3))))
+    assert (result.outcome, len(result.epochs)) == ("finished", 3)
+
+
+def test_a_plateau_ends_training(tmp_path: Path) -> None:
+    here = course(tmp_path, rate=1e-12, train=TrainSpec(epochs=50, plateau=PlateauSpec(epochs=3)))
+    result = train(here)
+    assert (result.outcome, len(result.epochs)) == ("plateaued", 4)
+
+
+def test_a_hopeless_trial_of_a_search_is_stopped(tmp_path: Path) -> None:
+    rivals = [[1e-3] * 8 for _ in range(3)]
+    here = course(tmp_path, rate=1e-12, rivals=rivals, train=TrainSpec(epochs=8))
+    here.ending.planned_epochs = 8
+    result = train(here)
+    assert result.outcome == "stopped"
+    assert len(result.epochs) == 2  # a quarter of its epochs is granted to every trial
 
 
 def test_the_rate_rises_in_a_line_and_stays(tmp_path: Path) -> None:
@@ -211,7 +281,7 @@ def test_the_cosine_schedule_falls_from_the_peak_to_nothing(tmp_path: Path) -> N
     schedule = TrainSpec(epochs=3, warmup_epochs=1, schedule="cosine")
     trial = course(tmp_path, peak_rate=0.4, rate=0.4, train=schedule, batch_per_worker=26).trial
     rates = [rate_of_step(trial, SAMPLES)(step) for step in range(12)]  # 4 steps of warm-up, 8 that fall
-    assert rates[:4] == pytest.approx([0.4] * 4)
+    assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])  # from 0: the base rate is no lower
     assert rates[7] == pytest.approx(0.2)
     assert rates[11] == pytest.approx(0)
     assert rates[3:] == sorted(rates[3:], reverse=True)

@@ -14,7 +14,9 @@ import torch
 from tests.worker.test_loop import course
 from worldsize.data.text import TextOptions, read_text
 from worldsize.errors import DataError, SpecError
-from worldsize.spec import OptimizerSpec, TrainSpec, WorkloadSpec
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.spec import WorkloadSpec
+from worldsize.train_spec import TrainSpec
 from worldsize.worker import workloads
 from worldsize.worker.loop import train
 from worldsize.worker.models import freeze
@@ -93,10 +95,10 @@ def test_the_backbone_stands_still_until_it_is_unfrozen(tmp_path: Path, data_fol
     seen = {}
     for epochs in (1, 2):
         here = course(tmp_path, workload=few, spec=spec, train=TrainSpec(epochs=epochs))
-        freeze(here.module, "backbone")
-        before = {name: values.clone() for name, values in here.module.state_dict().items()}
+        freeze(here.strategy.module, "backbone")
+        before = {name: values.clone() for name, values in here.strategy.module.state_dict().items()}
         train(here)
-        after = here.module.state_dict()
+        after = here.strategy.module.state_dict()
         seen[epochs] = {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])}
     assert seen == {1: {"head"}, 2: {"head", "trunk"}}
 

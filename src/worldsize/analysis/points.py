@@ -18,13 +18,19 @@ class Setting:
 
     workers: int
     batch_per_worker: int
+    accumulation: int = 1
     scaling: Literal["strong", "weak"]
     strategy: str
     precision: str
 
     @property
+    def worker_batch(self) -> int:
+        """Samples that a worker computes in one step."""
+        return self.batch_per_worker * self.accumulation
+
+    @property
     def global_batch(self) -> int:
-        return self.workers * self.batch_per_worker
+        return self.workers * self.worker_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +42,6 @@ class Measured:
     repeat: int
     step_s: Floats
     """After warm-up, one row a step, one column a rank."""
-    variant: str
-    """What trials of one setting differ in without changing their pace: optimiser, rate, weights to begin with."""
-    metric: float | None
-    """None for a probe, and for training that diverged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +49,6 @@ class Point:
     setting: Setting
     repeats: dict[int, Floats]
     """Step times of each repeat, by its number: of the slowest rank, step by step."""
-    variants: dict[str, tuple[float, ...]]
-    """The metric of every variant that was trained, one a repeat."""
 
 
 def points(trials: Iterable[Measured]) -> list[Point]:
@@ -62,13 +62,7 @@ def points(trials: Iterable[Measured]) -> list[Point]:
         timed = [trial for trial in here if len(trial.step_s)]
         timed = [trial for trial in timed if trial.kind == "probe"] or timed
         if timed:
-            found.append(
-                Point(
-                    setting=setting,
-                    repeats=_repeats(timed),
-                    variants=_variants(here),
-                )
-            )
+            found.append(Point(setting=setting, repeats=_repeats(timed)))
     return sorted(found, key=lambda point: _order(point.setting))
 
 
@@ -81,18 +75,5 @@ def _repeats(trials: list[Measured]) -> dict[int, Floats]:
     return {repeat: np.concatenate(steps) for repeat, steps in found.items()}
 
 
-def _order(setting: Setting) -> tuple[str, str, int, int]:
-    return setting.strategy, setting.precision, setting.batch_per_worker, setting.workers
-
-
-def _variants(trials: list[Measured]) -> dict[str, tuple[float, ...]]:
-    """A variant of which one repeat diverged does not learn: the others must not speak for it."""
-    found: dict[str, list[float | None]] = defaultdict(list)
-    for trial in trials:
-        if trial.kind == "train":
-            found[trial.variant].append(trial.metric)
-    return {
-        variant: tuple(metric for metric in metrics if metric is not None)
-        for variant, metrics in sorted(found.items())
-        if None not in metrics
-    }
+def _order(setting: Setting) -> tuple[str, str, int, int, int]:
+    return setting.strategy, setting.precision, setting.accumulation, setting.batch_per_worker, setting.workers

@@ -26,6 +26,7 @@ class Finding:
 
     code: str
     numbers: dict[str, float] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
+from worldsize.analysis.learning import VariantSummary
 from worldsize.analysis.points import Point, Setting
 from worldsize.analysis.stats import Interval, median_step
 
@@ -21,15 +24,13 @@ class Row:
     speedup: Interval
     efficiency: Interval
     repeats: int
-    metric: float | None
-    """Of the best variant, mean over its repeats."""
-    metric_low: float | None
-    metric_high: float | None
-    """Lowest and highest of the repeats."""
-    metric_repeats: int
-    variant: str | None
-    variants: dict[str, tuple[float, ...]]
-    """The metric of every variant, one a repeat."""
+    metric: float | None = None
+    """Of the best variant, mean over its repeats; None where it was not trained, or diverged in any of them."""
+    metric_low: float | None = None
+    metric_high: float | None = None
+    """None, both: one repeat."""
+    metric_repeats: int = 0
+    variant: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,18 +40,19 @@ class Series:
     rows: tuple[Row, ...]
 
 
-def scaling(points: Iterable[Point], *, higher_is_better: bool = True) -> list[Series]:
+def scaling(points: Iterable[Point], best: Mapping[Setting, VariantSummary] = MappingProxyType({})) -> list[Series]:
     """speedup(n) = throughput(n) / throughput(baseline), efficiency = speedup * baseline / n.
 
-    For a fixed global batch that is T(1)/T(n); for a fixed batch a worker, n * T(1)/T(n).
+    For a fixed global batch that is T(1)/T(n); for a fixed batch a worker, n * T(1)/T(n). `best` is the best that was
+    trained at each setting.
     """
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         setting = point.setting
         batch = setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
-        groups[setting.scaling, batch, setting.strategy, setting.precision].append(point)
+        groups[setting.scaling, batch, setting.accumulation, setting.strategy, setting.precision].append(point)
     ordered = [sorted(group, key=lambda point: point.setting.workers) for group in groups.values()]
-    return [_series(group, higher_is_better) for group in ordered]
+    return [_series(group, best) for group in ordered]
 
 
 def marginal_efficiency(smaller: Row, larger: Row) -> float:
@@ -60,19 +62,12 @@ def marginal_efficiency(smaller: Row, larger: Row) -> float:
     return saved / ideal
 
 
-def best_variant(variants: dict[str, tuple[float, ...]], *, higher_is_better: bool) -> str | None:
-    sign = 1 if higher_is_better else -1
-    return max(variants, key=lambda name: sign * sum(variants[name]) / len(variants[name]), default=None)
-
-
-def _series(group: list[Point], higher_is_better: bool) -> Series:
+def _series(group: list[Point], best: Mapping[Setting, VariantSummary]) -> Series:
     base = group[0].setting
     base_step = median_step(group[0].repeats)
     rows = []
     for point in group:
         setting, step = point.setting, median_step(point.repeats)
-        variant = best_variant(point.variants, higher_is_better=higher_is_better)
-        metrics = point.variants.get(variant, ()) if variant else ()
         speedup = base_step.over(step).times(setting.global_batch / base.global_batch)
         rows.append(
             Row(
@@ -83,12 +78,19 @@ def _series(group: list[Point], higher_is_better: bool) -> Series:
                 speedup=speedup.interval(),
                 efficiency=speedup.times(base.workers / setting.workers).interval(),
                 repeats=len(point.repeats),
-                metric=sum(metrics) / len(metrics) if metrics else None,
-                metric_low=min(metrics, default=None),
-                metric_high=max(metrics, default=None),
-                metric_repeats=len(metrics),
-                variant=variant,
-                variants=point.variants,
+                **_learned(best.get(setting)),
             )
         )
     return Series(rows=tuple(rows))
+
+
+def _learned(best: VariantSummary | None) -> dict[str, Any]:
+    if best is None or best.metric is None or best.diverged:
+        return {}
+    return {
+        "metric": best.metric.value,
+        "metric_low": best.metric.low,
+        "metric_high": best.metric.high,
+        "metric_repeats": len(best.metrics),
+        "variant": best.variant,
+    }

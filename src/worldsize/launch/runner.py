@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from worldsize.launch.commands import backend_for
 from worldsize.launch.local import LaunchEnd, end_leftovers, run_launch
 from worldsize.machine import Machine
 from worldsize.plan import Launch, Plan
-from worldsize.record import TrialRecord
+from worldsize.record import TrialRecord, rival_curve
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, read_json, write_atomic, write_json
 
@@ -27,6 +28,7 @@ class Progress(Protocol):
     def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...
+    def plan_grew(self, plan: Plan) -> None: ...
     def note(self, text: str) -> None: ...
 
 
@@ -34,10 +36,21 @@ class Silent:
     def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...
+    def plan_grew(self, plan: Plan) -> None: ...
     def note(self, text: str) -> None: ...
 
 
-def run_plan(folder: StudyFolder, spec: StudySpec, plan: Plan, machine: Machine, progress: Progress) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """The metric by which trials of a search are compared while they run."""
+
+    metric: str
+    higher_is_better: bool
+
+
+def run_plan(
+    folder: StudyFolder, spec: StudySpec, plan: Plan, machine: Machine, goal: Goal, progress: Progress
+) -> None:
     """Raises KeyboardInterrupt when the user stopped it; what is finished then stays."""
     for trial_id in plan.trials:
         _set_aside_if_damaged(folder, trial_id, progress)
@@ -45,7 +58,7 @@ def run_plan(folder: StudyFolder, spec: StudySpec, plan: Plan, machine: Machine,
         progress.note(f"ended {launch_id}, which a killed driver had left running")
     for launch in plan.launches:
         while left := [trial_id for trial_id in launch.trials if not folder.has_record(trial_id)]:
-            _run_once(folder, spec, plan, launch, left, machine, progress)
+            _run_once(folder, spec, plan, launch, left, machine, goal, progress)
         if launch.kind == "pretrain":
             _check_pretrained(folder, launch)
 
@@ -67,6 +80,7 @@ def _run_once(
     launch: Launch,
     left: list[str],
     machine: Machine,
+    goal: Goal,
     progress: Progress,
 ) -> None:
     """One launch for the trials that are left. Afterwards at least one more has a record or a counted attempt."""
@@ -85,6 +99,9 @@ def _run_once(
             "device": device,
             "backend": backend_for(device, workers, machine.gpus),
             "trials": left,
+            "metric": goal.metric,
+            "higher_is_better": goal.higher_is_better,
+            "rivals": _rivals(folder, plan, trials, goal.metric),
             "commit": _commit(),
             "data": str(data_root()),
             "cache": str(cache_root()),
@@ -127,6 +144,17 @@ def _run_once(
     )
     if end.interrupted:
         raise KeyboardInterrupt
+
+
+def _rivals(folder: StudyFolder, plan: Plan, trials: list[TrialSpec], metric: str) -> dict[str, list[list[float]]]:
+    """What earlier launches have shown of the searches of these trials: the metric, epoch by epoch."""
+    wanted = {trial.search for trial in trials if trial.stop_hopeless and trial.search}
+    found: dict[str, list[list[float]]] = {search: [] for search in sorted(wanted)}
+    for other in plan.trials.values():
+        if other.search in found and (record := folder.record(other.id)) is not None and record.outcome != "failed":
+            most = other.train.most_epochs if other.train else 0
+            found[other.search].append(rival_curve(record.epochs, record.outcome, metric, most))
+    return found
 
 
 def _blame(

@@ -27,6 +27,8 @@ from worldsize.report.terminal import failure_view
 from worldsize.report.words import counted, duration, metric_value, number
 from worldsize.spec import TrialSpec
 
+OUTCOME_WORDS = {"plateaued": "no longer got better", "stopped": "stopped as hopeless beside the others"}
+
 
 class StudyProgress:
     """Counts work in estimated seconds, and corrects the estimate by how long trials really took."""
@@ -74,7 +76,7 @@ class StudyProgress:
 
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
         if event["event"] == "progress":
-            self._step_s[trial.workers, trial.batch_per_worker] = trial.global_batch / event["samples_per_s"]
+            self._step_s[trial.workers, trial.worker_batch] = trial.global_batch / event["samples_per_s"]
         if self._live is None:
             return
         match event["event"]:
@@ -100,18 +102,29 @@ class StudyProgress:
             self._console.print(self._ended_line(trial, record), soft_wrap=True)
         self._show_study()
 
+    def plan_grew(self, plan: Plan) -> None:
+        added = [trial_id for trial_id in plan.trials if trial_id not in self._plan.trials]
+        self._plan, self._total = plan, len(plan.trials)
+        self._left += added
+        self.note(f"the search goes on: {counted(len(added), 'trial')} more")
+        self._show_study()
+
     def note(self, text: str) -> None:
         self._console.print(Text(visible(text)), soft_wrap=True)
 
     def _ended_line(self, trial: TrialSpec, record: TrialRecord) -> Text:
         tested = "".join(f", test {name} {metric_value(value)}" for name, value in record.metrics.items())
-        result = "diverged" if record.outcome == "diverged" else f"{duration(record.wall_s)}{tested}"
+        result = duration(record.wall_s) + tested
+        if record.outcome == "diverged":
+            result = f"diverged at step {record.diverged_at_step}"
+        elif record.outcome in OUTCOME_WORDS:
+            result += f", {OUTCOME_WORDS[record.outcome]} after {counted(len(record.epochs), 'epoch')}"
         return Text(f"{trial.id}: {result}" + ("" if self._live else f" ({self._progress_words()})"))
 
     def _show_study(self) -> None:
         if self._live:
             done = self._total - len(self._left)
-            self._live.update(self._study_bar, completed=done, words=self._progress_words())
+            self._live.update(self._study_bar, completed=done, total=self._total, words=self._progress_words())
 
     def _progress_words(self) -> str:
         done = self._total - len(self._left)
@@ -125,11 +138,11 @@ class StudyProgress:
 
     def _expected_s(self, trial: TrialSpec) -> float:
         """Where a setting has not run yet, by the pace a sample has had so far; before that, by a guess."""
-        known = self._step_s.get((trial.workers, trial.batch_per_worker))
+        known = self._step_s.get((trial.workers, trial.worker_batch))
         if known is None:
             paces = [step_s / batch for (_, batch), step_s in self._step_s.items()]
             guess = self._facts.train_flop_per_sample / CORE_FLOP_PER_S
-            known = trial.batch_per_worker * (sum(paces) / len(paces) if paces else guess)
+            known = trial.worker_batch * (sum(paces) / len(paces) if paces else guess)
         return trial_s(trial, self._facts, known)
 
 

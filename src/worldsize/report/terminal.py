@@ -21,11 +21,13 @@ from worldsize.estimate import Estimate
 from worldsize.launch.commands import torchrun_command
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
+from worldsize.report.learning import ACCENT, learning_view, setting_words
 from worldsize.report.words import (
     DOUBTS,
     IN_THE_ANSWER,
     LEVEL_WORDS,
     answer_sentence,
+    contest_sentence,
     counted,
     duration,
     finding_sentence,
@@ -33,10 +35,13 @@ from worldsize.report.words import (
     number,
     percent,
 )
-from worldsize.spec import TrialSpec, steps_per_epoch
-from worldsize.study import Results, Study
+from worldsize.results import Results
+from worldsize.spec import TrialSpec
+from worldsize.study import Study
+from worldsize.train_spec import steps_per_epoch
 
-ACCENT = "cyan"
+MOST_CONTESTS = 4
+"""So many settings are worded one by one; beyond that the table speaks."""
 
 
 def answer_view(results: Results) -> Group:
@@ -45,12 +50,15 @@ def answer_view(results: Results) -> Group:
     answer = results.answer
     style = "bold" if answer.verdict == "use" else "bold yellow"
     parts: list[Any] = [Text(""), Text(answer_sentence(answer, metric), style=style)]
+    compared = [contest for contest in results.contests if len(contest.variants) > 1]
+    for contest in compared if len(compared) <= MOST_CONTESTS else []:
+        where = "" if len(compared) == 1 else f"{setting_words(contest.setting, compared)}: "
+        parts.append(Text(where + contest_sentence(contest, metric), style="bold"))
     said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}
     parts += [Text(finding_sentence(found), style="dim") for found in answer.findings if found.code not in said]
     if results.series:
         parts += [Text(""), scaling_table(results, metric)]
-    if any(len(row.variants) > 1 for series in results.series for row in series.rows):
-        parts += [Text(""), variants_table(results, metric)]
+    parts += learning_view(results)
     parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))
     return Group(*parts)
 
@@ -89,24 +97,6 @@ def scaling_table(results: Results, metric: str) -> Table:
             "" if row.metric is None else metric_value(row.metric),
             style="bold" if row == chosen else "",
         )
-    return table
-
-
-def variants_table(results: Results, metric: str) -> Table:
-    """What was trained at each setting and how it ended, the best of each setting first."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style=f"bold {ACCENT}")
-    for header in ("workers", "global\nbatch", "trained with", f"test {metric}", "lowest–highest", "runs"):
-        table.add_column(header, justify="left" if header == "trained with" else "right", overflow="fold")
-    for row in (row for series in results.series for row in series.rows):
-        sign = -1 if results.facts.higher_is_better else 1
-        for variant, metrics in sorted(row.variants.items(), key=lambda item: sign * sum(item[1]) / len(item[1])):
-            table.add_row(
-                *(str(row.setting.workers), str(row.setting.global_batch), variant),
-                metric_value(sum(metrics) / len(metrics)),
-                f"{metric_value(min(metrics))}–{metric_value(max(metrics))}",
-                str(len(metrics)),
-                style="bold" if variant == row.variant else "",
-            )
     return table
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from worldsize.analysis.bests import Comparison, Contest
+from worldsize.analysis.learning import Estimate
 from worldsize.analysis.recommend import Answer, Finding
 from worldsize.analysis.scaling import Row
 from worldsize.analysis.stats import LEVEL, Interval
@@ -38,8 +41,43 @@ def metric_sentence(row: Row, metric: str) -> str:
     return f"Test {metric} {metric_value(row.metric)} ({runs})."
 
 
+def contest_sentence(contest: Contest, metric: str) -> str:
+    """The best of each optimiser and how the others compare with it: `within the noise` where that is true."""
+    best = contest.bests[0]
+    if best.target is not None and best.target.always and best.target.steps is not None:
+        steps = best.target.steps
+        lead = f"Fewest steps to the target: {best.variant}, {number(steps.value)} steps{reach(steps)}"
+    elif best.metric is not None and not best.diverged:
+        lead = f"Best of what was trained: {best.variant}, test {metric} {metric_value(best.metric.value)}"
+        lead += reach(best.metric, metric_value)
+    else:
+        return "Nothing that was trained learned."
+    others = [comparison_words(comparison) for comparison in contest.comparisons]
+    return "; then ".join([lead, *others]) + "."
+
+
+def comparison_words(comparison: Comparison) -> str:
+    estimate = comparison.estimate
+    if estimate is None:
+        return f"{comparison.variant} (did not learn)"
+    if comparison.kind == "steps":
+        words = f"{number(estimate.value)} x as many{reach(estimate)}"
+    else:
+        words = f"{estimate.value:+.4g}{reach(estimate, lambda value: f'{value:+.4g}')}"
+    doubt = {True: ", within the noise", False: "", None: "; one run each: noise unknown"}[comparison.within_noise]
+    return f"{comparison.variant}, {words}{doubt}"
+
+
+def reach(estimate: Estimate, words: Callable[[float], str] | None = None) -> str:
+    """` (1.2 to 1.4)`; nothing where a single run leaves it unknown."""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    words = words or number
+    return f" ({words(estimate.low)} to {words(estimate.high)})"
+
+
 def finding_sentence(finding: Finding) -> str:
-    return SENTENCES[finding.code].format(**finding.numbers)
+    return SENTENCES[finding.code].format(**finding.numbers, **finding.names)
 
 
 IN_THE_ANSWER = "next-count-not-worth-it"
@@ -66,6 +104,18 @@ SENTENCES = {
     "one-repeat": "One repeat only: the intervals know nothing of how runs differ. Raise repeats.",
     "trials-failed": "{trials:.0f} trial(s) failed; `worldsize status` says why, --retry-failed runs them again.",
     "trials-diverged": "{trials:.0f} trial(s) diverged: the loss was no longer a finite number.",
+    "trials-stopped": "{trials:.0f} trial(s) of a search were stopped early: behind the median of the others.",
+    "target-not-reached": (
+        "{trials:.0f} of {of:.0f} trials did not reach {metric} {sign} {value:.4g} within {epochs:.0f} epochs."
+    ),
+    "rate-edge": "{optimizer} diverges above a rate of about {rate:.3g}: {held:.4g} held, {diverged:.4g} diverged.",
+    "rate-edge-theory": "Theory says {theory:.4g} (2 / largest eigenvalue): {percent:+.1f} % off.",
+    "rate-edge-blurred": (
+        "{optimizer}: a rate of {diverged:.4g} diverged and one of {held:.4g} did not; the edge is no sharp line."
+    ),
+    "overfitting": (
+        "Overfitting: {metric} on training samples is {gap:.3g} better than on test samples ({value:.4f})."
+    ),
     "trials-left": "{trials:.0f} trial(s) have not run yet; the same command continues.",
     "precision-not-reached": (
         "{trials:.0f} probe(s) ran out of time before their median step was known to {percent:.3g} %; "

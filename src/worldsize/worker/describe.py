@@ -25,6 +25,7 @@ def main() -> None:
         "train_samples": len(workload.train),
         "test_samples": len(workload.test),
         "metric": next(iter(workload.measures), "loss"),
+        "metrics": ["loss", *workload.measures],
         "higher_is_better": bool(described.get("higher_is_better", bool(workload.measures))),
         # Six operations a parameter and sample: right for dense layers, a start for others.
         "train_flop_per_sample": 6.0 * parameters,

@@ -1,7 +1,8 @@
 """The training loop. One for every workload, strategy and device, readable from top to bottom.
 
-`run_steps` is the loop; `train` calls it epoch by epoch and evaluates in between; `probe` calls it until the median
-step time is known well enough. Times are taken by `laps` (every step, every rank) and `phases` (above the step).
+`run_steps` is the loop; `train` calls it epoch by epoch, evaluates in between and asks `ending` whether that is enough;
+`probe` calls it until the median step time is known well enough. Times are taken by `laps` (every step, every rank) and
+`phases` (above the step).
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
-from worldsize.record import Epoch
-from worldsize.spec import ProbeSpec, TrialSpec, steps_per_epoch
+from worldsize.record import Epoch, Outcome
+from worldsize.spec import ProbeSpec, TrialSpec
+from worldsize.train_spec import steps_per_epoch
 from worldsize.worker.augment import augment, generator_for
 from worldsize.worker.clock import CpuLaps, Phases
+from worldsize.worker.ending import OUTCOMES, Ending, diverged_at
 from worldsize.worker.journal import Journal
 from worldsize.worker.models import unfreeze
 from worldsize.worker.parallel import Team
-from worldsize.worker.shards import Share, epoch_shares, evaluation_share
+from worldsize.worker.shards import Share, epoch_shares, evaluation_share, micro_batches
+from worldsize.worker.strategies import Strategy
 from worldsize.worker.workloads import Workload
 from worldsize.worker.workloads.base import Data
 
@@ -46,12 +50,10 @@ class Course:
     trial: TrialSpec
     workload: Workload
     team: Team
-    model: nn.Module
-    """As wrapped by the strategy."""
-    module: nn.Module
-    """The same model, bare."""
-    optimizer: optim.Optimizer
+    strategy: Strategy
+    """The model as ranks train it together, and its optimiser."""
     rate: Callable[[int], float]
+    ending: Ending
     laps: CpuLaps
     phases: Phases
     journal: Journal
@@ -69,13 +71,13 @@ class Course:
     def shares(self, epoch: int) -> Iterator[Share]:
         trial, team = self.trial, self.team
         self.draws = generator_for(trial.seed, team.rank, epoch)
-        return epoch_shares(
-            len(self.workload.train), team.workers, team.rank, trial.batch_per_worker, trial.seed, epoch
-        )
+        batch = trial.batch_per_worker * trial.accumulation
+        return epoch_shares(len(self.workload.train), team.workers, team.rank, batch, trial.seed, epoch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
+    outcome: Outcome = "finished"
     epochs: tuple[Epoch, ...] = ()
     diverged_at_step: int | None = None
     precision_reached: bool | None = None
@@ -84,34 +86,44 @@ class Result:
 
 def run_steps(course: Course, shares: Iterable[Share]) -> npt.NDArray[np.float32]:
     """One step a share. Returns the loss of each step: the mean over the samples of its global batch."""
-    workload, team, optimizer = course.workload, course.team, course.optimizer
+    trial, workload, team, strategy = course.trial, course.workload, course.team, course.strategy
+    loss_of_each = workload.training_loss(trial.train)
+    clip_norm = trial.train.clip_norm if trial.train else None
     losses: list[Tensor] = []
     course.laps.start()
     for share in shares:
-        inputs, targets = workload.train.batch(torch.from_numpy(share.indices), team.device)
-        for group in optimizer.param_groups:
+        for group in strategy.optimizer.param_groups:
             group["lr"] = course.rate(course.step)
-        inputs = augment(workload.prepare(inputs), workload.augment, course.draws)
-        with course.autocast():
-            loss_of_each = workload.loss(course.model(inputs), targets)
-        # Gradients are averaged over ranks. Scaled so, that average is the mean over the global batch, also for a
-        # partial one whose ranks hold unequal shares; a rank with a borrowed sample adds exactly nothing.
-        loss = loss_of_each.sum() * (team.workers / share.total if share.own else 0.0)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
+        parts = micro_batches(share, trial.batch_per_worker, team.workers)
+        step_loss = []
+        for part in parts:
+            inputs, targets = workload.train.batch(torch.from_numpy(part.indices), team.device)
+            inputs = augment(workload.prepare(inputs), workload.augment, course.draws)
+            with strategy.exchange(last=part is parts[-1]):
+                with course.autocast():
+                    of_each = loss_of_each(strategy.model(inputs), targets)
+                # Gradients are averaged over ranks. Scaled so, that average is the mean over the global batch, also for
+                # a partial one whose ranks hold unequal shares; a rank with a borrowed sample adds exactly nothing.
+                loss = of_each.sum() * (team.workers / part.total if part.own else 0.0)
+                loss.backward()
+            step_loss.append(loss.detach())
+        if clip_norm is not None:
+            strategy.clip(clip_norm)
+        strategy.optimizer.step()
+        strategy.optimizer.zero_grad()
+        strategy.after_step(course.step + 1)
+        losses.append(sum(step_loss[1:], start=step_loss[0]))
         course.laps.lap()
         course.step += 1
         course.samples += share.total
-        course.journal.step(course.step, course.trial.global_batch)
+        course.journal.step(course.step, trial.global_batch)
     pooled = team.sum(torch.stack(losses).float()) / team.workers
     course.losses.append(pooled.cpu().numpy())
     return course.losses[-1]
 
 
 def train(course: Course) -> Result:
-    """Epochs of steps, each followed by an evaluation; ends early when the loss is no longer a number."""
+    """Epochs of steps, each followed by an evaluation; ends early when the loss explodes, or `ending` says so."""
     assert course.trial.train is not None
     samples = len(course.workload.train)
     steps_left = course.trial.train.total_steps(samples, course.trial.global_batch)
@@ -121,19 +133,22 @@ def train(course: Course) -> Result:
     while steps_left:
         course.phases.enter("training")
         if epochs and len(epochs) == course.trial.workload.unfreeze_epoch:
-            unfreeze(course.module)
-            course.model = course.team.wrap(course.module)  # gradients of more parameters must be averaged now
+            unfreeze(course.strategy.module)
+            course.strategy.rewrap()  # gradients of more parameters must be averaged now
         shares = course.shares(len(epochs))
         losses: list[npt.NDArray[np.float32]] = []
         before = course.samples
         while segment := list(itertools.islice(shares, min(SEGMENT_STEPS, steps_left))):
             losses.append(run_steps(course, segment))
             steps_left -= len(segment)
-            if not np.isfinite(losses[-1]).all():
-                return Result(epochs=tuple(epochs), diverged_at_step=_first_bad_step(course), warmup_steps=warmup_steps)
+            if (step := diverged_at(np.concatenate(course.losses))) is not None:
+                return Result(
+                    outcome="diverged", epochs=tuple(epochs), diverged_at_step=step, warmup_steps=warmup_steps
+                )
         train_s = course.phases.enter("evaluation")
-        metrics, counted = evaluate(course, course.workload.test)
-        on_training, _ = evaluate(course, course.workload.train, most=counted)
+        module = course.strategy.whole()
+        metrics, counted = evaluate(course, module, course.workload.test)
+        on_training, _ = evaluate(course, module, course.workload.train, most=counted)
         evaluation_s = course.phases.enter("gaps")
         epochs.append(
             Epoch(
@@ -149,6 +164,10 @@ def train(course: Course) -> Result:
             )
         )
         course.journal.say("epoch", **epochs[-1].model_dump(mode="json"))
+        # Rank 0 decides for all: a decision taken twice could be two decisions.
+        outcome = OUTCOMES[course.team.from_first(OUTCOMES.index(course.ending.after(epochs)))]
+        if outcome is not None:
+            return Result(outcome=outcome, epochs=tuple(epochs), warmup_steps=warmup_steps)
     return Result(epochs=tuple(epochs), warmup_steps=warmup_steps)
 
 
@@ -180,14 +199,13 @@ def median_precision(step_s: npt.NDArray[np.float64]) -> float:
 
 
 @torch.no_grad()
-def evaluate(course: Course, data: Data, most: int | None = None) -> tuple[dict[str, float], int]:
+def evaluate(course: Course, module: nn.Module, data: Data, most: int | None = None) -> tuple[dict[str, float], int]:
     """Loss and metrics on the data, or on `most` samples spread evenly over it; each is counted once, on one rank."""
-    workload, team, module = course.workload, course.team, course.module
+    workload, team = course.workload, course.team
     of_each = {"loss": workload.loss, **workload.measures}
     sums = torch.zeros(len(of_each) + 1, dtype=torch.float64, device=team.device)
     wanted = min(most or len(data), len(data))
     places = evaluation_share(wanted, team.workers, team.rank) * len(data) // wanted
-    team.share_buffers(module)
     module.eval()
     for indices in torch.from_numpy(places).split(min(EVALUATION_BATCH, 4 * course.trial.batch_per_worker)):
         course.journal.alive("evaluation")
@@ -211,7 +229,3 @@ def _mean_loss(losses: npt.NDArray[np.float32], samples: int, global_batch: int)
     weights = np.full(len(losses), global_batch, dtype=np.float64)
     weights[-1] = samples - global_batch * (len(losses) - 1)
     return float(np.average(losses, weights=weights))
-
-
-def _first_bad_step(course: Course) -> int:
-    return int(np.flatnonzero(~np.isfinite(np.concatenate(course.losses)))[0])

@@ -1,4 +1,4 @@
-"""Ranks working together: the process group, sub-groups of it, and the strategy that wraps a model."""
+"""Ranks working together: the process group, sub-groups of it, and what ranks tell each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
-from torch.nn.parallel import DistributedDataParallel
 
 from worldsize.errors import SpecError
 
@@ -47,15 +46,6 @@ class Team:
         if self.workers > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0, group=self.group)
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """One worker needs no wrapping: its step is the step that people would run alone."""
-        if self.workers == 1:
-            return model
-        devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(
-            model, device_ids=devices, process_group=self.group, gradient_as_bucket_view=True
-        )
 
 
 class Crew:

@@ -12,18 +12,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from worldsize.record import SpanFile, TrialRecord
+from worldsize.record import SpanFile, TrialRecord, rival_curve
 from worldsize.spec import TrialSpec, WorkloadSpec
 from worldsize.store import StudyFolder, read_json, save_array, write_json
+from worldsize.train_spec import steps_per_epoch
 from worldsize.worker import models, workloads
 from worldsize.worker.augment import generator_for
 from worldsize.worker.clock import Phases, laps_for
+from worldsize.worker.ending import Ending
 from worldsize.worker.environment import environment
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Course, Result, probe, train
-from worldsize.worker.optim import make_optimizer, rate_of_step
+from worldsize.worker.optim import rate_of_step
 from worldsize.worker.parallel import Crew, Team
 from worldsize.worker.process import mark_trial
+from worldsize.worker.strategies import make_strategy
 
 
 class Session:
@@ -39,6 +42,7 @@ class Session:
         self._left_out: tuple[str, ...] = ()
         self._places = workloads.Places(data=Path(self.launch["data"]), cache=Path(self.launch["cache"]))
         self._loaded: dict[str, workloads.Workload] = {}
+        self._rivals: dict[str, list[list[float]]] = self.launch["rivals"]
         torch.set_num_threads(self.launch["threads"])
 
     def position(self) -> tuple[str | None, int | None]:
@@ -69,6 +73,10 @@ class Session:
         course = self._course = self._prepare(trial, team)
         result = probe(course, trial.probe) if trial.probe else train(course)
         self.phases.enter("saving")
+        if trial.search is not None:
+            shown = rival_curve(result.epochs, result.outcome, self.launch["metric"], course.ending.planned_epochs)
+            self._rivals.setdefault(trial.search, []).append(shown)
+        trained = course.strategy.whole() if trial.train and trial.train.save else None
         spans = save_array(
             self.folder.trial(trial.id) / f"spans-rank{team.rank:02d}.npy", team.rank, course.laps.spans()
         )
@@ -81,8 +89,8 @@ class Session:
         facts = environment(team.device, self.launch["backend"]) | {"hosts": hosts, "commit": self.launch["commit"]}
         phases_s = {name: total - before.get(name, 0.0) for name, total in self.phases.totals().items()}
         phases_s = {name: seconds for name, seconds in phases_s.items() if seconds > 0}
-        self.folder.write_record(self._record(trial, course, result, all_spans, phases_s, started_at, facts))
-        course.journal.say("end", outcome="finished" if result.diverged_at_step is None else "diverged")
+        self.folder.write_record(self._record(trial, course, result, trained, all_spans, phases_s, started_at, facts))
+        course.journal.say("end", outcome=result.outcome)
         crew.tell(f"trial/{number}/done", json.dumps(trial.id))
 
     def _prepare(self, trial: TrialSpec, team: Team) -> Course:
@@ -100,14 +108,25 @@ class Session:
             trial=trial,
             workload=workload,
             team=team,
-            module=module,
-            model=team.wrap(module),
-            optimizer=make_optimizer(trial.optimizer, module),
+            strategy=make_strategy(trial.strategy, trial.optimizer, module, team),
             rate=rate_of_step(trial, len(workload.train)),
+            ending=self._ending(trial, len(workload.train)),
             laps=laps_for(team.device),
             draws=generator_for(trial.seed, team.rank, 0),
             phases=self.phases,
             journal=Journal(events, self.stop_file),
+        )
+
+    def _ending(self, trial: TrialSpec, samples: int) -> Ending:
+        if trial.train is None:
+            return Ending(train=None)
+        steps = trial.train.total_steps(samples, trial.global_batch)
+        return Ending(
+            train=trial.train,
+            metric=self.launch["metric"],
+            higher_is_better=self.launch["higher_is_better"],
+            planned_epochs=-(-steps // steps_per_epoch(samples, trial.global_batch)),
+            rivals=self._rivals.get(trial.search or "", []) if trial.stop_hopeless else None,
         )
 
     def _workload(self, spec: WorkloadSpec, device: torch.device) -> workloads.Workload:
@@ -138,11 +157,11 @@ class Session:
         made_here = self.folder.path / pretrained
         return made_here if made_here.is_file() else Path(pretrained).expanduser()
 
-    def _save_weights(self, trial: TrialSpec, course: Course, result: Result) -> SpanFile | None:
-        if trial.train is None or trial.train.save is None or result.diverged_at_step is not None:
+    def _save_weights(self, trial: TrialSpec, trained: nn.Module | None, result: Result) -> SpanFile | None:
+        if trained is None or result.outcome == "diverged":
             return None
         path = self.folder.trial(trial.id) / "weights.pt"
-        models.save_weights(course.module, path)
+        models.save_weights(trained, path)
         return SpanFile(rank=0, name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
     def _record(
@@ -150,6 +169,7 @@ class Session:
         trial: TrialSpec,
         course: Course,
         result: Result,
+        trained: nn.Module | None,
         spans: tuple[SpanFile, ...],
         phases_s: dict[str, float],
         started_at: float,
@@ -158,7 +178,7 @@ class Session:
         losses = np.concatenate(course.losses)
         return TrialRecord(
             trial=trial.id,
-            outcome="finished" if result.diverged_at_step is None else "diverged",
+            outcome=result.outcome,
             launch=self.launch_id,
             started_at=started_at,
             wall_s=sum(phases_s.values()),
@@ -166,7 +186,7 @@ class Session:
             warmup_steps=result.warmup_steps,
             spans=spans,
             losses=save_array(self.folder.trial(trial.id) / "losses.npy", 0, losses),
-            weights=self._save_weights(trial, course, result),
+            weights=self._save_weights(trial, trained, result),
             transfer=self._left_out,
             known=course.workload.known,
             samples=course.samples,

@@ -7,7 +7,7 @@ workers with batch b see exactly what one worker with batch n*b sees, in the sam
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,16 @@ def epoch_shares(
             yield Share(indices=batch[:1], own=0, total=len(batch))
         else:
             yield Share(indices=batch[low:high], own=high - low, total=len(batch))
+
+
+def micro_batches(share: Share, batch: int, workers: int) -> list[Share]:
+    """A share in parts of at most `batch` samples. Ranks with a smaller share have as many parts as the others: a
+    strategy may exchange something with each of them."""
+    largest = -(-share.total // workers)
+    if largest <= batch:
+        return [share]
+    parts = np.array_split(share.indices[: share.own], -(-largest // batch))
+    return [replace(share, indices=part if len(part) else share.indices[:1], own=len(part)) for part in parts]
 
 
 def evaluation_share(samples: int, workers: int, rank: int) -> Indices:

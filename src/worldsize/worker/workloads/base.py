@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from worldsize.augment_spec import AugmentSpec
+from worldsize.train_spec import TrainSpec
 
 ON_DEVICE_BYTES = 2 * 1024**3
 """Data up to this size live on the GPU, so that no step waits for a copy."""
@@ -78,6 +79,8 @@ class Workload:
     """A batch of inputs as stored -> as the model takes them."""
     loss: OfEach
     """One value a sample: the loop weights them, so that partial batches count by their samples."""
+    smoothed: Callable[[float], OfEach] | None = None
+    """The same loss with so much label smoothing, where targets are classes."""
     measures: dict[str, OfEach] = field(default_factory=dict)
     """One value a sample each, averaged over the samples of an evaluation, beside the loss."""
     summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: means
@@ -85,6 +88,13 @@ class Workload:
     augment: AugmentSpec = field(default_factory=AugmentSpec)
     known: dict[str, float] = field(default_factory=dict)
     """What is known in advance, such as the entropy of a source or the largest stable rate."""
+
+    def training_loss(self, train: TrainSpec | None) -> OfEach:
+        """What is minimised; evaluation keeps to the plain loss, so that trials can be compared."""
+        if train is None or not train.label_smoothing:
+            return self.loss
+        assert self.smoothed is not None
+        return self.smoothed(train.label_smoothing)
 
     def on(self, device: torch.device) -> Workload:
         return replace(self, train=self.train.on(device), test=self.test.on(device))

@@ -46,7 +46,8 @@ def classification(
             spec.model or model, classes=classes, channels=channels, size=size, **spec.model_options
         ),
         prepare=Normalise(mean, deviation, layout),
-        loss=lambda outputs, labels: F.cross_entropy(outputs, labels, reduction="none"),
+        loss=cross_entropy(0.0),
+        smoothed=cross_entropy,
         measures=measures,
         augment=spec.augment,
     )
@@ -75,6 +76,10 @@ def pixel_statistics(images: Images, channel_axis: int = 3, most: int = 1_000) -
     sample = np.asarray(images[:: -(-len(images) // most)], dtype=np.float32) / 255
     others = tuple(axis for axis in range(4) if axis != channel_axis)
     return sample.mean(axis=others).tolist(), np.maximum(sample.std(axis=others), 1e-3).tolist()
+
+
+def cross_entropy(smoothing: float) -> OfEach:
+    return lambda outputs, labels: F.cross_entropy(outputs, labels, reduction="none", label_smoothing=smoothing)
 
 
 def _split(part: tuple[Images, Labels]) -> Split:

@@ -13,7 +13,7 @@ from worldsize.data.text import TextOptions, read_text
 from worldsize.spec import WorkloadSpec
 from worldsize.worker import models
 from worldsize.worker.workloads import Places, Workload
-from worldsize.worker.workloads.base import Windows
+from worldsize.worker.workloads.base import OfEach, Windows
 
 BYTES = 256
 
@@ -28,12 +28,20 @@ def load(spec: WorkloadSpec, places: Places) -> Workload:
             spec.model or "decoder", classes=BYTES, channels=1, size=(1, options.context), **spec.model_options
         ),
         prepare=lambda tokens: tokens,
-        loss=next_byte_loss,
+        loss=next_byte_loss(0.0),
+        smoothed=next_byte_loss,
         summary=lambda means: {**means, "bits_per_byte": means["loss"] / math.log(2)},
         known={} if spec.path else {"entropy_bits": options.entropy_bits()},
     )
 
 
-def next_byte_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+def next_byte_loss(smoothing: float) -> OfEach:
     """Mean over the bytes of each window, in nats."""
-    return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape).mean(1)
+
+    def of_each(outputs: Tensor, targets: Tensor) -> Tensor:
+        of_bytes = F.cross_entropy(
+            outputs.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing
+        )
+        return of_bytes.view(targets.shape).mean(1)
+
+    return of_each

@@ -1,0 +1,233 @@
+"""What trials learned -> how each variant did over its repeats, and the rate at which training begins to diverge."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+from worldsize.analysis.stable import Stable, stable
+from worldsize.analysis.stats import LEVEL, MOST_LOG, Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What one trial learned. The arrays have one value for each epoch; all but the metrics are cumulative."""
+
+    setting: Hashable
+    """What makes two trials comparable: workers, batch, strategy."""
+    variant: str
+    """What trials of one setting differ in: optimiser, rate, momentum."""
+    family: str
+    """Of the optimiser: sgd, momentum, adam."""
+    kin: str
+    """What its variant has in common with those that differ from it in the rate alone."""
+    rate: float
+    repeat: int
+    """Repeats of one number share their seed, whatever the variant."""
+    outcome: Literal["finished", "diverged", "plateaued", "stopped"]
+    """plateaued: ended because the metric got no better; stopped: because rivals were so much better."""
+    steps: Floats
+    samples: Floats
+    seconds: Floats
+    metric: Floats
+    train_metric: Floats
+    """The same metric of samples that were trained on. Empty where it was not measured."""
+    final: float | None
+    """None for training that diverged."""
+    goal: Floats | None = None
+    """The metric that a target names, which need not be the workload's own."""
+
+    @property
+    def learned(self) -> bool:
+        return self.outcome in ("finished", "plateaued") and self.final is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    value: float
+    at_least: bool
+
+    def met(self, metric: Floats) -> npt.NDArray[np.bool_]:
+        return metric >= self.value if self.at_least else metric <= self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    value: float
+    low: float | None
+    high: float | None
+    """None, both: a single repeat says nothing about how repeats differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """The first evaluation that met the target."""
+
+    epoch: int
+    steps: float
+    samples: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSummary:
+    target: Target
+    repeats: int
+    reached: int
+    """Where it is less than `repeats`, the estimates speak only for those that reached it. They are None for none."""
+    epochs: Estimate | None
+    steps: Estimate | None
+    samples: Estimate | None
+    seconds: Estimate | None
+    of_repeats: dict[int, Reached]
+    """By the number of the repeat."""
+
+    @property
+    def always(self) -> bool:
+        return self.reached == self.repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantSummary:
+    setting: Hashable
+    variant: str
+    family: str
+    rate: float
+    repeats: int
+    diverged: int
+    stopped: int
+    plateaued: int
+    metric: Estimate | None
+    """Of the repeats that were trained to their end."""
+    metrics: dict[int, float]
+    """The final metric of each of them, by the number of the repeat."""
+    target: TargetSummary | None
+    stable: Stable | None
+    """None with a target: training ends there, before any plateau."""
+    gap: Estimate | None
+    """How much better the metric is on samples that were trained on, at the end: positive is overfitting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateEdge:
+    held: float
+    """The highest rate below all that diverged."""
+    diverged: float
+    """The lowest that diverged."""
+    estimate: float
+    """sqrt(held * diverged): rates act by their ratio."""
+    highest_held: float
+    monotone: bool
+    """False: a rate diverged while a higher one held, so that the edge is no sharp line."""
+
+
+def student(value: float, error: float, freedom: int, least: float = 0.0) -> Estimate:
+    """value +- t(freedom) * error, or +- `least` where that is more."""
+    reach = max(float(stdtrit(freedom, (1 + LEVEL) / 2)) * error, least)
+    return Estimate(value=value, low=value - reach, high=value + reach)
+
+
+def from_logs(logged: Estimate) -> Estimate:
+    low, high = (None if end is None else math.exp(min(end, MOST_LOG)) for end in (logged.low, logged.high))
+    return Estimate(value=math.exp(logged.value), low=low, high=high)
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    """mean +- t(n - 1) * s / sqrt(n)."""
+    n, mean = len(values), float(np.mean(values))
+    if n == 1:
+        return Estimate(value=mean, low=None, high=None)
+    return student(mean, float(np.std(values, ddof=1)) / math.sqrt(n), n - 1)
+
+
+def log_interval(values: Sequence[float]) -> Estimate:
+    """The same of logarithms, for positive quantities that vary by factors: a geometric mean."""
+    return from_logs(mean_interval([math.log(value) for value in values]))
+
+
+def to_target(curve: Trained, target: Target) -> Reached | None:
+    met = target.met(curve.metric if curve.goal is None else curve.goal)
+    if not met.any():
+        return None
+    first = int(np.argmax(met))
+    steps, samples, seconds = (float(of[first]) for of in (curve.steps, curve.samples, curve.seconds))
+    return Reached(epoch=first + 1, steps=steps, samples=samples, seconds=seconds)
+
+
+def target_summary(curves: Sequence[Trained], target: Target) -> TargetSummary:
+    found = {curve.repeat: reached for curve in curves if (reached := to_target(curve, target))}
+    each = list(found.values())
+    return TargetSummary(
+        target=target,
+        repeats=len(curves),
+        reached=len(each),
+        epochs=log_interval([reached.epoch for reached in each]) if each else None,
+        steps=log_interval([reached.steps for reached in each]) if each else None,
+        samples=log_interval([reached.samples for reached in each]) if each else None,
+        seconds=log_interval([reached.seconds for reached in each]) if each else None,
+        of_repeats=found,
+    )
+
+
+def summaries(
+    curves: Iterable[Trained], *, higher_is_better: bool, target: Target | None = None
+) -> list[VariantSummary]:
+    """One for each variant at each setting, in the order in which they come."""
+    groups: dict[tuple[Hashable, str], list[Trained]] = defaultdict(list)
+    for curve in curves:
+        groups[curve.setting, curve.variant].append(curve)
+    return [_summary(group, higher_is_better, target) for group in groups.values()]
+
+
+def rate_edges(curves: Iterable[Trained]) -> dict[tuple[Hashable, str], RateEdge]:
+    """By setting and kin, where there is an edge. A rate that diverged in any repeat diverged."""
+    found: dict[tuple[Hashable, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
+    for curve in curves:
+        found[curve.setting, curve.kin][curve.rate] |= curve.outcome == "diverged"
+    return {key: edge for key, rates in found.items() if (edge := rate_edge(rates))}
+
+
+def rate_edge(diverged: Mapping[float, bool]) -> RateEdge | None:
+    """Where training begins to diverge. None: no rate diverged, or none held below those that did."""
+    lowest = min((rate for rate, bad in diverged.items() if bad), default=math.inf)
+    good = [rate for rate, bad in diverged.items() if not bad]
+    held = max((rate for rate in good if rate < lowest), default=None)
+    if held is None or math.isinf(lowest):
+        return None
+    return RateEdge(
+        held=held,
+        diverged=lowest,
+        estimate=math.sqrt(held * lowest),
+        highest_held=max(good),
+        monotone=max(good) < lowest,
+    )
+
+
+def _summary(curves: list[Trained], higher_is_better: bool, target: Target | None) -> VariantSummary:
+    first, learned = curves[0], [curve for curve in curves if curve.learned]
+    metrics = {curve.repeat: curve.final for curve in learned if curve.final is not None}
+    sign = 1 if higher_is_better else -1
+    gaps = [sign * float(curve.train_metric[-1] - curve.metric[-1]) for curve in learned if len(curve.train_metric)]
+    ended = [curve.outcome for curve in curves]
+    return VariantSummary(
+        setting=first.setting,
+        variant=first.variant,
+        family=first.family,
+        rate=first.rate,
+        repeats=len(curves),
+        diverged=ended.count("diverged"),
+        stopped=ended.count("stopped"),
+        plateaued=ended.count("plateaued"),
+        metric=mean_interval(list(metrics.values())) if metrics else None,
+        metrics=metrics,
+        target=None if target is None else target_summary(curves, target),
+        stable=stable([curve.metric for curve in learned]) if target is None else None,
+        gap=mean_interval(gaps) if gaps else None,
+    )

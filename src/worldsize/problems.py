@@ -1,0 +1,153 @@
+"""What makes a study impossible, said before anything runs: each problem with the place in the study that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from worldsize.catalog import WorkloadFacts, unfit
+from worldsize.machine import Machine
+from worldsize.plan import matches, product, study_points
+from worldsize.spec import StudySpec, WorkloadSpec
+
+Loc = tuple[str | int, ...]
+Found = Iterator[tuple[Loc, str]]
+
+
+def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
+    """All that the study and this machine alone can tell."""
+    device = machine.device(spec.device)
+    return [
+        *_workloads(spec),
+        *_twice(spec),
+        *_places(spec, machine, device),
+        *_strategies(spec, device),
+        *_searches(spec),
+        *_points(spec),
+    ]
+
+
+def data_problems(spec: StudySpec, facts: WorkloadFacts) -> list[tuple[Loc, str]]:
+    """What only the data and the metrics of the workload can tell."""
+    found: list[tuple[Loc, str]] = []
+    largest = max(point.global_batch for point in study_points(spec))
+    if largest > facts.train_samples:
+        axis = "global_batch" if spec.axes.global_batch else "batch_per_worker"
+        text = f"a global batch of {largest} is more than the {facts.train_samples} training samples; use smaller ones"
+        found.append((("axes", axis), text))
+    if spec.train is not None and spec.train.until is not None and spec.train.until.metric not in facts.metrics:
+        text = (
+            f"until.metric={spec.train.until.metric} is not measured by {spec.workload.name}; "
+            f"use one of {', '.join(facts.metrics)}"
+        )
+        found.append((("train", "until", "metric"), text))
+    if spec.train is not None and spec.train.label_smoothing and not facts.classifies:
+        text = (
+            f"label_smoothing={spec.train.label_smoothing:g} needs a built-in workload with classes; "
+            f"{spec.workload.name} is none: leave it out, or smooth in a loss of your own"
+        )
+        found.append((("train", "label_smoothing"), text))
+    return found
+
+
+def _workloads(spec: StudySpec) -> Found:
+    used: list[tuple[Loc, WorkloadSpec]] = [(("workload",), spec.workload)]
+    if spec.pretrain is not None:
+        used.append((("pretrain", "workload"), spec.pretrain.workload))
+    for loc, workload in used:
+        if text := unfit(workload):
+            yield loc, text
+
+
+def _twice(spec: StudySpec) -> Found:
+    remedy = "twice, which would run the same trials again; use `repeats` for that"
+    for axis in type(spec.axes).model_fields:
+        values = getattr(spec.axes, axis) or ()
+        for index, value in enumerate(values):
+            if axis != "optimizer" and value in values[:index]:
+                yield ("axes", axis, index), f"axes.{axis} names {getattr(value, 'label', value)} {remedy}"
+    settings: list[Any] = []
+    for index, entry in enumerate(spec.axes.optimizer):
+        here = list(entry.settings())
+        for number, setting in enumerate(here):
+            if setting in settings or setting in here[:number]:
+                yield ("axes", "optimizer", index), f"axes.optimizer names {setting.name} {setting.rate:g} {remedy}"
+                break
+        settings += here
+
+
+def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Found:
+    if device == "cuda" and not machine.gpus:
+        yield ("device",), "device=cuda, but no GPU is visible here; use `device: cpu`"
+        return
+    places, noun = machine.places(device, spec.threads), "GPUs" if device == "cuda" else "cores"
+    counts: list[tuple[Loc, int]] = [
+        (("axes", "workers", index), workers) for index, workers in enumerate(spec.axes.workers)
+    ]
+    if spec.pretrain is not None:
+        counts.append((("pretrain", "workers"), spec.pretrain.workers))
+    for loc, workers in counts:
+        if workers > places and not spec.oversubscribe:
+            own = f" of {spec.threads} threads" if spec.threads > 1 and noun == "cores" else ""
+            have = machine.gpus if noun == "GPUs" else machine.cores
+            yield (
+                loc,
+                f"workers={workers}{own} is more than the {have} {noun} here; "
+                "use fewer, or `oversubscribe: true` to let them share",
+            )
+
+
+def _strategies(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Found:
+    for index, strategy in enumerate(spec.axes.strategy):
+        loc: Loc = ("axes", "strategy", index)
+        if strategy.sync_batch_norm and device == "cpu":
+            yield loc, "sync_batch_norm: torch has it for GPUs only, and this study runs on cpu; leave it out"
+        if strategy.sync_batch_norm and spec.workload.freeze is not None:
+            yield loc, "sync_batch_norm makes new layers, which `freeze` would not know; leave one of the two out"
+        if strategy.name == "fsdp" and spec.workload.unfreeze_epoch is not None:
+            yield (
+                loc,
+                f"fsdp shards a model once, so unfreeze_epoch={spec.workload.unfreeze_epoch} cannot change what is "
+                "trained; use ddp or zero, or leave unfreeze_epoch out",
+            )
+        if strategy.name != "ddp" and max(spec.axes.workers) == 1:
+            yield loc, f"{strategy.name} is about several workers, and axes.workers has only 1; add a count, or use ddp"
+
+
+def _searches(spec: StudySpec) -> Found:
+    for index, entry in enumerate(spec.axes.optimizer):
+        if entry.tpe is not None and find_spec("optuna") is None:
+            yield (
+                ("axes", "optimizer", index, "tpe"),
+                f"tpe={entry.tpe} needs Optuna, which is not installed; `pip install worldsize[optuna]`, or leave tpe "
+                "out for an even grid",
+            )
+        if spec.train and spec.train.schedule.name == "one-cycle" and any(entry.warmup_epochs or ()):
+            yield (
+                ("axes", "optimizer", index, "warmup_epochs"),
+                "warmup_epochs and the schedule one-cycle both begin with a rise: keep one",
+            )
+        if entry.searched() and spec.train is None:
+            yield ("axes", "optimizer", index), "a search needs training to compare by; add `train:`"
+
+
+def _points(spec: StudySpec) -> Found:
+    everything = list(product(spec))
+    for index, skip in enumerate(spec.skip):
+        if not any(matches(skip, point) for point in everything):
+            yield ("skip", index), "this `skip` entry matches no point of the study; correct or remove it"
+    points = study_points(spec)
+    if not points:
+        yield ("skip",), "`skip` leaves out every point; nothing would run"
+    batches = spec.axes.global_batch
+    if not batches:
+        return
+    for batch, workers, parts in sorted({(point.global_batch, point.workers, point.accumulation) for point in points}):
+        if batch % (workers * parts):
+            among = f"workers={workers}" + (f" x accumulation={parts}" if parts > 1 else "")
+            yield (
+                ("axes", "global_batch", batches.index(batch)),
+                f"global_batch={batch} does not divide among {among}; "
+                f"use a multiple of {workers * parts}, or skip the combination",
+            )

@@ -1,0 +1,120 @@
+"""What was trained, as a table: the best of each setting first, and only the columns that the study has values for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from worldsize.analysis.bests import Contest
+from worldsize.analysis.learning import Estimate, VariantSummary
+from worldsize.analysis.stable import Stable
+from worldsize.report.words import LEVEL_WORDS, duration, metric_value, number
+from worldsize.results import Results
+
+ACCENT = "cyan"
+MOST_ROWS = 40
+"""A search may have hundreds; the rest is in --json."""
+
+
+def learning_view(results: Results) -> list[Any]:
+    """Nothing where nothing was trained, or where the scaling table already says all of it."""
+    shown = [(contest, variant) for contest in results.contests for variant in contest.variants]
+    plain = all(len(contest.variants) == 1 for contest in results.contests) and results.target is None
+    if not shown or (plain and not any(variant.stable and variant.stable.epoch for _, variant in shown)):
+        return []
+    parts: list[Any] = [Text(""), _table(results, shown[:MOST_ROWS])]
+    if len(shown) > MOST_ROWS:
+        parts.append(Text(f"and {len(shown) - MOST_ROWS} more, all of them with --json", style="dim"))
+    return parts
+
+
+def setting_words(setting: Any, contests: Sequence[Contest]) -> str:
+    """What tells this setting from the others of the study."""
+    others: list[Any] = [contest.setting for contest in contests]
+    facts: dict[str, Callable[[Any], str]] = {
+        "workers": lambda one: f"{one.workers} workers",
+        "global_batch": lambda one: f"batch {one.global_batch}",
+        "accumulation": lambda one: f"in {one.accumulation} parts",
+        "strategy": lambda one: str(one.strategy),
+        "precision": lambda one: str(one.precision),
+    }
+    words = [say(setting) for name, say in facts.items() if len({getattr(other, name) for other in others}) > 1]
+    return ", ".join(words)
+
+
+def _table(results: Results, shown: Sequence[tuple[Contest, VariantSummary]]) -> Table:
+    metric = results.facts.metric
+    variants = [variant for _, variant in shown]
+    table = Table(
+        title=f"what was trained, with {LEVEL_WORDS}s over repeats",
+        title_justify="left",
+        title_style="",
+        box=None,
+        padding=(0, 1, 0, 0),
+        header_style=f"bold {ACCENT}",
+    )
+    columns: dict[str, Callable[[VariantSummary], str]] = {f"test\n{metric}": lambda one: _metric(one.metric)}
+    if any(variant.target for variant in variants):
+        columns["steps to\ntarget"] = lambda one: _estimate(one.target.steps if one.target else None, _count)
+        columns["epochs to\ntarget"] = lambda one: _estimate(one.target.epochs if one.target else None, _count)
+        columns["training\ntime"] = lambda one: _time(one.target.seconds if one.target else None)
+    if any(variant.stable and variant.stable.epoch for variant in variants):
+        columns["epochs until\nstable"] = lambda one: _stable(one.stable)
+    if any(variant.gap and variant.metric and _matters(variant.gap, variant.metric) for variant in variants):
+        columns["train\n- test"] = lambda one: _metric(one.gap)
+    columns["runs"] = _runs
+    several = len(results.contests) > 1
+    if several:
+        table.add_column("where", overflow="fold")
+    table.add_column("trained with", overflow="fold")
+    for header in columns:
+        table.add_column(header, justify="right", overflow="fold")
+    for contest, variant in shown:
+        where = [setting_words(contest.setting, results.contests)] if several else []
+        cells = [value(variant) for value in columns.values()]
+        table.add_row(*where, variant.variant, *cells, style="bold" if variant in contest.bests else "")
+    return table
+
+
+def _estimate(estimate: Estimate | None, words: Callable[[float], str]) -> str:
+    if estimate is None:
+        return "not reached"
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+        return words(estimate.value)
+    return f"{words(estimate.value)}\n{words(estimate.low)}–{words(estimate.high)}"
+
+
+def _count(value: float) -> str:
+    """Of steps and epochs: whole, unless a mean over few of them says more."""
+    return f"{value:,.0f}" if value >= 10 or value == round(value) else number(value)
+
+
+def _matters(gap: Estimate, metric: Estimate) -> bool:
+    """A thousandth of the metric is where four digits begin to show it."""
+    return abs(gap.value) >= 1e-3 * abs(metric.value)
+
+
+def _metric(estimate: Estimate | None) -> str:
+    return "" if estimate is None else _estimate(estimate, metric_value)
+
+
+def _time(estimate: Estimate | None) -> str:
+    return "" if estimate is None else duration(estimate.value)
+
+
+def _stable(stable: Stable | None) -> str:
+    if stable is None:
+        return ""
+    return "not reached" if stable.epoch is None else f"{stable.epoch}\n{stable.low}–{stable.high}"
+
+
+def _runs(variant: VariantSummary) -> str:
+    """How many, and how those ended that did not run to their end."""
+    ends = {"diverged": variant.diverged, "stopped": variant.stopped, "plateaued": variant.plateaued}
+    words = [f"{count} {name}" for name, count in ends.items() if count]
+    if variant.target is not None and 0 < variant.target.reached < variant.repeats:
+        words.append(f"{variant.target.reached} reached it")
+    return "\n".join([str(variant.repeats), *words])

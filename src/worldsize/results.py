@@ -1,0 +1,289 @@
+"""A study folder, read: its records, and what follows from them. Works on any machine, on a folder that still grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldsize.analysis.bests import Contest, contests
+from worldsize.analysis.learning import RateEdge, Target, Trained, rate_edges, summaries
+from worldsize.analysis.points import Measured, Setting, points
+from worldsize.analysis.recommend import Answer, Finding, recommend
+from worldsize.analysis.scaling import Series, scaling
+from worldsize.catalog import WorkloadFacts, facts_from
+from worldsize.errors import StoreError
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.plan import Plan
+from worldsize.record import TrialRecord
+from worldsize.spec import StudySpec, TrialSpec
+from worldsize.store import StudyFolder, read_json
+from worldsize.studyfile import StudyFile
+
+GAP_SHARE = 0.02
+"""A gap between training and test metric below this share of the metric is not worth a word."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Its spec, the records so far, and what follows from them."""
+
+    folder: StudyFolder
+    spec: StudySpec
+    facts: WorkloadFacts
+    trials: dict[str, TrialSpec]
+    records: dict[str, TrialRecord]
+    damaged: tuple[str, ...]
+
+    @cached_property
+    def series(self) -> list[Series]:
+        best = {contest.setting: contest.variants[0] for contest in self.contests}
+        return scaling(points(self._measured()), best)  # type: ignore[arg-type]  # settings, all of them
+
+    @cached_property
+    def contests(self) -> list[Contest]:
+        """What was trained, setting by setting, the best first."""
+        found = summaries(self._trained, higher_is_better=self.facts.higher_is_better, target=self.target)
+        return contests(found, higher_is_better=self.facts.higher_is_better, by_target=self.target is not None)
+
+    @cached_property
+    def edges(self) -> dict[tuple[Any, str], RateEdge]:
+        """Above which rate training diverges, by setting and optimiser."""
+        return rate_edges(self._trained)
+
+    @cached_property
+    def answer(self) -> Answer:
+        answer = recommend(
+            self.series,
+            higher_is_better=self.facts.higher_is_better,
+            trained=self.spec.train is not None and not self.left(),
+        )
+        return replace(answer, findings=(*answer.findings, *self._findings(answer)))
+
+    @property
+    def target(self) -> Target | None:
+        until = self.spec.train.until if self.spec.train else None
+        if until is None:
+            return None
+        value = until.at_most if until.at_least is None else until.at_least
+        assert value is not None
+        return Target(value=value, at_least=until.at_least is not None)
+
+    def contest(self, setting: Setting) -> Contest | None:
+        return next((contest for contest in self.contests if contest.setting == setting), None)
+
+    def table(self) -> list[dict[str, Any]]:
+        """The scaling table, a dict a row: workers, batches, step time, samples/s, speedup, efficiency, metric."""
+        return [flat_row(row) for series in self.series for row in series.rows]
+
+    def learning(self) -> list[dict[str, Any]]:
+        """What was trained, a dict a variant: its setting, metric, steps to the target, epochs until stable, gap."""
+        return [
+            {**asdict(contest.setting), **asdict(replace(variant, setting=None))}  # type: ignore[call-overload]
+            for contest in self.contests
+            for variant in contest.variants
+        ]
+
+    def step_s(self) -> dict[tuple[int, int], float]:
+        """Measured median step time by (workers, samples that a worker computes in a step)."""
+        rows = [row for series in self.series for row in series.rows]
+        return {(row.setting.workers, row.setting.worker_batch): row.step_s.value for row in rows}
+
+    def left(self) -> list[str]:
+        return [trial_id for trial_id in self.trials if trial_id not in self.records]
+
+    def failed(self) -> list[TrialRecord]:
+        return [record for record in self.records.values() if record.outcome == "failed"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For machines: the answer, the tables, and how every trial ended."""
+        row = self.answer.row
+        return {
+            "study": self.spec.name,
+            "workload": self.spec.workload.name,
+            "scaling": self.spec.axes.scaling,
+            "metric": self.facts.metric,
+            "unit": self.facts.unit,
+            "units_per_sample": self.facts.units_per_sample,
+            "answer": {
+                "verdict": self.answer.verdict,
+                "setting": flat_row(row) if row else None,
+                "findings": [asdict(finding) for finding in self.answer.findings],
+            },
+            "table": self.table(),
+            "learning": self.learning(),
+            "comparisons": [
+                {**asdict(contest.setting), **asdict(comparison)}  # type: ignore[call-overload]
+                for contest in self.contests
+                for comparison in contest.comparisons
+            ],
+            "trials": {
+                trial_id: self.records[trial_id].outcome if trial_id in self.records else "left"
+                for trial_id in self.trials
+            },
+        }
+
+    def _ended(self) -> Iterator[tuple[TrialSpec, TrialRecord]]:
+        for trial_id, record in self.records.items():
+            if record.outcome != "failed" and self.trials[trial_id].kind != "pretrain":
+                yield self.trials[trial_id], record
+
+    def _measured(self) -> Iterator[Measured]:
+        for trial, record in self._ended():
+            yield Measured(
+                setting=setting_of(trial),
+                kind="probe" if trial.kind == "probe" else "train",
+                repeat=trial.repeat,
+                step_s=self.folder.step_s(record)[: 0 if record.outcome == "diverged" else None],
+            )
+
+    @cached_property
+    def _trained(self) -> list[Trained]:
+        return [self._curve(trial, record) for trial, record in self._ended() if trial.kind == "train"]
+
+    def _curve(self, trial: TrialSpec, record: TrialRecord) -> Trained:
+        metric, until = self.facts.metric, trial.train.until if trial.train else None
+        epochs = [epoch for epoch in record.epochs if metric in epoch.test]
+        assert record.outcome != "failed"
+        kin, variant = labels(trial, len(self.spec.starts))
+        return Trained(
+            setting=setting_of(trial),
+            variant=variant,
+            kin=kin,
+            family=trial.optimizer.family,
+            rate=trial.optimizer.rate,
+            repeat=trial.repeat,
+            outcome=record.outcome,
+            steps=np.cumsum([epoch.steps for epoch in epochs], dtype=np.float64),
+            samples=np.cumsum([epoch.samples for epoch in epochs], dtype=np.float64),
+            seconds=np.cumsum([epoch.train_s for epoch in epochs], dtype=np.float64),
+            metric=np.array([epoch.test[metric] for epoch in epochs]),
+            train_metric=np.array([epoch.train[metric] for epoch in epochs if metric in epoch.train]),
+            final=None if record.outcome == "diverged" else record.metrics.get(metric),
+            goal=np.array([epoch.test[until.metric] for epoch in epochs]) if until else None,
+        )
+
+    def _findings(self, answer: Answer) -> Iterator[Finding]:
+        outcomes = [record.outcome for record in self.records.values()]
+        for outcome in ("failed", "diverged", "stopped"):
+            if outcome in outcomes:
+                yield Finding(code=f"trials-{outcome}", numbers={"trials": outcomes.count(outcome)})
+        yield from self._target_findings()
+        known = {name: value for record in self.records.values() for name, value in record.known.items()}
+        for (_, kin), edge in self.edges.items():
+            numbers = {"rate": edge.estimate, "held": edge.held, "diverged": edge.diverged}
+            yield Finding(code="rate-edge", numbers=numbers, names={"optimizer": kin})
+            if kin == "sgd" and "largest_stable_rate" in known:
+                theory = known["largest_stable_rate"]
+                percent = (edge.estimate / theory - 1) * 100
+                yield Finding(code="rate-edge-theory", numbers={"theory": theory, "percent": percent})
+            if not edge.monotone:
+                numbers = {"diverged": edge.diverged, "held": edge.highest_held}
+                yield Finding(code="rate-edge-blurred", numbers=numbers, names={"optimizer": kin})
+        if answer.row is not None:
+            yield from self._gap_finding(answer.row.setting)
+        imprecise = sum(record.precision_reached is False for record in self.records.values())
+        if imprecise and self.spec.probe:
+            yield Finding(
+                code="precision-not-reached", numbers={"trials": imprecise, "percent": self.spec.probe.precision * 100}
+            )
+        if self.left():
+            yield Finding(code="trials-left", numbers={"trials": len(self.left())})
+
+    def _target_findings(self) -> Iterator[Finding]:
+        targets = [variant.target for contest in self.contests for variant in contest.variants if variant.target]
+        missed = sum(target.repeats - target.reached for target in targets)
+        if missed and self.spec.train and self.spec.train.until:
+            numbers = {"trials": missed, "of": sum(target.repeats for target in targets)}
+            epochs = float(self.spec.train.until.max_epochs)
+            yield Finding(
+                code="target-not-reached",
+                numbers={**numbers, "value": targets[0].target.value, "epochs": epochs},
+                names={
+                    "metric": self.spec.train.until.metric,
+                    "sign": "at least" if targets[0].target.at_least else "at most",
+                },
+            )
+
+    def _gap_finding(self, setting: Setting) -> Iterator[Finding]:
+        contest = self.contest(setting)
+        best = contest.variants[0] if contest else None
+        if best is None or best.gap is None or best.metric is None:
+            return
+        # One run cannot say how runs differ: then only a gap that is large beside the metric itself counts.
+        low = best.gap.low if best.gap.low is not None else best.gap.value / 2
+        if low > GAP_SHARE * abs(best.metric.value):
+            numbers = {"gap": best.gap.value, "value": best.metric.value}
+            yield Finding(code="overfitting", numbers=numbers, names={"metric": self.facts.metric})
+
+
+def load(folder: Path | str) -> Results:
+    """Reads a study folder, finished or not, on any machine. Damaged records are named, never used."""
+    home = StudyFolder.existing(Path(folder))
+    spec = StudyFile.read(home.study_file).spec()
+    records, damaged = {}, []
+    plan, facts = read_plan(home)
+    trials = dict(plan.trials)
+    for trial_id in trials:
+        try:
+            record = home.record(trial_id)
+        except ValueError:
+            damaged.append(trial_id)
+            continue
+        if record is not None:
+            records[trial_id] = record
+    return Results(home, spec, facts, trials, records, tuple(damaged))
+
+
+def read_plan(home: StudyFolder) -> tuple[Plan, WorkloadFacts]:
+    try:
+        stored = read_json(home.plan_file)
+        return Plan.from_dict(stored), facts_from(stored["facts"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{home.plan_file} is missing, damaged or of another version ({type(error).__name__}); "
+            "use the version that made the folder, or a new folder"
+        ) from error
+
+
+def setting_of(trial: TrialSpec) -> Setting:
+    return Setting(
+        workers=trial.workers,
+        batch_per_worker=trial.batch_per_worker,
+        accumulation=trial.accumulation,
+        scaling=trial.scaling,
+        strategy=trial.strategy.label,
+        precision=trial.precision,
+    )
+
+
+def labels(trial: TrialSpec, starts: int) -> tuple[str, str]:
+    """What tells trials of one setting apart in what they learn, without the rate and with it.
+
+    `momentum 0.9, linear rule` and `momentum 0.9 rate 0.05, linear rule`.
+    """
+    optimizer = trial.optimizer
+    name = optimizer.family + (f" {optimizer.momentum:g}" if optimizer.momentum else "")
+    extra = "".join(f", {words}" for words in _settings(optimizer))
+    if starts > 1:
+        extra += ", pretrained" if trial.workload.pretrained else ", from scratch"
+    return name + extra, f"{name} rate {optimizer.rate:g}{extra}"
+
+
+def _settings(optimizer: OptimizerSpec) -> Iterable[str]:
+    if optimizer.weight_decay:
+        yield f"decay {optimizer.weight_decay:g}"
+    if optimizer.rate_rule not in (None, "auto"):
+        yield "unscaled" if optimizer.rate_rule == "none" else f"{optimizer.rate_rule} rule"
+    if optimizer.warmup_epochs:
+        yield f"warm-up {optimizer.warmup_epochs:g}"
+
+
+def flat_row(row: Any) -> dict[str, Any]:
+    flat = asdict(row)
+    setting = flat.pop("setting")
+    return {**setting, "global_batch": row.setting.global_batch, **flat}

@@ -1,0 +1,163 @@
+"""Optimisers for large batches whose steps are as large as the layer they change: LARS and LAMB.
+
+Norms stay on the device, so a step never waits for it. Parameters may be shards (DTensor): each rank then steps its own
+part, and the squares of all norms are summed over ranks in one message.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn, optim
+from torch.distributed.tensor import DTensor
+
+EPSILON = 1e-6
+"""LAMB's own (You et al. 2020); Adam's 1e-8 stems from elsewhere."""
+
+
+class Layerwise(optim.Optimizer, ABC):
+    """`adapt=False` in a group leaves its parameters without the layer-wise factor: meant for biases and norms."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nobody here computes a loss twice
+        del closure
+        for group in self.param_groups:
+            owned = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if owned:
+                gradients = [_local(parameter.grad) for parameter in owned]
+                states = [self.state[parameter] for parameter in owned]
+                self._step_group(group, [_local(each) for each in owned], gradients, states, _ranks_of(owned[0]))
+
+    @abstractmethod
+    def _step_group(
+        self,
+        group: dict[str, Any],
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        states: list[dict[str, Any]],
+        ranks: dist.ProcessGroup | None,
+    ) -> None:
+        """`weights` are this rank's parts of parameters with gradients; `ranks` hold the other parts."""
+
+
+class Lars(Layerwise):
+    """local = trust |w| / (|g| + decay |w|), v = momentum v + rate local (g + decay w), w -= v (You et al. 2017).
+
+    local is 1 where a norm is 0.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        *,
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 0.001,
+        adapt: bool = True,
+    ) -> None:
+        options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
+        super().__init__(params, options)
+
+    def _step_group(
+        self,
+        group: dict[str, Any],
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        states: list[dict[str, Any]],
+        ranks: dist.ProcessGroup | None,
+    ) -> None:
+        decay = group["weight_decay"]
+        updates = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
+        if group["adapt"]:
+            of_weights, of_gradients = _norms(weights + gradients, ranks).chunk(2)
+            local = group["trust"] * of_weights / (of_gradients + decay * of_weights)
+            updates = torch._foreach_mul(updates, _one_where_zero(local, of_weights, of_gradients))
+        velocities = [_kept(state, "velocity", weight) for state, weight in zip(states, weights, strict=True)]
+        torch._foreach_mul_(velocities, group["momentum"])
+        torch._foreach_add_(velocities, updates, alpha=group["lr"])
+        torch._foreach_sub_(weights, velocities)
+
+
+class Lamb(Layerwise):
+    """u = m' / (sqrt(v') + epsilon) + decay w, w -= rate |w| / |u| u, with Adam's m' and v' (You et al. 2020).
+
+    |w| / |u| is 1 where a norm is 0.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        weight_decay: float = 0.0,
+        adapt: bool = True,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "adapt": adapt})
+
+    def _step_group(
+        self,
+        group: dict[str, Any],
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        states: list[dict[str, Any]],
+        ranks: dist.ProcessGroup | None,
+    ) -> None:
+        first, second = group["betas"]
+        means = [_kept(state, "mean", weight) for state, weight in zip(states, weights, strict=True)]
+        squares = [_kept(state, "square", weight) for state, weight in zip(states, weights, strict=True)]
+        for state in states:  # counted for each: what was frozen at first has taken fewer steps
+            state["step"] = state.get("step", 0) + 1
+        torch._foreach_lerp_(means, gradients, 1 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - second)
+        roots = torch._foreach_div(squares, [1 - second ** state["step"] for state in states])
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, EPSILON)
+        updates = torch._foreach_div(means, [1 - first ** state["step"] for state in states])
+        torch._foreach_div_(updates, roots)
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+        if group["adapt"]:
+            of_weights, of_updates = _norms(weights + list(updates), ranks).chunk(2)
+            torch._foreach_mul_(updates, _one_where_zero(of_weights / of_updates, of_weights, of_updates))
+        torch._foreach_add_(weights, updates, alpha=-group["lr"])
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part of it: the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _ranks_of(parameter: nn.Parameter) -> dist.ProcessGroup | None:
+    """Those that hold the other shards; None where this rank holds all of it."""
+    return parameter.device_mesh.get_group() if isinstance(parameter, DTensor) else None
+
+
+def _norms(tensors: list[Tensor], ranks: dist.ProcessGroup | None) -> Tensor:
+    """|w|^2 is the sum of its shards' |w|^2; one message for all of them."""
+    norms = torch.stack(torch._foreach_norm(tensors))
+    if ranks is not None:
+        norms = norms.square_()
+        dist.all_reduce(norms, group=ranks)
+        norms = norms.sqrt_()
+    return norms
+
+
+def _one_where_zero(factors: Tensor, *norms: Tensor) -> list[Tensor]:
+    one = torch.ones_like(factors)
+    for norm in norms:
+        factors = torch.where(norm > 0, factors, one)
+    return list(factors.unbind())
+
+
+def _kept(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
+    """From step to step; zeros at first."""
+    if name not in state:
+        state[name] = torch.zeros_like(like)
+    tensor: Tensor = state[name]
+    return tensor
