@@ -269,4 +269,6 @@ def _trial_id(number: int, width: int, fields: Mapping[str, Any], starts: int) -
     what = fields["optimizer"].family if fields["kind"] == "train" else "probe"
     if fields["kind"] == "train" and starts > 1:
         what += "-pretrained" if fields["workload"].pretrained else "-scratch"
+    if fields["strategy"].name != "ddp":
+        what += f"-{fields['strategy'].name}"
     return f"{number:0{width}d}-w{fields['workers']}-b{fields['batch_per_worker']}-{what}-r{fields['repeat']}"

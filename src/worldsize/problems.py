@@ -22,7 +22,7 @@ def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
         *_workloads(spec),
         *_twice(spec),
         *_places(spec, machine, device),
-        *_strategies(spec, device),
+        *_strategies(spec, machine, device),
         *_searches(spec),
         *_points(spec),
     ]
@@ -98,13 +98,19 @@ def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -
             )
 
 
-def _strategies(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Found:
+def _strategies(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Found:
     for index, strategy in enumerate(spec.axes.strategy):
         loc: Loc = ("axes", "strategy", index)
         if strategy.sync_batch_norm and device == "cpu":
             yield loc, "sync_batch_norm: torch has it for GPUs only, and this study runs on cpu; leave it out"
         if strategy.sync_batch_norm and spec.workload.freeze is not None:
             yield loc, "sync_batch_norm makes new layers, which `freeze` would not know; leave one of the two out"
+        if strategy.name == "fsdp" and device == "cuda" and max(spec.axes.workers) > machine.gpus:
+            yield (
+                loc,
+                f"fsdp needs a GPU for each worker, and {max(spec.axes.workers)} workers would share {machine.gpus}; "
+                "use fewer workers, or ddp or zero",
+            )
         if strategy.name == "fsdp" and spec.workload.unfreeze_epoch is not None:
             yield (
                 loc,

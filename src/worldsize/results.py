@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from worldsize.analysis.bests import Contest, contests
+from worldsize.analysis.large_batch import regained
 from worldsize.analysis.learning import RateEdge, Target, Trained, rate_edges, summaries
 from worldsize.analysis.points import Measured, Setting, points
 from worldsize.analysis.recommend import Answer, Finding, recommend
@@ -24,6 +25,8 @@ from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, read_json
 from worldsize.studyfile import StudyFile
 
+SHARP_EDGE = 1.25
+"""An edge is a number while the two rates around it differ by no more than this factor; else it is a range."""
 GAP_SHARE = 0.02
 """A gap between training and test metric below this share of the metric is not worth a word."""
 
@@ -156,6 +159,7 @@ class Results:
             kin=kin,
             family=trial.optimizer.family,
             rate=trial.optimizer.rate,
+            scaled=trial.peak_rate / trial.optimizer.rate,
             repeat=trial.repeat,
             outcome=record.outcome,
             steps=np.cumsum([epoch.steps for epoch in epochs], dtype=np.float64),
@@ -176,14 +180,23 @@ class Results:
         known = {name: value for record in self.records.values() for name, value in record.known.items()}
         for (_, kin), edge in self.edges.items():
             numbers = {"rate": edge.estimate, "held": edge.held, "diverged": edge.diverged}
-            yield Finding(code="rate-edge", numbers=numbers, names={"optimizer": kin})
-            if kin == "sgd" and "largest_stable_rate" in known:
+            sharp = edge.diverged <= edge.held * SHARP_EDGE
+            yield Finding(code="rate-edge" if sharp else "rate-edge-wide", numbers=numbers, names={"optimizer": kin})
+            if sharp and kin == "sgd" and "largest_stable_rate" in known:
                 theory = known["largest_stable_rate"]
                 percent = (edge.estimate / theory - 1) * 100
                 yield Finding(code="rate-edge-theory", numbers={"theory": theory, "percent": percent})
             if not edge.monotone:
                 numbers = {"diverged": edge.diverged, "held": edge.highest_held}
                 yield Finding(code="rate-edge-blurred", numbers=numbers, names={"optimizer": kin})
+        for each in regained(self.contests, higher_is_better=self.facts.higher_is_better):
+            numbers = {"batch": each.global_batch, "factor": each.global_batch / each.base_batch}
+            names = {"metric": self.facts.metric, "unscaled": each.unscaled, "variant": each.variant}
+            share = {"percent": each.share.value * 100}
+            if each.share.low is not None and each.share.high is not None:
+                share |= {"low": each.share.low * 100, "high": each.share.high * 100}
+            numbers |= {"lost": each.lost.value, **share}
+            yield Finding(code="large-batch", numbers=numbers, names=names)
         if answer.row is not None:
             yield from self._gap_finding(answer.row.setting)
         imprecise = sum(record.precision_reached is False for record in self.records.values())

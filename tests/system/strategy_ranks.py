@@ -61,6 +61,11 @@ def _cases() -> dict[str, Case]:
             cases[f"{strategy} batch-norm"] = Case(strategy=strategy, model="cnn")
     for strategy in ("fp16-compression", "bf16-compression"):
         cases[f"{strategy} momentum"] = Case(strategy=strategy)
+    # Gradients of several buckets, whose exchanges must not be mixed up.
+    cases["ddp wide"], cases["powersgd wide"] = (
+        Case(strategy=strategy, model="wide", options=options)
+        for strategy, options in (("ddp", {}), ("powersgd", {"rank": 4, "start_step": 2}))
+    )
     cases["powersgd momentum"] = Case(strategy="powersgd", options={"rank": 4, "start_step": 2})
     always = {"every": 1}
     for optimizer in ("sgd", "momentum"):
@@ -76,6 +81,11 @@ CASES = _cases()
 
 
 def build(name: str) -> nn.Module:
+    if name == "wide":
+        return nn.Sequential(
+            *(nn.Flatten(), nn.Linear(784, 700), nn.ReLU(), nn.Linear(700, 700), nn.ReLU()),
+            *(nn.Linear(700, 700), nn.ReLU(), nn.Linear(700, CLASSES)),
+        )
     if name != "tied":
         options = {"dropout": 0.0} if name == "cnn" else {}
         return models.build(name, classes=CLASSES, channels=1, size=28, **options)

@@ -37,6 +37,7 @@ ALLOWED = {
         "errors",
         "estimate",
         "launch",
+        "optimizer_spec",
         "plan",
         "record",
         "results",

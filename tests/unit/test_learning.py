@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from worldsize.analysis.bests import best_of_each, compare_bests, contests
+from worldsize.analysis.large_batch import Regained, regained
 from worldsize.analysis.learning import (
     Target,
     Trained,
@@ -22,6 +23,7 @@ from worldsize.analysis.learning import (
     target_summary,
     to_target,
 )
+from worldsize.analysis.points import Setting
 
 
 def trained(metric: Sequence[float], *, steps_per_epoch: int = 100, **given: Any) -> Trained:
@@ -32,6 +34,7 @@ def trained(metric: Sequence[float], *, steps_per_epoch: int = 100, **given: Any
         "family": "sgd",
         "rate": 0.1,
         "kin": "sgd",
+        "scaled": 1.0,
         "repeat": 0,
         "outcome": "finished",
         "steps": steps_per_epoch * epochs,
@@ -281,3 +284,44 @@ def test_variants_of_one_setting_meet_in_one_contest() -> None:
     assert comparison.estimate is not None
     assert comparison.estimate.value == pytest.approx(-0.05)
     assert (second.setting, second.comparisons) == ((8, 64), ())
+
+
+def batch(metric: Sequence[float], workers: int, variant: str, scaled: float = 1.0) -> list[Trained]:
+    setting = Setting(workers=workers, batch_per_worker=128, scaling="weak", strategy="ddp", precision="fp32")
+    return repeats(metric, variant, setting=setting, scaled=scaled, family=variant.split()[0])
+
+
+def won_back(curves: Sequence[Trained], *, higher_is_better: bool = True) -> list[Regained]:
+    found = summaries(curves, higher_is_better=higher_is_better)
+    return regained(
+        contests(found, higher_is_better=higher_is_better, by_target=False), higher_is_better=higher_is_better
+    )
+
+
+def test_what_a_rule_wins_back_of_a_large_batch() -> None:
+    curves = [
+        *batch([0.90, 0.91, 0.92], 1, "sgd unscaled"),
+        *batch([0.50, 0.51, 0.53], 16, "sgd unscaled"),
+        *batch([0.80, 0.82, 0.82], 16, "sgd linear", 16.0),
+        *batch([0.85, 0.86, 0.87], 16, "lars linear", 16.0),
+    ]
+    (found,) = won_back(curves)
+    assert (found.base_batch, found.global_batch, found.variant) == (128, 2048, "lars linear")
+    assert found.lost.value == pytest.approx(0.3967, abs=1e-3)
+    assert found.share.value == pytest.approx(np.mean([0.35 / 0.4, 0.35 / 0.4, 0.34 / 0.39]))
+
+
+def test_no_clear_loss_means_no_share_of_it() -> None:
+    curves = [
+        *batch([0.90, 0.91, 0.92], 1, "sgd unscaled"),
+        *batch([0.89, 0.92, 0.91], 16, "sgd unscaled"),
+        *batch([0.90, 0.92, 0.92], 16, "sgd linear", 16.0),
+    ]
+    assert won_back(curves) == []
+    assert won_back([*batch([0.9], 1, "sgd"), *batch([0.5], 16, "sgd"), *batch([0.8], 16, "lars", 16.0)]) == []
+
+
+def test_a_loss_that_rises_is_a_loss() -> None:
+    curves = [*batch([1.0, 1.1], 1, "sgd"), *batch([2.0, 2.1], 16, "sgd"), *batch([1.2, 1.3], 16, "lars", 16.0)]
+    (found,) = won_back(curves, higher_is_better=False)
+    assert found.share.value == pytest.approx(0.8)

@@ -15,7 +15,7 @@ from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec, Search
 from worldsize.plan import Plan, make_plan, scaled_rate
 from worldsize.problems import data_problems, problems
 from worldsize.spec import AxesSpec, ProbeSpec, SkipSpec, StudySpec, WorkloadSpec
-from worldsize.train_spec import StrategyName, StrategySpec, TrainSpec, UntilSpec, steps_per_epoch
+from worldsize.train_spec import ScheduleSpec, StrategyName, StrategySpec, TrainSpec, UntilSpec, steps_per_epoch
 
 MACHINE = Machine(cores=16, gpus=0)
 FACTS = WORKLOADS["digits"].facts
@@ -255,6 +255,19 @@ def impossible(machine: Machine = MACHINE, **changes: object) -> str:
 )
 def test_what_cannot_run_is_said_before_anything_runs(changes: dict[str, object], said: str) -> None:
     assert said in impossible(**changes)
+
+
+def test_fsdp_wants_a_gpu_for_each_worker() -> None:
+    """Torch's shards over gloo end in a segmentation fault when two workers share a GPU."""
+    fsdp = {"strategy": (StrategySpec(name="fsdp"),)}
+    assert "4 workers would share 2" in impossible(Machine(cores=16, gpus=2), axes=fsdp, oversubscribe=True)
+    assert impossible(Machine(cores=16, gpus=4), axes=fsdp) == ""
+
+
+def test_one_rise_of_the_rate_is_enough() -> None:
+    train = TrainSpec(epochs=4, schedule=ScheduleSpec(name="one-cycle"))
+    said = impossible(axes={"optimizer": (OptimizerAxis(rate=0.1, warmup_epochs=1.0),)}, train=train)
+    assert "warmup_epochs and the schedule one-cycle both begin with a rise" in said
 
 
 def test_what_can_run_is_not_refused() -> None:

@@ -34,6 +34,7 @@ class Run:
             family=self.variant,
             kin=self.variant,
             rate=0.1,
+            scaled=1.0,
             repeat=self.measured.repeat,
             outcome="diverged" if self.metric is None else "finished",
             steps=np.arange(1.0, 4),
@@ -144,10 +145,7 @@ def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
 
 def test_one_count_is_not_enough() -> None:
     sentence = answer_sentence(study({2: 0.01}), "accuracy")
-    assert (
-        sentence
-        == "Not enough evidence for a number of workers: only one count was measured; add another to axes.workers."
-    )
+    assert sentence == "Only one count was measured: add another to axes.workers to learn how it scales."
 
 
 def test_nothing_measured_is_said() -> None:
@@ -163,7 +161,7 @@ def test_speed_that_costs_accuracy_is_not_recommended() -> None:
     answer = recommend(series_of(fast + good))
     assert answer.row is not None
     assert answer.row.setting.batch_per_worker == 64
-    assert "Test accuracy 0.9700 (mean of 2 runs)." in answer_sentence(answer, "accuracy")
+    assert "Test accuracy 0.9700 (0.9700 to 0.9700, 2 runs)." in answer_sentence(answer, "accuracy")
 
 
 def test_as_fast_as_one_is_an_answer_not_a_doubt() -> None:

@@ -112,7 +112,7 @@ def test_two_mistakes_are_both_told() -> None:
         ("name.first=1", "nothing to set inside 'name'"),
         ("axes.workers.7=1", "the list has 2 entries"),
         ("nothing", "wants a field and a value"),
-        ("axes.optimizer=[{name: adam, momentum: 0.9}]", "momentum=0.9 belongs to sgd"),
+        ("axes.optimizer=[{name: adam, momentum: 0.9}]", "momentum=0.9 means nothing to adam"),
         ("train.warmup_epochs=.inf", "nor a finite number"),
     ],
 )

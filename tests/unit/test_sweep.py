@@ -119,6 +119,7 @@ def test_tpe_searches_several_values_at_once_and_is_repeatable() -> None:
     axis = OptimizerAxis(rate=Search(search=(1e-3, 1.0)), weight_decay=Search(search=(1e-6, 1e-2)), tpe=8)
     plans = [run(study(axis, repeats=2), near(0.1))[0] for _ in range(2)]
     assert plans[0] == plans[1]
-    settings = {trial.optimizer for trial in plans[0].trials.values()}
-    assert len({setting.weight_decay for setting in settings}) == 8
+    for workers in (1, 2):  # each count has a search of its own
+        settings = {trial.optimizer for trial in plans[0].trials.values() if trial.workers == workers}
+        assert len({setting.weight_decay for setting in settings}) == len({setting.rate for setting in settings}) == 8
     assert len(plans[0].trials) == 8 * 2 * 2

@@ -29,6 +29,8 @@ class Trained:
     kin: str
     """What its variant has in common with those that differ from it in the rate alone."""
     rate: float
+    scaled: float
+    """After the rate rule: what it was multiplied by for the global batch."""
     repeat: int
     """Repeats of one number share their seed, whatever the variant."""
     outcome: Literal["finished", "diverged", "plateaued", "stopped"]
@@ -100,6 +102,7 @@ class VariantSummary:
     variant: str
     family: str
     rate: float
+    scaled: float
     repeats: int
     diverged: int
     stopped: int
@@ -221,6 +224,7 @@ def _summary(curves: list[Trained], higher_is_better: bool, target: Target | Non
         variant=first.variant,
         family=first.family,
         rate=first.rate,
+        scaled=first.scaled,
         repeats=len(curves),
         diverged=ended.count("diverged"),
         stopped=ended.count("stopped"),

@@ -70,7 +70,7 @@ def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
     departures = metric - metric[:, -window:].mean(axis=1, keepdims=True)
     repeats = len(usable)
     alone = _crossings(departures @ smooth.T, np.full(repeats, BAND * noise))
-    settled = [_settled(one, at, noise, window, repeats) for one, at in zip(departures, alone, strict=True)]
+    settled = [bool(_settled(one, at, noise, window, repeats)) for one, at in zip(departures, alone, strict=True)]
     together = departures.mean(axis=0)
     crossing = float(_crossings(smooth @ together, np.array(BAND * noise)))
     plateau = float(metric[:, -window:].mean())

@@ -11,7 +11,7 @@ from rich.text import Text
 from worldsize.analysis.bests import Contest
 from worldsize.analysis.learning import Estimate, VariantSummary
 from worldsize.analysis.stable import Stable
-from worldsize.report.words import LEVEL_WORDS, duration, metric_value, number
+from worldsize.report.words import LEVEL_WORDS, duration, metric_value, whole
 from worldsize.results import Results
 
 ACCENT = "cyan"
@@ -58,8 +58,8 @@ def _table(results: Results, shown: Sequence[tuple[Contest, VariantSummary]]) ->
     )
     columns: dict[str, Callable[[VariantSummary], str]] = {f"test\n{metric}": lambda one: _metric(one.metric)}
     if any(variant.target for variant in variants):
-        columns["steps to\ntarget"] = lambda one: _estimate(one.target.steps if one.target else None, _count)
-        columns["epochs to\ntarget"] = lambda one: _estimate(one.target.epochs if one.target else None, _count)
+        columns["steps to\ntarget"] = lambda one: _estimate(one.target.steps if one.target else None, whole)
+        columns["epochs to\ntarget"] = lambda one: _estimate(one.target.epochs if one.target else None, whole)
         columns["training\ntime"] = lambda one: _time(one.target.seconds if one.target else None)
     if any(variant.stable and variant.stable.epoch for variant in variants):
         columns["epochs until\nstable"] = lambda one: _stable(one.stable)
@@ -85,11 +85,6 @@ def _estimate(estimate: Estimate | None, words: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return words(estimate.value)
     return f"{words(estimate.value)}\n{words(estimate.low)}–{words(estimate.high)}"
-
-
-def _count(value: float) -> str:
-    """Of steps and epochs: whole, unless a mean over few of them says more."""
-    return f"{value:,.0f}" if value >= 10 or value == round(value) else number(value)
 
 
 def _matters(gap: Estimate, metric: Estimate) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from worldsize.data.sets import DataSetStatus
 from worldsize.errors import visible
 from worldsize.estimate import Estimate
 from worldsize.launch.commands import torchrun_command
+from worldsize.optimizer_spec import Search
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
 from worldsize.report.learning import ACCENT, learning_view, setting_words
@@ -33,10 +35,11 @@ from worldsize.report.words import (
     finding_sentence,
     metric_value,
     number,
+    only_one_count,
     percent,
 )
 from worldsize.results import Results
-from worldsize.spec import TrialSpec
+from worldsize.spec import StudySpec, TrialSpec
 from worldsize.study import Study
 from worldsize.train_spec import steps_per_epoch
 
@@ -48,13 +51,19 @@ def answer_view(results: Results) -> Group:
     """The sentence, what else to know, the table."""
     metric = results.facts.metric
     answer = results.answer
-    style = "bold" if answer.verdict == "use" else "bold yellow"
-    parts: list[Any] = [Text(""), Text(answer_sentence(answer, metric), style=style)]
+    trained = answer.row is not None and answer.row.metric is not None
+    style = "bold" if answer.verdict == "use" or (only_one_count(answer) and trained) else "bold yellow"
     compared = [contest for contest in results.contests if len(contest.variants) > 1]
+    parts: list[Any] = [Text("")]
+    if not (only_one_count(answer) and compared):
+        parts.append(Text(answer_sentence(answer, metric), style=style))
+    until = results.spec.train.until if results.spec.train else None
     for contest in compared if len(compared) <= MOST_CONTESTS else []:
         where = "" if len(compared) == 1 else f"{setting_words(contest.setting, compared)}: "
-        parts.append(Text(where + contest_sentence(contest, metric), style="bold"))
+        parts.append(Text(where + contest_sentence(contest, metric, until), style="bold"))
     said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}
+    if only_one_count(answer):
+        said = {code for code in said if code != "one-count" or not trained}
     parts += [Text(finding_sentence(found), style="dim") for found in answer.findings if found.code not in said]
     if results.series:
         parts += [Text(""), scaling_table(results, metric)]
@@ -127,6 +136,7 @@ def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
             f"{counted(len(plan.launches), 'launch', 'launches')}; about {duration(cost.wall_s)}, "
             f"{number(cost.worker_s)} worker-seconds ({basis})"
         ),
+        *[Text(words) for words in _more_to_come(spec)],
         Text(""),
         _steps_table(plan, facts),
         Text(""),
@@ -143,6 +153,19 @@ def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
     return Group(*parts)
 
 
+def _more_to_come(spec: StudySpec) -> Iterator[str]:
+    """What is not in the plan yet, or may end before its last step."""
+    for entry in spec.axes.optimizer:
+        if entry.tpe is not None:
+            yield f"{entry.name}: a quarter of its {entry.tpe} settings; TPE proposes the rest from what these show"
+        elif isinstance(entry.rate, Search) and entry.rate.edge is not None:
+            yield f"{entry.name}: more rates, until the one that diverges is known to {percent(entry.rate.edge)}"
+    if any(entry.stops_hopeless for entry in spec.axes.optimizer):
+        yield "hopeless trials of a search are stopped early; steps and times here are the most there can be"
+    elif spec.train is not None and (spec.train.until or spec.train.plateau):
+        yield "training may end sooner; steps and times here are the most there can be"
+
+
 def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
     """steps = epochs x samples / global batch, both ways, for each setting."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style=f"bold {ACCENT}")
@@ -153,16 +176,20 @@ def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
         key = (trial.workers, trial.batch_per_worker, trial.kind == "train" and trial.optimizer)
         seen.setdefault(key, trial)
     trained = [trial for trial in seen.values() if trial.train] or list(seen.values())
-    for trial in sorted(trained, key=lambda trial: (trial.batch_per_worker, trial.workers)):
+    for trial in sorted(trained, key=_place_in_table):
         each = steps_per_epoch(facts.train_samples, trial.global_batch)
         cells = [str(trial.workers), str(trial.batch_per_worker), str(trial.global_batch)]
         if trial.train:
             steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
-            cells += [trial.optimizer.name, f"{trial.peak_rate:g}", str(each), str(steps), f"{steps / each:g}"]
+            cells += [trial.optimizer.family, f"{trial.peak_rate:g}", str(each), str(steps), f"{steps / each:g}"]
         else:
             cells += ["", "", str(each), "probe", ""]
         table.add_row(*cells)
     return table
+
+
+def _place_in_table(trial: TrialSpec) -> tuple[Any, ...]:
+    return trial.batch_per_worker, trial.workers, trial.optimizer.family, trial.optimizer.momentum, trial.peak_rate
 
 
 def status_view(results: Results, running: str | None, holder: dict[str, Any] | None) -> Group:
@@ -170,7 +197,7 @@ def status_view(results: Results, running: str | None, holder: dict[str, Any] | 
     outcomes = Counter(record.outcome for record in results.records.values())
     left = len(results.left()) - (1 if running else 0) - len(results.damaged)
     counts = [f"{outcomes['finished']} finished"]
-    counts += [f"{outcomes[kind]} {kind}" for kind in ("diverged", "failed") if outcomes[kind]]
+    counts += [f"{outcomes[kind]} {kind}" for kind in ("plateaued", "stopped", "diverged", "failed") if outcomes[kind]]
     counts += [f"{len(results.damaged)} damaged"] if results.damaged else []
     counts += ["1 running"] if running else []
     parts: list[Any] = [

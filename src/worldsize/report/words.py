@@ -10,13 +10,16 @@ from worldsize.analysis.learning import Estimate
 from worldsize.analysis.recommend import Answer, Finding
 from worldsize.analysis.scaling import Row
 from worldsize.analysis.stats import LEVEL, Interval
+from worldsize.train_spec import UntilSpec
 
 
 def answer_sentence(answer: Answer, metric: str) -> str:
     row = answer.row
+    if only_one_count(answer):
+        return trained_sentence(row, metric) if row and row.metric is not None else finding_sentence(answer.findings[0])
     if answer.verdict == "not enough evidence" or row is None:
         doubts = " ".join(finding_sentence(finding) for finding in answer.findings if finding.code in DOUBTS)
-        best = f" Trained best with {row.variant}: {metric_sentence(row, metric)}" if row and row.variant else ""
+        best = f" {trained_sentence(row, metric)}" if row and row.metric is not None else ""
         return f"Not enough evidence for a number of workers: {doubts}{best}"
     setting = row.setting
     batch = f"batch {setting.batch_per_worker} a worker, {setting.global_batch} in all; {setting.scaling} scaling"
@@ -34,26 +37,47 @@ def answer_sentence(answer: Answer, metric: str) -> str:
     return " ".join([lead, *following, metric_sentence(row, metric)]).strip()
 
 
+def only_one_count(answer: Answer) -> bool:
+    """A study of one count asks something else than how many: what was trained comes first then."""
+    return [finding.code for finding in answer.findings if finding.code in DOUBTS] == ["one-count"]
+
+
+def trained_sentence(row: Row, metric: str) -> str:
+    return f"Trained best with {row.variant}: {metric_sentence(row, metric).replace('Test', 'test', 1)}"
+
+
 def metric_sentence(row: Row, metric: str) -> str:
     if row.metric is None:
         return ""
-    runs = f"mean of {row.metric_repeats} runs" if row.metric_repeats > 1 else "one run"
+    runs = "one run"
+    if row.metric_low is not None and row.metric_high is not None:
+        reach = f"{metric_value(row.metric_low)} to {metric_value(row.metric_high)}"
+        runs = f"{reach}, {row.metric_repeats} runs"
     return f"Test {metric} {metric_value(row.metric)} ({runs})."
 
 
-def contest_sentence(contest: Contest, metric: str) -> str:
+def contest_sentence(contest: Contest, metric: str, until: UntilSpec | None = None) -> str:
     """The best of each optimiser and how the others compare with it: `within the noise` where that is true."""
     best = contest.bests[0]
     if best.target is not None and best.target.always and best.target.steps is not None:
         steps = best.target.steps
-        lead = f"Fewest steps to the target: {best.variant}, {number(steps.value)} steps{reach(steps)}"
+        lead = f"Fewest steps to {target_words(until)}: {best.variant}, {whole(steps.value)}{reach(steps, whole)}"
     elif best.metric is not None and not best.diverged:
         lead = f"Best of what was trained: {best.variant}, test {metric} {metric_value(best.metric.value)}"
         lead += reach(best.metric, metric_value)
     else:
         return "Nothing that was trained learned."
     others = [comparison_words(comparison) for comparison in contest.comparisons]
-    return "; then ".join([lead, *others]) + "."
+    unknown = any(comparison.within_noise is None and comparison.estimate for comparison in contest.comparisons)
+    return "; then ".join([lead, *others]) + "." + (" One run each: the noise is unknown." if unknown else "")
+
+
+def target_words(until: UntilSpec | None) -> str:
+    if until is None:
+        return "the target"
+    if until.at_least is not None:
+        return f"{until.metric} of at least {until.at_least:g}"
+    return f"{until.metric} of at most {until.at_most:g}"
 
 
 def comparison_words(comparison: Comparison) -> str:
@@ -64,8 +88,7 @@ def comparison_words(comparison: Comparison) -> str:
         words = f"{number(estimate.value)} x as many{reach(estimate)}"
     else:
         words = f"{estimate.value:+.4g}{reach(estimate, lambda value: f'{value:+.4g}')}"
-    doubt = {True: ", within the noise", False: "", None: "; one run each: noise unknown"}[comparison.within_noise]
-    return f"{comparison.variant}, {words}{doubt}"
+    return f"{comparison.variant}, {words}" + (", within the noise" if comparison.within_noise else "")
 
 
 def reach(estimate: Estimate, words: Callable[[float], str] | None = None) -> str:
@@ -86,7 +109,7 @@ DOUBTS = {"nothing-measured", "nothing-learned", "one-count", "too-noisy"}
 SENTENCES = {
     "nothing-measured": "no trial has finished; run the study.",
     "nothing-learned": "no training ended with a finite loss; lower the rate, or look at the failures.",
-    "one-count": "only one count was measured; add another to axes.workers.",
+    "one-count": "Only one count was measured: add another to axes.workers to learn how it scales.",
     "too-noisy": (
         "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f}; raise probe.repeats from "
         "{repeats:.0f} to about {repeats_needed:.0f}, or quieten the machine."
@@ -103,15 +126,20 @@ SENTENCES = {
     "largest-count-measured": "{workers:.0f} is the largest count measured; more may still pay.",
     "one-repeat": "One repeat only: the intervals know nothing of how runs differ. Raise repeats.",
     "trials-failed": "{trials:.0f} trial(s) failed; `worldsize status` says why, --retry-failed runs them again.",
-    "trials-diverged": "{trials:.0f} trial(s) diverged: the loss was no longer a finite number.",
+    "trials-diverged": "{trials:.0f} trial(s) diverged: the loss exploded, or was no longer a number.",
     "trials-stopped": "{trials:.0f} trial(s) of a search were stopped early: behind the median of the others.",
     "target-not-reached": (
         "{trials:.0f} of {of:.0f} trials did not reach {metric} {sign} {value:.4g} within {epochs:.0f} epochs."
     ),
     "rate-edge": "{optimizer} diverges above a rate of about {rate:.3g}: {held:.4g} held, {diverged:.4g} diverged.",
+    "rate-edge-wide": "{optimizer} diverges somewhere between a rate of {held:.4g}, which held, and {diverged:.4g}.",
     "rate-edge-theory": "Theory says {theory:.4g} (2 / largest eigenvalue): {percent:+.1f} % off.",
     "rate-edge-blurred": (
         "{optimizer}: a rate of {diverged:.4g} diverged and one of {held:.4g} did not; the edge is no sharp line."
+    ),
+    "large-batch": (
+        "At {factor:.3g} x the batch ({batch:.0f}) and equal epochs, {unscaled} loses {lost:.3g} of {metric}; "
+        "{variant} wins back {percent:.0f} % of it ({low:.0f} to {high:.0f})."
     ),
     "overfitting": (
         "Overfitting: {metric} on training samples is {gap:.3g} better than on test samples ({value:.4f})."
@@ -139,6 +167,11 @@ def number(value: float) -> str:
 
 def span(interval: Interval) -> str:
     return f"{number(interval.low)} to {number(interval.high)}"
+
+
+def whole(value: float) -> str:
+    """Of steps and epochs: whole, unless a mean over few of them says more."""
+    return f"{value:,.0f}" if value >= 10 or abs(value - round(value)) < 1e-6 else number(value)
 
 
 def percent(share: float) -> str:
