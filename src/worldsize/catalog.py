@@ -64,8 +64,13 @@ def _count_images(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> Workl
     from worldsize.data.images import list_images
 
     folder = list_images(find_path(spec, root), test_share=spec.test_share)
-    flop = _flop(spec.model or "resnet18", spec.size or 64)
-    return replace(facts, train_samples=len(folder.train), test_samples=len(folder.test), train_flop_per_sample=flop)
+    return replace(
+        facts,
+        train_samples=len(folder.train),
+        test_samples=len(folder.test),
+        metrics=facts.metrics if len(folder.classes) > 5 else ("loss", "accuracy"),
+        train_flop_per_sample=_flop(spec.model or "resnet18", spec.size or 64),
+    )
 
 
 def _count_frames(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> WorkloadFacts:

@@ -71,13 +71,14 @@ def run(
     progress_console = console(stderr=as_json)
     try:
         known = before.step_s() if before else {}
-        with StudyProgress(progress_console, the_study.plan(), the_study.facts, finished, known) as progress:
+        plan = before.plan if before else the_study.plan()  # a search may have added to it
+        with StudyProgress(progress_console, plan, the_study.facts, finished, known) as progress:
             results = the_study.run(home, progress=progress, retry_failed=retry_failed, take_over=take_over)
     except KeyboardInterrupt:
         progress_console.print("stopped; finished trials are kept, the same command continues")
         raise typer.Exit(130) from None
     if as_json:
-        print(json.dumps(results.to_dict(), indent=1))
+        print(json.dumps(results.to_dict(), indent=1, allow_nan=False))
     else:
         console().print(answer_view(results))
     raise typer.Exit(1 if results.failed() else 0)

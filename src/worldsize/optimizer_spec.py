@@ -35,9 +35,8 @@ SGD_KINDS = ("sgd", "momentum", "nesterov", "lars")
 
 
 def with_usual_values(values: Any) -> Any:
-    if not isinstance(values, dict):
-        return values
-    name = values.get("name", "sgd")
+    if not isinstance(values, dict) or not isinstance(name := values.get("name", "sgd"), str):
+        return values  # what is wrong with it is said elsewhere
     return {"rate": USUAL_RATE.get(name, 0.05), "momentum": USUAL_MOMENTUM.get(name, 0.0), **values}
 
 
@@ -161,8 +160,6 @@ class OptimizerAxis(Frozen):
 
     @model_validator(mode="after")
     def _every_setting_is_possible(self) -> Self:
-        for _ in self.settings():
-            pass
         if self.tpe is not None and not self.searched():
             raise ValueError(f"tpe={self.tpe} has no range to search: write rate: {{search: [0.001, 1.0]}}")
         lists = [name for name in FIELDS if isinstance(values := getattr(self, name), tuple) and len(values) > 1]
@@ -173,6 +170,12 @@ class OptimizerAxis(Frozen):
                 raise ValueError(f"{field}.edge={search.edge}: an edge is looked for in the rate only: leave it out")
             if field == "momentum" and search.search[1] >= 1:
                 raise ValueError(f"momentum.search ends at {search.search[1]:g}: momentum stays below 1")
+            if search.edge is not None and self.tpe is not None:
+                raise ValueError(f"edge={search.edge:g} and tpe={self.tpe} are two ways to go on: keep one")
+            if len(set(search.values())) < search.points:
+                raise ValueError(f"{field}.search is too narrow for {search.points} points: widen it, or use fewer")
+        for _ in self.settings():  # each is checked as it is made
+            pass
         return self
 
     def searched(self) -> dict[str, Search]:

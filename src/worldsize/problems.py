@@ -10,6 +10,7 @@ from worldsize.catalog import WorkloadFacts, unfit
 from worldsize.machine import Machine
 from worldsize.plan import matches, product, study_points
 from worldsize.spec import StudySpec, WorkloadSpec
+from worldsize.train_spec import UntilSpec, steps_per_epoch
 
 Loc = tuple[str | int, ...]
 Found = Iterator[tuple[Loc, str]]
@@ -42,6 +43,9 @@ def data_problems(spec: StudySpec, facts: WorkloadFacts) -> list[tuple[Loc, str]
             f"use one of {', '.join(facts.metrics)}"
         )
         found.append((("train", "until", "metric"), text))
+    elif spec.train is not None and spec.train.until is not None:
+        found += [(("train", "until"), text) for text in _wrong_way(spec.train.until, facts)]
+    found += _warm_up_too_long(spec, facts)
     if spec.train is not None and spec.train.label_smoothing and not facts.classifies:
         text = (
             f"label_smoothing={spec.train.label_smoothing:g} needs a built-in workload with classes; "
@@ -49,6 +53,35 @@ def data_problems(spec: StudySpec, facts: WorkloadFacts) -> list[tuple[Loc, str]
         )
         found.append((("train", "label_smoothing"), text))
     return found
+
+
+def _wrong_way(until: UntilSpec, facts: WorkloadFacts) -> Iterator[str]:
+    """A target that is met before training begins, or never."""
+    rises = facts.higher_is_better if until.metric == facts.metric else until.metric in ("accuracy", "top5", "r2")
+    known = until.metric == facts.metric or until.metric in ("loss", "accuracy", "top5", "r2", "mae", "rmse")
+    if known and rises and until.at_most is not None:
+        yield f"until.at_most={until.at_most:g}: {until.metric} is the better the higher; write at_least"
+    if known and not rises and until.at_least is not None:
+        yield f"until.at_least={until.at_least:g}: {until.metric} is the better the lower; write at_most"
+    if until.metric in ("accuracy", "top5", "r2") and (until.at_least or 0) > 1:
+        yield f"until.at_least={until.at_least:g}: {until.metric} is at most 1; write 0.9 for 90 %"
+
+
+def _warm_up_too_long(spec: StudySpec, facts: WorkloadFacts) -> Found:
+    if spec.train is None:
+        return
+    for point in study_points(spec):
+        own = point.optimizer.warmup_epochs
+        epochs = spec.train.warmup_epochs if own is None else own
+        steps = spec.train.total_steps(facts.train_samples, point.global_batch)
+        rising = epochs * steps_per_epoch(facts.train_samples, point.global_batch)
+        if rising > steps:
+            yield (
+                ("train", "warmup_epochs") if own is None else ("axes", "optimizer", point.entry, "warmup_epochs"),
+                f"warmup_epochs={epochs:g} is {rising:.0f} steps at a global batch of {point.global_batch}, "
+                f"and training has {steps}; use a shorter one",
+            )
+            return
 
 
 def _workloads(spec: StudySpec) -> Found:
@@ -70,6 +103,7 @@ def _twice(spec: StudySpec) -> Found:
     settings: list[Any] = []
     for index, entry in enumerate(spec.axes.optimizer):
         here = list(entry.settings())
+        here = [setting.model_copy(update={"name": setting.family}) for setting in here]
         for number, setting in enumerate(here):
             if setting in settings or setting in here[:number]:
                 yield ("axes", "optimizer", index), f"axes.optimizer names {setting.name} {setting.rate:g} {remedy}"
@@ -105,10 +139,11 @@ def _strategies(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"
             yield loc, "sync_batch_norm: torch has it for GPUs only, and this study runs on cpu; leave it out"
         if strategy.sync_batch_norm and spec.workload.freeze is not None:
             yield loc, "sync_batch_norm makes new layers, which `freeze` would not know; leave one of the two out"
-        if strategy.name == "fsdp" and device == "cuda" and max(spec.axes.workers) > machine.gpus:
+        most = max((point.workers for point in study_points(spec) if point.strategy == strategy), default=0)
+        if strategy.name == "fsdp" and device == "cuda" and most > machine.gpus:
             yield (
                 loc,
-                f"fsdp needs a GPU for each worker, and {max(spec.axes.workers)} workers would share {machine.gpus}; "
+                f"fsdp needs a GPU for each worker, and {most} workers would share {machine.gpus}; "
                 "use fewer workers, or ddp or zero",
             )
         if strategy.name == "fsdp" and spec.workload.unfreeze_epoch is not None:
@@ -117,8 +152,11 @@ def _strategies(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"
                 f"fsdp shards a model once, so unfreeze_epoch={spec.workload.unfreeze_epoch} cannot change what is "
                 "trained; use ddp or zero, or leave unfreeze_epoch out",
             )
-        if strategy.name != "ddp" and max(spec.axes.workers) == 1:
-            yield loc, f"{strategy.name} is about several workers, and axes.workers has only 1; add a count, or use ddp"
+        if (strategy.name != "ddp" or strategy.sync_batch_norm) and max(spec.axes.workers) == 1:
+            yield (
+                loc,
+                f"{strategy.label} is about several workers, and axes.workers has only 1; add a count, or use ddp",
+            )
 
 
 def _searches(spec: StudySpec) -> Found:

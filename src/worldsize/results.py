@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from worldsize.analysis.bests import Contest, contests
 from worldsize.analysis.large_batch import regained
 from worldsize.analysis.learning import RateEdge, Target, Trained, rate_edges, summaries
-from worldsize.analysis.points import Measured, Setting, points
+from worldsize.analysis.points import Measured, Setting, block_means, points, setting_order
 from worldsize.analysis.recommend import Answer, Finding, recommend
 from worldsize.analysis.scaling import Series, scaling
 from worldsize.catalog import WorkloadFacts, facts_from
@@ -38,9 +38,13 @@ class Results:
     folder: StudyFolder
     spec: StudySpec
     facts: WorkloadFacts
-    trials: dict[str, TrialSpec]
+    plan: Plan
     records: dict[str, TrialRecord]
     damaged: tuple[str, ...]
+
+    @property
+    def trials(self) -> Mapping[str, TrialSpec]:
+        return self.plan.trials
 
     @cached_property
     def series(self) -> list[Series]:
@@ -51,7 +55,8 @@ class Results:
     def contests(self) -> list[Contest]:
         """What was trained, setting by setting, the best first."""
         found = summaries(self._trained, higher_is_better=self.facts.higher_is_better, target=self.target)
-        return contests(found, higher_is_better=self.facts.higher_is_better, by_target=self.target is not None)
+        met = contests(found, higher_is_better=self.facts.higher_is_better, by_target=self.target is not None)
+        return sorted(met, key=lambda contest: setting_order(contest.setting))  # type: ignore[arg-type]
 
     @cached_property
     def edges(self) -> dict[tuple[Any, str], RateEdge]:
@@ -63,7 +68,8 @@ class Results:
         answer = recommend(
             self.series,
             higher_is_better=self.facts.higher_is_better,
-            trained=self.spec.train is not None and not self.left(),
+            trained=self.spec.train is not None and bool(self._trained) and not self.left(),
+            target=self.target is not None,
         )
         return replace(answer, findings=(*answer.findings, *self._findings(answer)))
 
@@ -86,7 +92,7 @@ class Results:
     def learning(self) -> list[dict[str, Any]]:
         """What was trained, a dict a variant: its setting, metric, steps to the target, epochs until stable, gap."""
         return [
-            {**asdict(contest.setting), **asdict(replace(variant, setting=None))}  # type: ignore[call-overload]
+            {**_flat(contest.setting), **{key: value for key, value in asdict(variant).items() if key != "setting"}}
             for contest in self.contests
             for variant in contest.variants
         ]
@@ -120,7 +126,7 @@ class Results:
             "table": self.table(),
             "learning": self.learning(),
             "comparisons": [
-                {**asdict(contest.setting), **asdict(comparison)}  # type: ignore[call-overload]
+                {**_flat(contest.setting), **asdict(comparison)}
                 for contest in self.contests
                 for comparison in contest.comparisons
             ],
@@ -141,7 +147,9 @@ class Results:
                 setting=setting_of(trial),
                 kind="probe" if trial.kind == "probe" else "train",
                 repeat=trial.repeat,
-                step_s=self.folder.step_s(record)[: 0 if record.outcome == "diverged" else None],
+                step_s=block_means(
+                    self.folder.step_s(record)[: 0 if record.outcome == "diverged" else None], trial.strategy.period
+                ),
             )
 
     @cached_property
@@ -168,7 +176,7 @@ class Results:
             metric=np.array([epoch.test[metric] for epoch in epochs]),
             train_metric=np.array([epoch.train[metric] for epoch in epochs if metric in epoch.train]),
             final=None if record.outcome == "diverged" else record.metrics.get(metric),
-            goal=np.array([epoch.test[until.metric] for epoch in epochs]) if until else None,
+            goal=np.array([epoch.test.get(until.metric, np.nan) for epoch in epochs]) if until else None,
         )
 
     def _findings(self, answer: Answer) -> Iterator[Finding]:
@@ -177,19 +185,23 @@ class Results:
             if outcome in outcomes:
                 yield Finding(code=f"trials-{outcome}", numbers={"trials": outcomes.count(outcome)})
         yield from self._target_findings()
+        yield from self._soonest(answer)
         known = {name: value for record in self.records.values() for name, value in record.known.items()}
-        for (_, kin), edge in self.edges.items():
+        for (setting, kin), edge in self.edges.items():
             numbers = {"rate": edge.estimate, "held": edge.held, "diverged": edge.diverged}
+            names = {"optimizer": kin if len(self.contests) == 1 else f"{kin} (global batch {setting.global_batch})"}
             sharp = edge.diverged <= edge.held * SHARP_EDGE
-            yield Finding(code="rate-edge" if sharp else "rate-edge-wide", numbers=numbers, names={"optimizer": kin})
+            yield Finding(code="rate-edge" if sharp else "rate-edge-wide", numbers=numbers, names=names)
             if sharp and kin == "sgd" and "largest_stable_rate" in known:
                 theory = known["largest_stable_rate"]
                 percent = (edge.estimate / theory - 1) * 100
                 yield Finding(code="rate-edge-theory", numbers={"theory": theory, "percent": percent})
             if not edge.monotone:
                 numbers = {"diverged": edge.diverged, "held": edge.highest_held}
-                yield Finding(code="rate-edge-blurred", numbers=numbers, names={"optimizer": kin})
-        for each in regained(self.contests, higher_is_better=self.facts.higher_is_better):
+                yield Finding(code="rate-edge-blurred", numbers=numbers, names=names)
+        yield from self._edges_not_found()
+        equal_epochs = self.spec.train is not None and self.spec.train.epochs is not None
+        for each in regained(self.contests, higher_is_better=self.facts.higher_is_better) if equal_epochs else []:
             numbers = {"batch": each.global_batch, "factor": each.global_batch / each.base_batch}
             names = {"metric": self.facts.metric, "unscaled": each.unscaled, "variant": each.variant}
             share = {"percent": each.share.value * 100}
@@ -207,10 +219,33 @@ class Results:
         if self.left():
             yield Finding(code="trials-left", numbers={"trials": len(self.left())})
 
+    def _edges_not_found(self) -> Iterator[Finding]:
+        if self.left():
+            return
+        for entry in self.spec.axes.optimizer:
+            search = entry.searched().get("rate")
+            families = {setting.family for setting in entry.settings()}
+            if search and search.edge and not any(kin.split()[0] in families for _, kin in self.edges):
+                low, high = search.search
+                yield Finding(code="no-rate-edge", numbers={"low": low, "high": high}, names={"optimizer": entry.name})
+
+    def _soonest(self, answer: Answer) -> Iterator[Finding]:
+        """Throughput alone would hide that a larger batch needs more epochs to the same target."""
+        times = {
+            contest.setting: seconds.value
+            for contest in self.contests
+            if (target := contest.variants[0].target) and target.always and (seconds := target.seconds)
+        }
+        soonest: Any = min(times, key=lambda setting: times[setting], default=None)
+        if answer.row is not None and soonest is not None and soonest != answer.row.setting:
+            numbers = {"workers": soonest.workers, "batch": soonest.global_batch, "seconds": times[soonest]}
+            yield Finding(code="soonest-target", numbers=numbers)
+
     def _target_findings(self) -> Iterator[Finding]:
         targets = [variant.target for contest in self.contests for variant in contest.variants if variant.target]
-        missed = sum(target.repeats - target.reached for target in targets)
-        if missed and self.spec.train and self.spec.train.until:
+        early = [v.diverged + v.stopped + v.plateaued for c in self.contests for v in c.variants if v.target]
+        missed = sum(target.repeats - target.reached for target in targets) - sum(early)
+        if missed > 0 and self.spec.train and self.spec.train.until:
             numbers = {"trials": missed, "of": sum(target.repeats for target in targets)}
             epochs = float(self.spec.train.until.max_epochs)
             yield Finding(
@@ -240,8 +275,7 @@ def load(folder: Path | str) -> Results:
     spec = StudyFile.read(home.study_file).spec()
     records, damaged = {}, []
     plan, facts = read_plan(home)
-    trials = dict(plan.trials)
-    for trial_id in trials:
+    for trial_id in plan.trials:
         try:
             record = home.record(trial_id)
         except ValueError:
@@ -249,7 +283,7 @@ def load(folder: Path | str) -> Results:
             continue
         if record is not None:
             records[trial_id] = record
-    return Results(home, spec, facts, trials, records, tuple(damaged))
+    return Results(home, spec, facts, plan, records, tuple(damaged))
 
 
 def read_plan(home: StudyFolder) -> tuple[Plan, WorkloadFacts]:
@@ -284,19 +318,26 @@ def labels(trial: TrialSpec, starts: int) -> tuple[str, str]:
     extra = "".join(f", {words}" for words in _settings(optimizer))
     if starts > 1:
         extra += ", pretrained" if trial.workload.pretrained else ", from scratch"
-    return name + extra, f"{name} rate {optimizer.rate:g}{extra}"
+    return name + extra, f"{name} rate {optimizer.rate:.9g}{extra}"
 
 
 def _settings(optimizer: OptimizerSpec) -> Iterable[str]:
+    """Every value that it brings itself: two that differ in anything must not look alike."""
+    if optimizer.trust != OptimizerSpec.model_fields["trust"].default:
+        yield f"trust {optimizer.trust:.9g}"
     if optimizer.weight_decay:
-        yield f"decay {optimizer.weight_decay:g}"
-    if optimizer.rate_rule not in (None, "auto"):
+        yield f"decay {optimizer.weight_decay:.9g}"
+    if optimizer.rate_rule is not None:
         yield "unscaled" if optimizer.rate_rule == "none" else f"{optimizer.rate_rule} rule"
-    if optimizer.warmup_epochs:
-        yield f"warm-up {optimizer.warmup_epochs:g}"
+    if optimizer.warmup_epochs is not None:
+        yield f"warm-up {optimizer.warmup_epochs:.9g}" if optimizer.warmup_epochs else "no warm-up"
 
 
 def flat_row(row: Any) -> dict[str, Any]:
     flat = asdict(row)
-    setting = flat.pop("setting")
-    return {**setting, "global_batch": row.setting.global_batch, **flat}
+    del flat["setting"]
+    return {**_flat(row.setting), **flat}
+
+
+def _flat(setting: Any) -> dict[str, Any]:
+    return {**asdict(setting), "global_batch": setting.global_batch}

@@ -98,7 +98,11 @@ class Study:
             plan: Plan | None = read_plan(home)[0]
             self._check_device(home)
             progress = progress or Silent()
-            goal = Goal(metric=self.facts.metric, higher_is_better=self.facts.higher_is_better)
+            goal = Goal(
+                metric=self.facts.metric,
+                higher_is_better=self.facts.higher_is_better,
+                train_samples=self.facts.train_samples,
+            )
             while plan is not None:
                 run_plan(home, self.spec, plan, self.machine, goal, progress)
                 plan = self._search_on(home, plan, progress)

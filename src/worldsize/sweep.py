@@ -82,7 +82,11 @@ def propose(entry: OptimizerAxis, runs: Runs, count: int, facts: WorkloadFacts, 
         for name, search in entry.searched().items()
     }
     values = [value for trial, record in runs if (value := _value(trial, record, facts)) is not None]
-    worst = (min if direction == "maximize" else max)(values, default=0.0)
+    # What diverged is worse than the worst seen, by as much as that is worse than the best: TPE must not forget that
+    # it was tried, nor take it for a trial that learned.
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    worst = low - (high - low) - 1e-9 if direction == "maximize" else high + (high - low) + 1e-9
+    sign = -1.0 if facts.higher_is_better and direction == "minimize" else 1.0
     for trial, record in runs:
         value = _value(trial, record, facts)
         pruned = record.outcome == "stopped"
@@ -90,17 +94,18 @@ def propose(entry: OptimizerAxis, runs: Runs, count: int, facts: WorkloadFacts, 
             optuna.trial.create_trial(
                 params={name: _inside(getattr(trial.optimizer, name), entry.searched()[name]) for name in ranges},
                 distributions=ranges,
-                # What diverged is as bad as the worst seen: TPE would otherwise forget that it was tried.
                 value=None if pruned else (worst if value is None else value),
-                intermediate_values=_intermediate(record, facts) if pruned else {},
+                intermediate_values=_intermediate(record, facts, sign) if pruned else {},
                 state=optuna.trial.TrialState.PRUNED if pruned else optuna.trial.TrialState.COMPLETE,
             )
         )
     fixed = runs[0][0].optimizer.model_dump(exclude={"name", "trust", *ranges})
     asked = [study.ask(ranges).params for _ in range(count)]
-    return [
+    proposed = [
         entry.with_values({**fixed, **{name: readable(value) for name, value in params.items()}}) for params in asked
     ]
+    known = {trial.optimizer for trial, _ in runs}
+    return [setting for setting in dict.fromkeys(proposed) if setting not in known]
 
 
 def _inside(value: float, search: Search) -> float:
@@ -125,5 +130,5 @@ def _value(trial: TrialSpec, record: TrialRecord, facts: WorkloadFacts) -> float
     return math.log(2 * trial.train.total_steps(facts.train_samples, trial.global_batch))
 
 
-def _intermediate(record: TrialRecord, facts: WorkloadFacts) -> dict[int, Any]:
-    return {epoch.epoch: epoch.test[facts.metric] for epoch in record.epochs if facts.metric in epoch.test}
+def _intermediate(record: TrialRecord, facts: WorkloadFacts, sign: float) -> dict[int, Any]:
+    return {epoch.epoch: sign * epoch.test[facts.metric] for epoch in record.epochs if facts.metric in epoch.test}

@@ -38,6 +38,11 @@ class StrategySpec(Frozen):
         return self
 
     @property
+    def period(self) -> int:
+        """Steps from one exchange to the next."""
+        return self.every if self.name == "local-sgd" else 1
+
+    @property
     def label(self) -> str:
         """As tables show it, with what differs from the default: `local-sgd every 4`."""
         fields = type(self).model_fields
@@ -155,6 +160,10 @@ class TrainSpec(Frozen):
     def most_epochs(self) -> int:
         """0 where steps were asked for."""
         return self.until.max_epochs if self.until is not None else self.epochs or 0
+
+    def planned_epochs(self, samples: int, global_batch: int) -> int:
+        """The last one may be a part of one."""
+        return -(-self.total_steps(samples, global_batch) // steps_per_epoch(samples, global_batch))
 
 
 def steps_per_epoch(samples: int, global_batch: int) -> int:

@@ -286,6 +286,23 @@ def test_variants_of_one_setting_meet_in_one_contest() -> None:
     assert (second.setting, second.comparisons) == ((8, 64), ())
 
 
+def test_what_missed_the_target_is_not_compared_by_what_it_ended_with() -> None:
+    reached = [trained([0.5, 0.976], repeat=r) for r in range(3)]
+    missed = [trained([0.9, 0.9748], repeat=r, variant="adam rate 1", family="adam") for r in range(3)]
+    (comparison,) = compare_bests(bests([*reached, *missed], target=0.975), by_target=True)
+    assert (comparison.estimate, comparison.within_noise, comparison.reached) == (None, None, 0)
+
+
+def test_what_diverged_in_part_is_not_compared_by_the_rest() -> None:
+    good = repeats([0.90, 0.91, 0.92])
+    bad = [
+        trained([0.1], repeat=r, variant="lamb rate 9", family="lamb", outcome="diverged", final=None) for r in (0, 1)
+    ]
+    lucky = trained([0.5, 0.99], repeat=2, variant="lamb rate 9", family="lamb")
+    (comparison,) = compare_bests(bests([*good, *bad, lucky]))
+    assert (comparison.variant, comparison.estimate, comparison.diverged) == ("lamb rate 9", None, 2)
+
+
 def batch(metric: Sequence[float], workers: int, variant: str, scaled: float = 1.0) -> list[Trained]:
     setting = Setting(workers=workers, batch_per_worker=128, scaling="weak", strategy="ddp", precision="fp32")
     return repeats(metric, variant, setting=setting, scaled=scaled, family=variant.split()[0])

@@ -291,6 +291,30 @@ def test_targets_name_what_is_measured(train: TrainSpec, said: str) -> None:
     assert bool(said) == bool(found)
 
 
+@pytest.mark.parametrize(
+    ("until", "said"),
+    [
+        (UntilSpec(metric="loss", at_least=0.5), "loss is the better the lower; write at_most"),
+        (UntilSpec(metric="accuracy", at_most=0.9), "accuracy is the better the higher; write at_least"),
+        (UntilSpec(metric="accuracy", at_least=90), "accuracy is at most 1; write 0.9 for 90 %"),
+    ],
+)
+def test_a_target_lies_on_the_right_side(until: UntilSpec, said: str) -> None:
+    ((_, text),) = data_problems(spec(train=TrainSpec(until=until)), FACTS)
+    assert said in text
+
+
+def test_a_warm_up_ends_before_training_does() -> None:
+    ((loc, text),) = data_problems(spec(train=TrainSpec(steps=5, warmup_epochs=10)), FACTS)
+    assert loc == ("train", "warmup_epochs")
+    assert "and training has 5; use a shorter one" in text
+
+
+def test_the_same_optimiser_under_two_names_is_named_twice() -> None:
+    twice = (OptimizerAxis(name="sgd", rate=0.1, momentum=0.9), OptimizerAxis(name="momentum", rate=0.1))
+    assert "names momentum 0.1 twice" in impossible(axes={"optimizer": twice})
+
+
 def test_labels_are_smoothed_where_there_are_some() -> None:
     found = data_problems(spec(train=TrainSpec(epochs=1, label_smoothing=0.1)), WORKLOADS["linear"].facts)
     assert "needs a built-in workload with classes" in found[-1][1]

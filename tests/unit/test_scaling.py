@@ -11,7 +11,7 @@ import pytest
 
 from worldsize.analysis.bests import contests
 from worldsize.analysis.learning import Trained, summaries
-from worldsize.analysis.points import Measured, Setting, points
+from worldsize.analysis.points import Measured, Setting, block_means, points
 from worldsize.analysis.recommend import Answer, recommend
 from worldsize.analysis.scaling import Series, scaling
 from worldsize.report.words import answer_sentence, duration, finding_sentence, number
@@ -207,6 +207,16 @@ def test_nothing_is_recommended_when_all_training_diverged() -> None:
     answer = recommend(series_of(trials), trained=True)
     assert answer.verdict == "not enough evidence"
     assert "no training ended with a finite loss" in answer_sentence(answer, "accuracy")
+
+
+def test_what_happens_every_eighth_step_is_in_the_mean_of_eight() -> None:
+    steps = np.full((83, 2), 0.01)
+    steps[7::8] = 0.21
+    means = block_means(steps, 8)
+    assert means.shape == (10, 2)
+    assert means == pytest.approx(0.035)
+    assert block_means(steps[:3], 8) == pytest.approx(np.array([[0.01, 0.01]]))
+    assert block_means(steps, 1) is steps
 
 
 def test_optimisers_do_not_count_as_repeats() -> None:

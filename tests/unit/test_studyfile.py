@@ -44,6 +44,20 @@ def test_defaults_are_filled_in() -> None:
     assert spec.axes.optimizer[0].name == "sgd"
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ("{name: [sgd, adam]}", "axes.optimizer.0.name="),
+        ("{name: sgd, rate: {search: [0.1, 1]}, momentum: [0.5, 0.9], tpe: 20}", "with a list for momentum"),
+        ("{name: momentum, momentum: {search: [0.5, 1.5]}}", "momentum stays below 1"),
+        ("{name: sgd, rate: {search: [0.1, 0.1001], points: 9}}", "too narrow for 9 points"),
+        ("{name: sgd, rate: {search: [0.1, 1], edge: 0.1}, tpe: 8}", "two ways to go on"),
+    ],
+)
+def test_optimisers_that_cannot_be_are_told_why(optimizer: str, said: str) -> None:
+    assert said in problem(GOOD, f"axes.optimizer=[{optimizer}]")
+
+
 def test_short_forms() -> None:
     spec = study(GOOD, "axes.workers=2", "axes.optimizer=[adam, {name: sgd, rate: 0.1}]", "probe=false").spec
     assert spec.axes.workers == (2,)

@@ -43,6 +43,14 @@ def test_one_run_each_leaves_the_noise_unknown() -> None:
     assert said.endswith("b, -0.1. One run each: the noise is unknown.")
 
 
+def test_a_miss_and_a_loss_are_worded() -> None:
+    good = repeats([0.95, 0.95], "sgd rate 0.1")
+    lost = [trained([0.1], repeat=r, variant="b", family="b", outcome="diverged", final=None) for r in range(2)]
+    late = [trained([0.5, 0.6], repeat=r, variant="c", family="c") for r in range(2)]
+    said = contest_sentence(contest(*good, *lost, *late, target=Target(value=0.9, at_least=True)), "accuracy", UNTIL)
+    assert said.endswith("; then c (reached it in 0 of 2); then b (2 of 2 diverged).")
+
+
 def test_nothing_learned_is_said() -> None:
     lost = [trained([0.1], outcome="diverged", final=None, variant=name, family=name) for name in ("a", "b")]
     assert contest_sentence(contest(*lost), "accuracy") == "Nothing that was trained learned."

@@ -39,7 +39,7 @@ def test_slow_divergence_is_divergence_and_a_spike_is_not() -> None:
     growing = 2.0 * 1.05 ** (2 * np.arange(200, dtype=np.float32))
     step = diverged_at(growing)
     assert step is not None
-    assert growing[step] > 1e4 * growing[0] > growing[step - 1]
+    assert growing[step] > 1e4 * np.median(growing[:10]) > growing[step - 1]
     spikes = np.ones(100, dtype=np.float32)
     spikes[20:29] = 1e5  # nine steps
     spikes[40:49] = 1e5
@@ -48,8 +48,9 @@ def test_slow_divergence_is_divergence_and_a_spike_is_not() -> None:
     assert diverged_at(spikes) == 40
 
 
-def test_a_loss_of_zero_at_the_start_is_no_scale() -> None:
-    assert diverged_at(losses(0, *[1.0] * 20)) is None
+@pytest.mark.parametrize("first", [0.0, 1e-6])
+def test_one_lucky_batch_at_the_start_is_no_scale(first: float) -> None:
+    assert diverged_at(losses(first, *[1.0] * 20)) is None
 
 
 @pytest.mark.parametrize(

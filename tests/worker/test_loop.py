@@ -156,6 +156,13 @@ def test_divergence_names_its_step(tmp_path: Path) -> None:
     assert here.step <= 100
 
 
+def test_a_last_update_that_blows_up_is_no_result(tmp_path: Path) -> None:
+    """Its own loss was taken before the update; only the evaluation sees what it did."""
+    here = course(tmp_path, rate=1e30, train=TrainSpec(steps=1))
+    result = train(here)
+    assert (result.outcome, result.diverged_at_step, result.epochs) == ("diverged", 1, ())
+
+
 def test_evaluation_counts_and_averages(tmp_path: Path) -> None:
     here = course(tmp_path)
     with torch.no_grad():

@@ -23,7 +23,12 @@ class Comparison:
     kind: Literal["steps", "metric"]
     """steps: ratio of the steps to the target, this / best; metric: difference of the final metric, this - best."""
     estimate: Estimate | None
-    """None where one of them has no number to compare."""
+    """None where one of them has no number to compare: it diverged, was stopped, or missed the target the other met."""
+    repeats: int
+    diverged: int
+    stopped: int
+    reached: int | None
+    """Repeats that met the target; None without one."""
     paired: int
     """Repeats compared seed by seed. 0: the two means were compared."""
     within_noise: bool | None
@@ -94,7 +99,10 @@ def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) ->
     mine, its = other.target, best.target
     estimate, paired, same = None, 0, 0.0
     kind: Literal["steps", "metric"] = "metric"
-    if by_target and mine and its and mine.always and its.always:
+    lost = other.diverged + other.stopped + best.diverged + best.stopped > 0
+    if lost or (by_target and mine and its and mine.always != its.always):
+        pass  # what is left of one of them is no fair sample of it
+    elif by_target and mine and its and mine.always and its.always:
         kind, same = "steps", 1.0
         logs, of_best = ({key: math.log(at.steps) for key, at in side.of_repeats.items()} for side in (mine, its))
         # Evaluations are an epoch apart: nobody knows within that when the target was met.
@@ -112,6 +120,10 @@ def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) ->
         against=best.variant,
         kind=kind,
         estimate=estimate,
+        repeats=other.repeats,
+        diverged=other.diverged,
+        stopped=other.stopped,
+        reached=mine.reached if mine else None,
         paired=paired,
         within_noise=within,
     )

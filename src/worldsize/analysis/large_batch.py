@@ -42,9 +42,10 @@ def regained(contests: Sequence[Contest], *, higher_is_better: bool) -> list[Reg
         base = next((other for other in contests if _base_of(other, setting, base_batch)), None)
         plain = next((variant for variant in contest.variants if variant.scaled == 1 and _learned(variant)), None)
         best = next((variant for variant in contest.variants if variant.scaled != 1 and _learned(variant)), None)
-        if base is None or plain is None or best is None or not _learned(base.variants[0]):
+        before = _same(plain, base) if plain and base else None
+        if before is None or plain is None or best is None or not _learned(before):
             continue
-        b, u, m = (variant.metrics for variant in (base.variants[0], plain, best))
+        b, u, m = (variant.metrics for variant in (before, plain, best))
         lost = {key: sign * (b[key] - u[key]) for key in sorted(b.keys() & u.keys() & m.keys())}
         if lost and _clear(list(lost.values())):
             found.append(
@@ -71,6 +72,12 @@ def _clear(lost: list[float]) -> bool:
 
 def _learned(variant: VariantSummary) -> bool:
     return bool(variant.metrics) and not variant.diverged and not variant.stopped
+
+
+def _same(plain: VariantSummary, base: Contest) -> VariantSummary | None:
+    """The same at the base batch, or the best of its family there: another optimiser would be another loss."""
+    named = [variant for variant in base.variants if variant.variant == plain.variant]
+    return next(iter(named or [variant for variant in base.variants if variant.family == plain.family]), None)
 
 
 def _base_of(contest: Contest, setting: Setting, base_batch: int) -> bool:

@@ -190,10 +190,10 @@ def summaries(
 
 
 def rate_edges(curves: Iterable[Trained]) -> dict[tuple[Hashable, str], RateEdge]:
-    """By setting and kin, where there is an edge. A rate that diverged in any repeat diverged."""
+    """By setting and kin, where there is an edge, in rates as they were used. One that diverged once diverged."""
     found: dict[tuple[Hashable, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
     for curve in curves:
-        found[curve.setting, curve.kin][curve.rate] |= curve.outcome == "diverged"
+        found[curve.setting, curve.kin][curve.rate * curve.scaled] |= curve.outcome == "diverged"
     return {key: edge for key, rates in found.items() if (edge := rate_edge(rates))}
 
 

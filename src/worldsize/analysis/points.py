@@ -63,7 +63,7 @@ def points(trials: Iterable[Measured]) -> list[Point]:
         timed = [trial for trial in timed if trial.kind == "probe"] or timed
         if timed:
             found.append(Point(setting=setting, repeats=_repeats(timed)))
-    return sorted(found, key=lambda point: _order(point.setting))
+    return sorted(found, key=lambda point: setting_order(point.setting))
 
 
 def _repeats(trials: list[Measured]) -> dict[int, Floats]:
@@ -75,5 +75,14 @@ def _repeats(trials: list[Measured]) -> dict[int, Floats]:
     return {repeat: np.concatenate(steps) for repeat, steps in found.items()}
 
 
-def _order(setting: Setting) -> tuple[str, str, int, int, int]:
+def block_means(step_s: Floats, period: int) -> Floats:
+    """Means of `period` steps in a row: where every period-th one exchanges, a median of single steps would miss it."""
+    if period == 1 or not len(step_s):
+        return step_s
+    whole = max(len(step_s) // period, 1)
+    kept = step_s[: whole * period]
+    return np.asarray(kept.reshape(whole, -1, step_s.shape[1]).mean(axis=1))
+
+
+def setting_order(setting: Setting) -> tuple[str, str, int, int, int]:
     return setting.strategy, setting.precision, setting.accumulation, setting.batch_per_worker, setting.workers

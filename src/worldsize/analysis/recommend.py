@@ -37,15 +37,19 @@ class Answer:
     findings: tuple[Finding, ...] = ()
 
 
-def recommend(all_series: Sequence[Series], *, higher_is_better: bool = True, trained: bool = False) -> Answer:
+def recommend(
+    all_series: Sequence[Series], *, higher_is_better: bool = True, trained: bool = False, target: bool = False
+) -> Answer:
     """The knee of each series among the counts that still learn, the fastest of these, and the doubts about it.
 
-    `trained` says that models were to be trained: then a study without any metric recommends nothing.
+    `trained` says that models were to be trained: then a study without any metric recommends nothing. With a `target`,
+    a row has a metric only where it was met.
     """
     metrics = [row.metric for series in all_series for row in series.rows if row.metric is not None]
     best = (max if higher_is_better else min)(metrics, default=None)
-    if trained and best is None and all_series:
-        return Answer(verdict="not enough evidence", row=None, findings=(Finding(code="nothing-learned"),))
+    if trained and best is None:
+        code = "nothing-reached" if target and all_series else "nothing-learned"
+        return Answer(verdict="not enough evidence", row=None, findings=(Finding(code=code),))
     knees = [(_knee(rows), rows, series) for series in all_series if (rows := _learning(series, best))]
     if not knees:
         return Answer(verdict="not enough evidence", row=None, findings=(Finding(code="nothing-measured"),))

@@ -25,7 +25,8 @@ class Row:
     efficiency: Interval
     repeats: int
     metric: float | None = None
-    """Of the best variant, mean over its repeats; None where it was not trained, or diverged in any of them."""
+    """Of the best variant, mean over its repeats; None where it was not trained, or one of them diverged or missed the
+    target."""
     metric_low: float | None = None
     metric_high: float | None = None
     """None, both: one repeat."""
@@ -85,7 +86,7 @@ def _series(group: list[Point], best: Mapping[Setting, VariantSummary]) -> Serie
 
 
 def _learned(best: VariantSummary | None) -> dict[str, Any]:
-    if best is None or best.metric is None or best.diverged:
+    if best is None or best.metric is None or best.diverged or (best.target is not None and not best.target.always):
         return {}
     return {
         "metric": best.metric.value,

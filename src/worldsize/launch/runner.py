@@ -46,6 +46,7 @@ class Goal:
 
     metric: str
     higher_is_better: bool
+    train_samples: int
 
 
 def run_plan(
@@ -101,7 +102,7 @@ def _run_once(
             "trials": left,
             "metric": goal.metric,
             "higher_is_better": goal.higher_is_better,
-            "rivals": _rivals(folder, plan, trials, goal.metric),
+            "rivals": _rivals(folder, plan, trials, goal),
             "commit": _commit(),
             "data": str(data_root()),
             "cache": str(cache_root()),
@@ -146,14 +147,14 @@ def _run_once(
         raise KeyboardInterrupt
 
 
-def _rivals(folder: StudyFolder, plan: Plan, trials: list[TrialSpec], metric: str) -> dict[str, list[list[float]]]:
+def _rivals(folder: StudyFolder, plan: Plan, trials: list[TrialSpec], goal: Goal) -> dict[str, list[list[float]]]:
     """What earlier launches have shown of the searches of these trials: the metric, epoch by epoch."""
     wanted = {trial.search for trial in trials if trial.stop_hopeless and trial.search}
     found: dict[str, list[list[float]]] = {search: [] for search in sorted(wanted)}
     for other in plan.trials.values():
         if other.search in found and (record := folder.record(other.id)) is not None and record.outcome != "failed":
-            most = other.train.most_epochs if other.train else 0
-            found[other.search].append(rival_curve(record.epochs, record.outcome, metric, most))
+            most = other.train.planned_epochs(goal.train_samples, other.global_batch) if other.train else 0
+            found[other.search].append(rival_curve(record.epochs, record.outcome, goal.metric, most))
     return found
 
 

@@ -23,7 +23,7 @@ def learning_view(results: Results) -> list[Any]:
     """Nothing where nothing was trained, or where the scaling table already says all of it."""
     shown = [(contest, variant) for contest in results.contests for variant in contest.variants]
     plain = all(len(contest.variants) == 1 for contest in results.contests) and results.target is None
-    if not shown or (plain and not any(variant.stable and variant.stable.epoch for _, variant in shown)):
+    if not shown or (plain and not any(variant.stable and variant.stable.plateau is not None for _, variant in shown)):
         return []
     parts: list[Any] = [Text(""), _table(results, shown[:MOST_ROWS])]
     if len(shown) > MOST_ROWS:
@@ -45,6 +45,17 @@ def setting_words(setting: Any, contests: Sequence[Contest]) -> str:
     return ", ".join(words)
 
 
+def how_words(results: Results) -> str:
+    """Strategy, precision and accumulation of the recommended setting, where the study has several of them."""
+    row, axes = results.answer.row, results.spec.axes
+    if row is None:
+        return ""
+    parts = [row.setting.strategy] if len(axes.strategy) > 1 else []
+    parts += [row.setting.precision] if len(axes.precision) > 1 else []
+    parts += [f"accumulation {row.setting.accumulation}"] if len(axes.accumulation) > 1 else []
+    return ", ".join(parts)
+
+
 def _table(results: Results, shown: Sequence[tuple[Contest, VariantSummary]]) -> Table:
     metric = results.facts.metric
     variants = [variant for _, variant in shown]
@@ -61,7 +72,8 @@ def _table(results: Results, shown: Sequence[tuple[Contest, VariantSummary]]) ->
         columns["steps to\ntarget"] = lambda one: _estimate(one.target.steps if one.target else None, whole)
         columns["epochs to\ntarget"] = lambda one: _estimate(one.target.epochs if one.target else None, whole)
         columns["training\ntime"] = lambda one: _time(one.target.seconds if one.target else None)
-    if any(variant.stable and variant.stable.epoch for variant in variants):
+        columns["examples"] = lambda one: _examples(one.target.samples if one.target else None)
+    if any(variant.stable and variant.stable.plateau is not None for variant in variants):
         columns["epochs until\nstable"] = lambda one: _stable(one.stable)
     if any(variant.gap and variant.metric and _matters(variant.gap, variant.metric) for variant in variants):
         columns["train\n- test"] = lambda one: _metric(one.gap)
@@ -97,7 +109,11 @@ def _metric(estimate: Estimate | None) -> str:
 
 
 def _time(estimate: Estimate | None) -> str:
-    return "" if estimate is None else duration(estimate.value)
+    return "" if estimate is None else _estimate(estimate, duration)
+
+
+def _examples(estimate: Estimate | None) -> str:
+    return "" if estimate is None else f"{estimate.value:,.0f}"
 
 
 def _stable(stable: Stable | None) -> str:

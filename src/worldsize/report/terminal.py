@@ -23,7 +23,7 @@ from worldsize.launch.commands import torchrun_command
 from worldsize.optimizer_spec import Search
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
-from worldsize.report.learning import ACCENT, learning_view, setting_words
+from worldsize.report.learning import ACCENT, how_words, learning_view, setting_words
 from worldsize.report.words import (
     DOUBTS,
     IN_THE_ANSWER,
@@ -55,8 +55,8 @@ def answer_view(results: Results) -> Group:
     style = "bold" if answer.verdict == "use" or (only_one_count(answer) and trained) else "bold yellow"
     compared = [contest for contest in results.contests if len(contest.variants) > 1]
     parts: list[Any] = [Text("")]
-    if not (only_one_count(answer) and compared):
-        parts.append(Text(answer_sentence(answer, metric), style=style))
+    if not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS:
+        parts.append(Text(answer_sentence(answer, metric, how_words(results)), style=style))
     until = results.spec.train.until if results.spec.train else None
     for contest in compared if len(compared) <= MOST_CONTESTS else []:
         where = "" if len(compared) == 1 else f"{setting_words(contest.setting, compared)}: "
@@ -173,7 +173,7 @@ def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
         table.add_column(header, justify="right")
     seen: dict[tuple[Any, ...], TrialSpec] = {}
     for trial in (trial for trial in plan.trials.values() if trial.kind != "pretrain"):
-        key = (trial.workers, trial.batch_per_worker, trial.kind == "train" and trial.optimizer)
+        key = (trial.workers, trial.batch_per_worker, trial.accumulation, trial.kind == "train" and trial.optimizer)
         seen.setdefault(key, trial)
     trained = [trial for trial in seen.values() if trial.train] or list(seen.values())
     for trial in sorted(trained, key=_place_in_table):
@@ -206,7 +206,7 @@ def status_view(results: Results, running: str | None, holder: dict[str, Any] | 
         ),
     ]
     if results.series:
-        parts.append(Text(answer_sentence(results.answer, results.facts.metric)))
+        parts.append(Text(answer_sentence(results.answer, results.facts.metric, how_words(results))))
     if holder:
         parts.append(Text(f"run by pid {holder['pid']} on {holder['host']}" + (f"; now {running}" if running else "")))
     for record in results.failed():

@@ -13,17 +13,20 @@ from worldsize.analysis.stats import LEVEL, Interval
 from worldsize.train_spec import UntilSpec
 
 
-def answer_sentence(answer: Answer, metric: str) -> str:
+def answer_sentence(answer: Answer, metric: str, how: str = "") -> str:
+    """`how`: strategy, precision and accumulation of the recommended setting, where the study varies them."""
     row = answer.row
     if only_one_count(answer):
-        return trained_sentence(row, metric) if row and row.metric is not None else finding_sentence(answer.findings[0])
+        if row is None or row.metric is None:
+            return finding_sentence(answer.findings[0])
+        return trained_sentence(row, metric, how)
     if answer.verdict == "not enough evidence" or row is None:
         doubts = " ".join(finding_sentence(finding) for finding in answer.findings if finding.code in DOUBTS)
-        best = f" {trained_sentence(row, metric)}" if row and row.metric is not None else ""
+        best = f" {trained_sentence(row, metric, how)}" if row and row.metric is not None else ""
         return f"Not enough evidence for a number of workers: {doubts}{best}"
     setting = row.setting
     batch = f"batch {setting.batch_per_worker} a worker, {setting.global_batch} in all; {setting.scaling} scaling"
-    lead = f"Use {counted(setting.workers, 'worker')} ({batch})"
+    lead = f"Use {counted(setting.workers, 'worker')}{f' with {how}' if how else ''} ({batch})"
     if setting.workers > row.baseline_workers:
         lead += (
             f": {number(row.speedup.value)} x the throughput of {row.baseline_workers} "
@@ -42,8 +45,9 @@ def only_one_count(answer: Answer) -> bool:
     return [finding.code for finding in answer.findings if finding.code in DOUBTS] == ["one-count"]
 
 
-def trained_sentence(row: Row, metric: str) -> str:
-    return f"Trained best with {row.variant}: {metric_sentence(row, metric).replace('Test', 'test', 1)}"
+def trained_sentence(row: Row, metric: str, how: str = "") -> str:
+    variant = f"{row.variant}, {how}" if how else row.variant
+    return f"Trained best with {variant}: {metric_sentence(row, metric).replace('Test', 'test', 1)}"
 
 
 def metric_sentence(row: Row, metric: str) -> str:
@@ -83,7 +87,11 @@ def target_words(until: UntilSpec | None) -> str:
 def comparison_words(comparison: Comparison) -> str:
     estimate = comparison.estimate
     if estimate is None:
-        return f"{comparison.variant} (did not learn)"
+        ended = {"diverged": comparison.diverged, "stopped as hopeless": comparison.stopped}
+        facts = [f"{count} of {comparison.repeats} {how}" for how, count in ended.items() if count]
+        if comparison.reached is not None and not facts:
+            facts = [f"reached it in {comparison.reached} of {comparison.repeats}"]
+        return f"{comparison.variant} ({', '.join(facts) or 'nothing to compare'})"
     if comparison.kind == "steps":
         words = f"{number(estimate.value)} x as many{reach(estimate)}"
     else:
@@ -105,7 +113,7 @@ def finding_sentence(finding: Finding) -> str:
 
 IN_THE_ANSWER = "next-count-not-worth-it"
 """What the next count would bring belongs to the answer itself."""
-DOUBTS = {"nothing-measured", "nothing-learned", "one-count", "too-noisy"}
+DOUBTS = {"nothing-measured", "nothing-learned", "nothing-reached", "one-count", "too-noisy"}
 SENTENCES = {
     "nothing-measured": "no trial has finished; run the study.",
     "nothing-learned": "no training ended with a finite loss; lower the rate, or look at the failures.",
@@ -127,9 +135,15 @@ SENTENCES = {
     "one-repeat": "One repeat only: the intervals know nothing of how runs differ. Raise repeats.",
     "trials-failed": "{trials:.0f} trial(s) failed; `worldsize status` says why, --retry-failed runs them again.",
     "trials-diverged": "{trials:.0f} trial(s) diverged: the loss exploded, or was no longer a number.",
+    "no-rate-edge": "{optimizer}: between {low:.4g} and {high:.4g} no rate is the first to diverge; widen the search.",
+    "soonest-target": (
+        "The target is reached soonest, in {seconds:.3g} s of training, with {workers:.0f} workers and a global batch "
+        "of {batch:.0f}."
+    ),
+    "nothing-reached": "no setting reached the target in all of its repeats; train longer, or lower the target.",
     "trials-stopped": "{trials:.0f} trial(s) of a search were stopped early: behind the median of the others.",
     "target-not-reached": (
-        "{trials:.0f} of {of:.0f} trials did not reach {metric} {sign} {value:.4g} within {epochs:.0f} epochs."
+        "{trials:.0f} of {of:.0f} trials ran all {epochs:.0f} epochs and did not reach {metric} {sign} {value:.4g}."
     ),
     "rate-edge": "{optimizer} diverges above a rate of about {rate:.3g}: {held:.4g} held, {diverged:.4g} diverged.",
     "rate-edge-wide": "{optimizer} diverges somewhere between a rate of {held:.4g}, which held, and {diverged:.4g}.",

@@ -19,14 +19,16 @@ OUTCOMES: tuple[Outcome | None, ...] = (None, "finished", "plateaued", "stopped"
 
 
 def diverged_at(losses: npt.NDArray[np.float32]) -> int | None:
-    """The step at which the loss is no longer a number, or from which on it is 10,000 times the first for ten steps.
+    """The step at which the loss is no longer a number, or from which on it is 10,000 times what it was, for ten steps.
+
+    What it was: the median of the first ten, since one lucky batch is no measure.
 
     The second is what tells slow divergence from slow convergence: float32 has room for a hundred more steps of it.
     """
     bad = ~np.isfinite(losses)
     if bad.any():
         return int(np.flatnonzero(bad)[0])
-    first = float(losses[0])
+    first = float(np.median(losses[:EXPLODED_STEPS]))
     exploded = losses > EXPLODED * first if first > 0 else np.zeros(len(losses), dtype=bool)
     in_a_row = 0
     for step in np.flatnonzero(exploded):

@@ -127,7 +127,7 @@ def train(course: Course) -> Result:
     assert course.trial.train is not None
     samples = len(course.workload.train)
     steps_left = course.trial.train.total_steps(samples, course.trial.global_batch)
-    warmup_steps = min(5, steps_left // 2)
+    warmup_steps = min(course.strategy.warmup_steps, steps_left // 2)
     epochs: list[Epoch] = []
     course.journal.say("start", steps=steps_left, steps_per_epoch=steps_per_epoch(samples, course.trial.global_batch))
     while steps_left:
@@ -150,6 +150,10 @@ def train(course: Course) -> Result:
         metrics, counted = evaluate(course, module, course.workload.test)
         on_training, _ = evaluate(course, module, course.workload.train, most=counted)
         evaluation_s = course.phases.enter("gaps")
+        if not metrics:  # the last update blew the model up, and no further step would tell
+            return Result(
+                outcome="diverged", epochs=tuple(epochs), diverged_at_step=course.step, warmup_steps=warmup_steps
+            )
         epochs.append(
             Epoch(
                 epoch=len(epochs),
@@ -182,12 +186,19 @@ def probe(course: Course, spec: ProbeSpec) -> Result:
     while steps := course.team.from_first(steps):
         run_steps(course, itertools.islice(stream, steps))
         step_s = course.laps.seconds()[spec.warmup_steps :]
-        reached = len(step_s) >= PROBE_LEAST_STEPS and median_precision(step_s) <= spec.precision
+        means = block_means(step_s, course.trial.strategy.period)
+        reached = len(means) >= PROBE_LEAST_STEPS and median_precision(means) <= spec.precision
         out_of_time = float(step_s.sum()) >= spec.max_seconds
         block = max(PROBE_FIRST_STEPS, round(PROBE_BLOCK_S / float(np.median(step_s))))
         steps = 0 if reached or out_of_time else block
     course.phases.enter("gaps")
     return Result(precision_reached=reached, warmup_steps=spec.warmup_steps)
+
+
+def block_means(step_s: npt.NDArray[np.float64], period: int) -> npt.NDArray[np.float64]:
+    """Of `period` steps in a row: where only every period-th one exchanges, single steps do not tell the pace."""
+    whole = len(step_s) // period * period
+    return np.asarray(step_s[:whole].reshape(-1, period).mean(axis=1))
 
 
 def median_precision(step_s: npt.NDArray[np.float64]) -> float:

@@ -15,7 +15,7 @@ from torch import nn
 from worldsize.record import SpanFile, TrialRecord, rival_curve
 from worldsize.spec import TrialSpec, WorkloadSpec
 from worldsize.store import StudyFolder, read_json, save_array, write_json
-from worldsize.train_spec import steps_per_epoch
+from worldsize.train_spec import StrategySpec
 from worldsize.worker import models, workloads
 from worldsize.worker.augment import generator_for
 from worldsize.worker.clock import Phases, laps_for
@@ -108,7 +108,7 @@ class Session:
             trial=trial,
             workload=workload,
             team=team,
-            strategy=make_strategy(trial.strategy, trial.optimizer, module, team),
+            strategy=make_strategy(_strategy(trial), trial.optimizer, module, team),
             rate=rate_of_step(trial, len(workload.train)),
             ending=self._ending(trial, len(workload.train)),
             laps=laps_for(team.device),
@@ -120,12 +120,11 @@ class Session:
     def _ending(self, trial: TrialSpec, samples: int) -> Ending:
         if trial.train is None:
             return Ending(train=None)
-        steps = trial.train.total_steps(samples, trial.global_batch)
         return Ending(
             train=trial.train,
             metric=self.launch["metric"],
             higher_is_better=self.launch["higher_is_better"],
-            planned_epochs=-(-steps // steps_per_epoch(samples, trial.global_batch)),
+            planned_epochs=trial.train.planned_epochs(samples, trial.global_batch),
             rivals=self._rivals.get(trial.search or "", []) if trial.stop_hopeless else None,
         )
 
@@ -195,3 +194,10 @@ class Session:
             precision_reached=result.precision_reached,
             environment=facts,
         )
+
+
+def _strategy(trial: TrialSpec) -> StrategySpec:
+    """A probe is about the steps that most of training is made of: PowerSGD must have begun."""
+    if trial.kind == "probe" and trial.strategy.name == "powersgd":
+        return trial.strategy.model_copy(update={"start_step": 2})
+    return trial.strategy

@@ -41,6 +41,11 @@ class Strategy:
         self.optimizer = optimizer
         self.team = team
 
+    @property
+    def warmup_steps(self) -> int:
+        """The first steps, which are not like the others."""
+        return 5
+
     def exchange(self, *, last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of one micro-batch: gradients are exchanged with the last one of a step only."""
         del last
@@ -73,6 +78,11 @@ class Replicated(Strategy):
 
     def exchange(self, *, last: bool) -> AbstractContextManager[None]:
         return nullcontext() if last else self.model.no_sync()
+
+    @property
+    def warmup_steps(self) -> int:
+        """PowerSGD sends whole gradients at first."""
+        return self._spec.start_step + 2 if self._spec.name == "powersgd" else super().warmup_steps
 
     def whole(self) -> nn.Module:
         self.team.share_buffers(self.module)

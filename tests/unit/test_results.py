@@ -1,0 +1,68 @@
+"""What tells variants apart: two optimisers that differ in anything have two labels."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from worldsize.catalog import facts_of
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.results import labels
+from worldsize.spec import TrialSpec, WorkloadSpec
+from worldsize.train_spec import StrategySpec, TrainSpec
+
+
+def trial(optimizer: OptimizerSpec) -> TrialSpec:
+    return TrialSpec(
+        id="t",
+        kind="train",
+        workload=WorkloadSpec(name="digits"),
+        workers=1,
+        batch_per_worker=8,
+        scaling="weak",
+        optimizer=optimizer,
+        strategy=StrategySpec(),
+        precision="fp32",
+        peak_rate=optimizer.rate,
+        repeat=0,
+        seed=0,
+        threads=1,
+        train=TrainSpec(epochs=1),
+    )
+
+
+OPTIMIZERS = [
+    OptimizerSpec(name="lars", rate=1.0),
+    OptimizerSpec(name="lars", rate=1.0, trust=0.5),
+    OptimizerSpec(name="sgd", rate=0.1),
+    OptimizerSpec(name="sgd", rate=0.10000001),
+    OptimizerSpec(name="sgd", rate=0.1, momentum=0.9),
+    OptimizerSpec(name="nesterov", rate=0.1),
+    OptimizerSpec(name="sgd", rate=0.1, warmup_epochs=0.0),
+    OptimizerSpec(name="sgd", rate=0.1, warmup_epochs=2.0),
+    OptimizerSpec(name="sgd", rate=0.1, rate_rule="auto"),
+    OptimizerSpec(name="sgd", rate=0.1, rate_rule="none"),
+    OptimizerSpec(name="sgd", rate=0.1, weight_decay=1e-4),
+]
+
+
+def test_no_two_optimisers_look_alike() -> None:
+    for one, other in itertools.combinations(OPTIMIZERS, 2):
+        assert labels(trial(one), 1)[1] != labels(trial(other), 1)[1]
+
+
+def test_those_that_differ_in_the_rate_alone_are_kin() -> None:
+    kin, variant = labels(trial(OptimizerSpec(name="momentum", rate=0.05, rate_rule="linear")), 2)
+    assert kin == "momentum 0.9, linear rule, from scratch"
+    assert variant == "momentum 0.9 rate 0.05, linear rule, from scratch"
+
+
+@pytest.mark.parametrize(("classes", "top5"), [(4, False), (6, True)])
+def test_five_classes_have_no_top_five(tmp_path, classes: int, top5: bool) -> None:  # type: ignore[no-untyped-def]
+    for part, name in itertools.product(("train", "test"), range(classes)):
+        folder = tmp_path / part / f"class{name}"
+        folder.mkdir(parents=True)
+        (folder / "a.png").write_bytes(b"")
+    facts = facts_of(WorkloadSpec(name="image-folder", path=str(tmp_path)), tmp_path)
+    assert ("top5" in facts.metrics) is top5
