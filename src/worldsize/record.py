@@ -13,9 +13,14 @@ from pydantic import Field, JsonValue
 from worldsize.errors import StoreError
 from worldsize.frozen import Frozen
 
-SCHEMA = 2
+SCHEMA = 3
 SPAN_UNIT_S = 1e-7
 """Spans are stored as whole tenths of a microsecond: uint32 holds a step of up to 429 s."""
+
+SPANS = ("data", "copy", "forward", "backward", "communication", "optimizer", "rest")
+"""Where a step goes, on each rank: waiting for samples, copying them to the device, forward (with preparing and varying
+inputs), backward until the last gradient of the rank is there, what communication takes after that (waiting for slower
+ranks included), the optimiser, all else. They add up to the step."""
 
 Outcome = Literal["finished", "diverged", "plateaued", "stopped", "failed"]
 """finished: ran to its end, or to its target. plateaued: no longer got better. stopped: hopeless beside the others of
@@ -71,9 +76,14 @@ class TrialRecord(Frozen):
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Where rank 0's wall time above the step went: preparation, warm-up, training, evaluation, gaps, saving."""
     columns: tuple[str, ...] = ("step",)
+    """Of the spans: SPANS, or the whole step alone in records of format 1 and 2."""
     warmup_steps: int = 0
     """So many first steps are recorded and left out of the statistics."""
     spans: tuple[SpanFile, ...] = ()
+    exposed: tuple[SpanFile, ...] = ()
+    """Of a probe of several workers: uint32 rows of (1 with the exchange of gradients, 0 without; the step)."""
+    exchange: dict[str, float] = Field(default_factory=dict)
+    """Bytes of gradients a step; what torch itself timed of an exchange, total and overlapped with backward."""
     losses: SpanFile | None = None
     """float32, one a step: the mean loss over the global batch."""
     weights: SpanFile | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from worldsize.analysis.bests import Contest, contests
+from worldsize.analysis.breakdown import StepParts, Traffic, breakdown, exposed, straggler
 from worldsize.analysis.large_batch import regained
-from worldsize.analysis.learning import RateEdge, Target, Trained, rate_edges, summaries
+from worldsize.analysis.learning import RateEdge, Target, Trained, mean_interval, rate_edges, summaries
 from worldsize.analysis.points import Measured, Setting, block_means, points, setting_order
 from worldsize.analysis.recommend import Answer, Finding, recommend
 from worldsize.analysis.scaling import Series, scaling
@@ -73,6 +75,41 @@ class Results:
         )
         return replace(answer, findings=(*answer.findings, *self._findings(answer)))
 
+    @cached_property
+    def steps(self) -> list[StepParts]:
+        """Where a step goes, setting by setting, in the order of the scaling table; from probes where there are any."""
+        by_setting: dict[Setting, list[tuple[TrialSpec, TrialRecord]]] = defaultdict(list)
+        for trial, record in self._ended():
+            if record.outcome != "diverged" and record.spans:
+                by_setting[setting_of(trial)].append((trial, record))
+        found = []
+        for row in (row for series in self.series for row in series.rows):
+            here = by_setting[row.setting]
+            probes = [pair for pair in here if pair[0].kind == "probe"] or here
+            found.append(self._parts(row.setting, probes))
+        return found
+
+    def _parts(self, setting: Setting, here: list[tuple[TrialSpec, TrialRecord]]) -> StepParts:
+        columns = here[0][1].columns
+        repeats: dict[int, Any] = {}
+        for trial, record in here:
+            if record.columns == columns:
+                spans = self.folder.span_s(record)
+                known = repeats.get(trial.repeat)
+                repeats[trial.repeat] = spans if known is None else np.concatenate([known, spans])
+        blocks = [self.folder.exposed(record) for _, record in here if record.exposed]
+        totals = [record.exchange["total_s"] for _, record in here if record.exchange.get("total_s")]
+        size = next((record.exchange["bytes"] for _, record in here if "bytes" in record.exchange), None)
+        return StepParts(
+            setting=setting,
+            parts=breakdown(columns, repeats),
+            exposed=exposed([steps for _, steps in blocks], [kinds for kinds, _ in blocks]),
+            total_s=mean_interval(totals) if totals else None,
+            traffic=Traffic(bytes=size, seconds=float(np.mean(totals)), workers=setting.workers)
+            if size and totals
+            else None,
+        )
+
     @property
     def target(self) -> Target | None:
         until = self.spec.train.until if self.spec.train else None
@@ -124,6 +161,7 @@ class Results:
                 "findings": [asdict(finding) for finding in self.answer.findings],
             },
             "table": self.table(),
+            "steps": [asdict(each) for each in self.steps],
             "learning": self.learning(),
             "comparisons": [
                 {**_flat(contest.setting), **asdict(comparison)}
@@ -209,6 +247,11 @@ class Results:
                 share |= {"low": each.share.low * 100, "high": each.share.high * 100}
             numbers |= {"lost": each.lost.value, **share}
             yield Finding(code="large-batch", numbers=numbers, names=names)
+        for step in self.steps:
+            slow = straggler(step.parts)
+            if slow is not None:
+                numbers = {"workers": step.setting.workers, "rank": slow[0], "extra_ms": slow[1] * 1e3}
+                yield Finding(code="straggler", numbers=numbers)
         if answer.row is not None:
             yield from self._gap_finding(answer.row.setting)
         imprecise = sum(record.precision_reached is False for record in self.records.values())

@@ -125,7 +125,7 @@ class StudyFolder:
         except FileNotFoundError:
             return None
         record = from_json(text)
-        for file in filter(None, (*record.spans, record.losses, record.weights)):
+        for file in filter(None, (*record.spans, *record.exposed, record.losses, record.weights)):
             try:
                 content = (path.parent / file.name).read_bytes()
             except OSError as error:
@@ -142,11 +142,19 @@ class StudyFolder:
 
     def step_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
         """Seconds of every step after warm-up, one row a step, one column a rank."""
+        return np.asarray(self.span_s(record).sum(axis=2))
+
+    def span_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
+        """Seconds of every span after warm-up: steps x ranks x the record's columns."""
         arrays = [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.spans]
         if not arrays:
-            return np.zeros((0, 1))
-        column = record.columns.index("step")
-        return np.stack([array[record.warmup_steps :, column] for array in arrays], axis=1) * SPAN_UNIT_S
+            return np.zeros((0, 1, len(record.columns)))
+        return np.stack([array[record.warmup_steps :] for array in arrays], axis=1) * SPAN_UNIT_S
+
+    def exposed(self, record: TrialRecord) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
+        """Which steps exchanged gradients, and the seconds of each, one column a rank."""
+        arrays = [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.exposed]
+        return arrays[0][:, 0], np.stack([array[:, 1] for array in arrays], axis=1) * SPAN_UNIT_S
 
     def events(self, trial_id: str) -> Iterator[dict[str, Any]]:
         """A line cut short by a kill is no event."""

@@ -25,6 +25,9 @@ class StrategySpec(Frozen):
     """powersgd: gradients are sent as two matrices of this rank."""
     start_step: Annotated[int, Field(ge=2)] = 10
     """powersgd: the first steps send whole gradients."""
+    bucket_mb: PositiveFloat | None = None
+    """Gradients are exchanged in buckets of this size while backward still runs; larger than the model means all at the
+    end, with nothing to overlap. Default: torch's 25."""
     sync_batch_norm: bool = False
     """Batch norm over the global batch, not over each worker's part of it."""
 
@@ -35,6 +38,8 @@ class StrategySpec(Frozen):
             value = getattr(self, field)
             if self.name != owner and value != type(self).model_fields[field].default:
                 raise ValueError(f"{field}={value} belongs to {owner}; {self.name} has none: leave it out")
+        if self.bucket_mb is not None and self.name in ("fsdp", "local-sgd"):
+            raise ValueError(f"bucket_mb={self.bucket_mb:g} means nothing to {self.name}: leave it out")
         return self
 
     @property

@@ -11,13 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worldsize.spec import WorkloadSpec
 from worldsize.worker import workloads
+from worldsize.worker.workloads.base import batch
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 data = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
 model = DistributedDataParallel(data.build_model())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-inputs, labels = data.train.batch(torch.arange(64), torch.device("cpu"))
+inputs, labels = batch(data.train, torch.arange(64), torch.device("cpu"))
 loss = cross_entropy(model(data.prepare(inputs)), labels)
 loss.backward()
 optimizer.step()

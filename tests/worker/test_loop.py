@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.record import SPANS
 from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
 from worldsize.train_spec import PlateauSpec, TrainSpec, UntilSpec
 from worldsize.worker.clock import CpuLaps, Phases
@@ -21,7 +22,7 @@ from worldsize.worker.optim import rate_of_step
 from worldsize.worker.parallel import Team
 from worldsize.worker.shards import epoch_shares
 from worldsize.worker.strategies import make_strategy
-from worldsize.worker.workloads.base import Split, Workload
+from worldsize.worker.workloads.base import Split, Workload, batch
 
 SAMPLES, TEST_SAMPLES = 103, 37
 
@@ -96,7 +97,7 @@ def test_an_epoch_counts_every_sample_once(tmp_path: Path) -> None:
         (11, SAMPLES, TEST_SAMPLES)
     ] * 2
     assert here.samples == 2 * SAMPLES
-    assert here.laps.spans().shape == (22, 1)
+    assert here.laps.spans().shape == (22, len(SPANS))
     assert result.epochs[1].train_loss < result.epochs[0].train_loss  # type: ignore[operator]
     assert result.epochs[1].test["loss"] < result.epochs[0].test["loss"]
 
@@ -127,7 +128,7 @@ def test_ranks_with_unequal_shares_average_to_the_global_gradient(tmp_path: Path
         here.strategy.optimizer.zero_grad = lambda: None  # type: ignore[method-assign,assignment]
         run_steps(here, [share])
         gradients.append(here.strategy.module.weight.grad.clone())  # type: ignore[union-attr]
-    inputs, targets = alone.workload.train.batch(torch.from_numpy(last.indices), torch.device("cpu"))
+    inputs, targets = batch(alone.workload.train, torch.from_numpy(last.indices), torch.device("cpu"))
     alone.workload.loss(alone.strategy.module(inputs), targets).mean().backward()
     assert torch.allclose(torch.stack(gradients).mean(0), alone.strategy.module.weight.grad)  # type: ignore[arg-type]
 
@@ -178,10 +179,10 @@ def test_evaluation_counts_and_averages(tmp_path: Path) -> None:
 def test_a_probe_stops_when_its_median_is_known(tmp_path: Path) -> None:
     now = iter(range(0, 10**12, 1_000_000))
     here = course(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=5))
-    here.laps = CpuLaps(lambda: next(now))  # every step takes exactly 1 ms
+    here.laps = CpuLaps(lambda: next(now))  # a reading a millisecond, seven a step
     result = probe(here, here.trial.probe)  # type: ignore[arg-type]
     assert result.precision_reached
-    assert here.step == 5 + 255  # five steps, then a block of a quarter of a second
+    assert here.step == 5 + 5 + 36  # warm-up, five steps, then a block of a quarter of a second
 
 
 def test_a_probe_stops_when_its_time_is_up(tmp_path: Path) -> None:

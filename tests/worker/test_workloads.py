@@ -20,7 +20,7 @@ from worldsize.train_spec import TrainSpec
 from worldsize.worker import workloads
 from worldsize.worker.loop import train
 from worldsize.worker.models import freeze
-from worldsize.worker.workloads.base import Windows
+from worldsize.worker.workloads.base import Windows, batch
 from worldsize.worker.workloads.classes import Normalise
 from worldsize.worker.workloads.steering import regression_metrics
 
@@ -68,7 +68,7 @@ def _few(data: Any) -> Any:
 def test_cifar10_is_read_whole(whole_data_folder: Path, tmp_path: Path) -> None:
     workload = load("cifar10", whole_data_folder, tmp_path)
     assert (len(workload.train), len(workload.test)) == (50_000, 10_000)
-    inputs, labels = workload.train.batch(torch.arange(0, 50_000, 50), torch.device("cpu"))
+    inputs, labels = batch(workload.train, torch.arange(0, 50_000, 50), torch.device("cpu"))
     prepared = workload.prepare(inputs)
     assert prepared.shape == (1_000, 3, 32, 32)
     assert torch.allclose(prepared.mean((0, 2, 3)), torch.zeros(3), atol=0.1)
@@ -105,7 +105,7 @@ def test_the_backbone_stands_still_until_it_is_unfrozen(tmp_path: Path, data_fol
 
 def test_windows_do_not_overlap_and_targets_are_the_next_byte() -> None:
     data = Windows(tokens=torch.arange(21, dtype=torch.uint8), context=5)
-    inputs, targets = data.batch(torch.tensor([0, 3]), torch.device("cpu"))
+    inputs, targets = batch(data, torch.tensor([0, 3]), torch.device("cpu"))
     assert len(data) == 4
     assert inputs.tolist() == [[0, 1, 2, 3, 4], [15, 16, 17, 18, 19]]
     assert torch.equal(targets, inputs + 1)

@@ -155,6 +155,10 @@ SENTENCES = {
         "At {factor:.3g} x the batch ({batch:.0f}) and equal epochs, {unscaled} loses {lost:.3g} of {metric}; "
         "{variant} wins back {percent:.0f} % of it ({low:.0f} to {high:.0f})."
     ),
+    "straggler": (
+        "With {workers:.0f} workers rank {rank:.0f} computes {extra_ms:.3g} ms a step longer than the others, who wait "
+        "for it: look at what else runs on its core or GPU, and at its share of the data."
+    ),
     "overfitting": (
         "Overfitting: {metric} on training samples is {gap:.3g} better than on test samples ({value:.4f})."
     ),

@@ -22,7 +22,7 @@ from worldsize.record import Epoch, Outcome
 from worldsize.spec import ProbeSpec, TrialSpec
 from worldsize.train_spec import steps_per_epoch
 from worldsize.worker.augment import augment, generator_for
-from worldsize.worker.clock import CpuLaps, Phases
+from worldsize.worker.clock import COMMUNICATION, COPY, DATA, FORWARD, OPTIMIZER, REST, CpuLaps, Phases, laps_for
 from worldsize.worker.ending import OUTCOMES, Ending, diverged_at
 from worldsize.worker.journal import Journal
 from worldsize.worker.models import unfreeze
@@ -30,7 +30,7 @@ from worldsize.worker.parallel import Team
 from worldsize.worker.shards import Share, epoch_shares, evaluation_share, micro_batches
 from worldsize.worker.strategies import Strategy
 from worldsize.worker.workloads import Workload
-from worldsize.worker.workloads.base import Data
+from worldsize.worker.workloads.base import Data, batch
 
 SEGMENT_STEPS = 100
 """So many steps run without the ranks talking about anything but gradients; then losses are pooled and looked at."""
@@ -41,6 +41,10 @@ PROBE_FIRST_STEPS = 5
 PROBE_LEAST_STEPS = 20
 """No fewer tell how well a median is known; where they take too long, the time decides."""
 NORMAL_90 = 1.645
+BLOCKS = (1, 0, 0, 1, 1, 0, 0, 1)
+"""With the exchange of gradients and without: in an order in which drift falls on both alike."""
+BLOCK_STEPS = 6
+DROPPED = 2
 
 
 @dataclass(kw_only=True)
@@ -82,38 +86,53 @@ class Result:
     diverged_at_step: int | None = None
     precision_reached: bool | None = None
     warmup_steps: int = 0
+    exposed: npt.NDArray[np.uint32] | None = None
+    """Of a probe of several workers: steps with and without the exchange of gradients."""
 
 
-def run_steps(course: Course, shares: Iterable[Share]) -> npt.NDArray[np.float32]:
-    """One step a share. Returns the loss of each step: the mean over the samples of its global batch."""
-    trial, workload, team, strategy = course.trial, course.workload, course.team, course.strategy
+def run_steps(course: Course, shares: Iterable[Share], *, alone: bool = False) -> npt.NDArray[np.float32]:
+    """One step a share. Returns the loss of each step: the mean over the samples of its global batch.
+
+    `alone` leaves out the exchange of gradients, which tells what it costs; ranks must then not move (rate 0).
+    """
+    trial, workload, team = course.trial, course.workload, course.team
+    strategy, laps = course.strategy, course.laps
     loss_of_each = workload.training_loss(trial.train)
     clip_norm = trial.train.clip_norm if trial.train else None
     losses: list[Tensor] = []
-    course.laps.start()
+    strategy.when_ready(laps.ready)
+    laps.start()
     for share in shares:
         for group in strategy.optimizer.param_groups:
             group["lr"] = course.rate(course.step)
         parts = micro_batches(share, trial.batch_per_worker, team.workers)
         step_loss = []
+        laps.mark(REST)
         for part in parts:
-            inputs, targets = workload.train.batch(torch.from_numpy(part.indices), team.device)
+            taken = workload.train.take(torch.from_numpy(part.indices))
+            laps.mark(DATA)
+            inputs, targets = workload.train.place(taken, team.device)
+            laps.mark(COPY)
             inputs = augment(workload.prepare(inputs), workload.augment, course.draws)
-            with strategy.exchange(last=part is parts[-1]):
+            with strategy.exchange(last=part is parts[-1] and not alone):
                 with course.autocast():
                     of_each = loss_of_each(strategy.model(inputs), targets)
                 # Gradients are averaged over ranks. Scaled so, that average is the mean over the global batch, also for
                 # a partial one whose ranks hold unequal shares; a rank with a borrowed sample adds exactly nothing.
                 loss = of_each.sum() * (team.workers / part.total if part.own else 0.0)
+                laps.mark(FORWARD)
                 loss.backward()
+                laps.mark_backward()
             step_loss.append(loss.detach())
         if clip_norm is not None:
             strategy.clip(clip_norm)
         strategy.optimizer.step()
         strategy.optimizer.zero_grad()
-        strategy.after_step(course.step + 1)
+        laps.mark(OPTIMIZER)
+        if strategy.after_step(course.step + 1):
+            laps.mark(COMMUNICATION)
         losses.append(sum(step_loss[1:], start=step_loss[0]))
-        course.laps.lap()
+        laps.lap()
         course.step += 1
         course.samples += share.total
         course.journal.step(course.step, trial.global_batch)
@@ -191,8 +210,37 @@ def probe(course: Course, spec: ProbeSpec) -> Result:
         out_of_time = float(step_s.sum()) >= spec.max_seconds
         block = max(PROBE_FIRST_STEPS, round(PROBE_BLOCK_S / float(np.median(step_s))))
         steps = 0 if reached or out_of_time else block
+    course.phases.enter("exchange")
+    exposed = exchange_blocks(course, stream, float(np.median(step_s)), spec.max_seconds)
     course.phases.enter("gaps")
-    return Result(precision_reached=reached, warmup_steps=spec.warmup_steps)
+    return Result(precision_reached=reached, warmup_steps=spec.warmup_steps, exposed=exposed)
+
+
+def exchange_blocks(
+    course: Course, stream: Iterator[Share], step_s: float, most_s: float
+) -> npt.NDArray[np.uint32] | None:
+    """Steps with and without the exchange of gradients, in alternating blocks: rows of (exchanged, tenths of us).
+
+    A barrier before each step, outside the clock: the skew of one would land in the next. The first step of a block is
+    dropped: DDP broadcasts batch-norm buffers on the first forward after a step that exchanged.
+    """
+    if not course.strategy.can_train_alone:
+        return None
+    wanted = len(BLOCKS) if step_s * len(BLOCKS) * BLOCK_STEPS <= most_s else 2
+    blocks = BLOCKS[: course.team.from_first(wanted)]
+    before = (course.laps, course.losses, course.step, course.samples)
+    course.laps, course.losses = laps_for(course.team.device), []
+    course.strategy.watch_exchange()
+    rows: list[int] = []
+    for exchanged in blocks:
+        for number in range(BLOCK_STEPS):
+            course.team.barrier()
+            run_steps(course, itertools.islice(stream, 1), alone=not exchanged)
+            rows.append(exchanged if number else DROPPED)
+    times = course.laps.spans().sum(axis=1)
+    course.laps, course.losses, course.step, course.samples = before
+    kinds = np.array(rows)
+    return np.stack([kinds, times], axis=1)[kinds != DROPPED].astype(np.uint32)
 
 
 def block_means(step_s: npt.NDArray[np.float64], period: int) -> npt.NDArray[np.float64]:
@@ -220,7 +268,7 @@ def evaluate(course: Course, module: nn.Module, data: Data, most: int | None = N
     module.eval()
     for indices in torch.from_numpy(places).split(min(EVALUATION_BATCH, 4 * course.trial.batch_per_worker)):
         course.journal.alive("evaluation")
-        inputs, targets = data.batch(indices, team.device)
+        inputs, targets = batch(data, indices, team.device)
         with course.autocast():
             outputs = module(workload.prepare(inputs)).float()
         values = [measure(outputs, targets).double().sum() for measure in of_each.values()]

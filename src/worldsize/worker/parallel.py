@@ -33,6 +33,10 @@ class Team:
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
+    def barrier(self) -> None:
+        if self.workers > 1:
+            dist.barrier(group=self.group)
+
     def from_first(self, value: int) -> int:
         """Rank 0's value, on every rank."""
         if self.workers == 1:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
-from worldsize.record import SpanFile, TrialRecord, rival_curve
+from worldsize.record import SPANS, SpanFile, TrialRecord, rival_curve
 from worldsize.spec import TrialSpec, WorkloadSpec
 from worldsize.store import StudyFolder, read_json, save_array, write_json
 from worldsize.train_spec import StrategySpec
@@ -77,21 +78,30 @@ class Session:
             shown = rival_curve(result.epochs, result.outcome, self.launch["metric"], course.ending.planned_epochs)
             self._rivals.setdefault(trial.search, []).append(shown)
         trained = course.strategy.whole() if trial.train and trial.train.save else None
-        spans = save_array(
-            self.folder.trial(trial.id) / f"spans-rank{team.rank:02d}.npy", team.rank, course.laps.spans()
-        )
+        own = self._save_arrays(trial, team.rank, {"spans": course.laps.spans(), "exposed": result.exposed})
         if team.rank > 0:
-            crew.tell(f"trial/{number}/spans/{team.rank}", spans.model_dump_json())
+            crew.tell(f"trial/{number}/arrays/{team.rank}", json.dumps(own))
             return
-        others = [crew.hear(f"trial/{number}/spans/{rank}") for rank in range(1, team.workers)]
-        all_spans = (spans, *(SpanFile.model_validate_json(text) for text in others))
+        others = [json.loads(crew.hear(f"trial/{number}/arrays/{rank}")) for rank in range(1, team.workers)]
+        arrays = {name: tuple(SpanFile(**each[name]) for each in (own, *others)) for name in own}
         hosts = [crew.hear(f"host/{rank}") for rank in range(team.workers)]
         facts = environment(team.device, self.launch["backend"]) | {"hosts": hosts, "commit": self.launch["commit"]}
         phases_s = {name: total - before.get(name, 0.0) for name, total in self.phases.totals().items()}
         phases_s = {name: seconds for name, seconds in phases_s.items() if seconds > 0}
-        self.folder.write_record(self._record(trial, course, result, trained, all_spans, phases_s, started_at, facts))
+        self.folder.write_record(self._record(trial, course, result, trained, arrays, phases_s, started_at, facts))
         course.journal.say("end", outcome=result.outcome)
         crew.tell(f"trial/{number}/done", json.dumps(trial.id))
+
+    def _save_arrays(
+        self, trial: TrialSpec, rank: int, arrays: dict[str, npt.NDArray[Any] | None]
+    ) -> dict[str, dict[str, Any]]:
+        """Of this rank; what it does not have is left out, on every rank alike."""
+        folder = self.folder.trial(trial.id)
+        return {
+            name: save_array(folder / f"{name}-rank{rank:02d}.npy", rank, array).model_dump(mode="json")
+            for name, array in arrays.items()
+            if array is not None
+        }
 
     def _prepare(self, trial: TrialSpec, team: Team) -> Course:
         """Same seed, same model: every rank builds it, so a run can be repeated to the bit."""
@@ -169,7 +179,7 @@ class Session:
         course: Course,
         result: Result,
         trained: nn.Module | None,
-        spans: tuple[SpanFile, ...],
+        arrays: dict[str, tuple[SpanFile, ...]],
         phases_s: dict[str, float],
         started_at: float,
         facts: dict[str, Any],
@@ -182,8 +192,11 @@ class Session:
             started_at=started_at,
             wall_s=sum(phases_s.values()),
             phases_s=phases_s,
+            columns=SPANS,
             warmup_steps=result.warmup_steps,
-            spans=spans,
+            spans=arrays["spans"],
+            exposed=arrays.get("exposed", ()),
+            exchange=course.strategy.exchange_facts() if "exposed" in arrays else {},
             losses=save_array(self.folder.trial(trial.id) / "losses.npy", 0, losses),
             weights=self._save_weights(trial, trained, result),
             transfer=self._left_out,

@@ -10,8 +10,8 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -55,8 +55,28 @@ class Strategy:
         """The gradient of the whole model, not of this rank's part, is scaled down to `norm`."""
         nn.utils.clip_grad_norm_(self.module.parameters(), norm)
 
-    def after_step(self, step: int) -> None:
-        """`step` steps have been made."""
+    def when_ready(self, tell: Callable[[], None]) -> None:
+        """Has `tell` called in each backward when the last gradient of this rank is there, before it waits for others.
+
+        A strategy that exchanges in no such place never calls it.
+        """
+
+    @property
+    def can_train_alone(self) -> bool:
+        """Whether a step without any exchange is the same work: what the difference of the two measures."""
+        return False
+
+    def watch_exchange(self) -> None:
+        """From here on torch, where it can, times the exchanges of every step, not of every hundredth."""
+
+    def exchange_facts(self) -> dict[str, float]:
+        """Bytes of gradients that a step exchanges, and what torch timed of it: total and overlapped with backward."""
+        return {}
+
+    def after_step(self, step: int) -> bool:
+        """`step` steps have been made. Whether something was exchanged."""
+        del step
+        return False
 
     def whole(self) -> nn.Module:
         """The model that the ranks agree on, to evaluate and to save. All of them ask for it together."""
@@ -64,6 +84,32 @@ class Strategy:
 
     def rewrap(self) -> None:
         """After parameters were unfrozen: their gradients must be exchanged from now on."""
+
+
+class LastGradient:
+    """Watches for the last gradient of a backward: at first on every parameter, then on the one that came last.
+
+    Autograd runs a parameter's own hooks before those with which DistributedDataParallel starts an exchange.
+    """
+
+    def __init__(self, module: nn.Module, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._handles = {each: each.register_post_accumulate_grad_hook(self._arrived) for each in learning}
+        self._waiting = set(learning)
+
+    def remove(self) -> None:
+        for handle in self._handles.values():
+            handle.remove()
+
+    def _arrived(self, parameter: Tensor) -> None:
+        self._tell()
+        if self._waiting:
+            self._waiting.discard(parameter)
+            if not self._waiting:
+                for other, handle in self._handles.items():
+                    if other is not parameter:
+                        handle.remove()
 
 
 class Replicated(Strategy):
@@ -74,6 +120,7 @@ class Replicated(Strategy):
     def __init__(self, spec: StrategySpec, module: nn.Module, optimizer: optim.Optimizer, team: Team) -> None:
         super().__init__(module, optimizer, team)
         self._spec = spec
+        self._watch: LastGradient | None = None
         self.rewrap()
 
     def exchange(self, *, last: bool) -> AbstractContextManager[None]:
@@ -88,10 +135,39 @@ class Replicated(Strategy):
         self.team.share_buffers(self.module)
         return self.module
 
+    def when_ready(self, tell: Callable[[], None]) -> None:
+        if self._watch is None:
+            self._watch = LastGradient(self.module, tell)
+
+    @property
+    def can_train_alone(self) -> bool:
+        return True
+
+    def watch_exchange(self) -> None:
+        # Private: where it is gone, torch's figures are missing, and nothing else.
+        with suppress(AttributeError, RuntimeError):
+            self.model._set_ddp_runtime_logging_sample_rate(1)
+
+    def exchange_facts(self) -> dict[str, float]:
+        learning = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        facts = {"bytes": float(sum(parameter.numel() * parameter.element_size() for parameter in learning))}
+        with suppress(AttributeError, KeyError, RuntimeError, TypeError):
+            seen = self.model._get_ddp_logging_data()
+            facts["total_s"] = seen["avg_backward_comm_time"] * 1e-9
+            facts["overlap_s"] = seen["avg_backward_compute_comm_overlap_time"] * 1e-9
+        return facts
+
     def rewrap(self) -> None:
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
         devices = [self.team.device] if self.team.device.type == "cuda" else None
         self.model = DistributedDataParallel(
-            self.module, device_ids=devices, process_group=self.team.group, gradient_as_bucket_view=True
+            self.module,
+            device_ids=devices,
+            process_group=self.team.group,
+            gradient_as_bucket_view=True,
+            bucket_cap_mb=self._spec.bucket_mb,
         )
         group = self.team.group
         match self._spec.name:
@@ -156,10 +232,12 @@ class LocalSgd(Apart):
         super().__init__(plain, module, optimizer, team)
         self._every = every
 
-    def after_step(self, step: int) -> None:
-        if step % self._every == 0:
-            learning = [parameter.detach() for parameter in self.module.parameters() if parameter.requires_grad]
-            torch._foreach_copy_(learning, self._averages(learning))
+    def after_step(self, step: int) -> bool:
+        if step % self._every:
+            return False
+        learning = [parameter.detach() for parameter in self.module.parameters() if parameter.requires_grad]
+        torch._foreach_copy_(learning, self._averages(learning))
+        return True
 
     def _gather(self, plain: nn.Module) -> None:
         for target, source in zip(_tensors(plain), _tensors(self.module), strict=True):

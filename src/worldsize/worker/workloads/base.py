@@ -22,7 +22,17 @@ OfEach = Callable[[Tensor, Tensor], Tensor]
 class Data(Protocol):
     def __len__(self) -> int: ...
     def on(self, device: torch.device) -> Data: ...
-    def batch(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]: ...
+    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
+        """Samples by index, where the data are."""
+        ...
+
+    def place(self, taken: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Inputs and targets on the device that trains."""
+        ...
+
+
+def batch(data: Data, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    return data.place(data.take(indices), device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +51,12 @@ class Split:
             return self
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
-    def batch(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
         indices = indices.to(self.inputs.device, non_blocking=True)
-        inputs, targets = self.inputs[indices], self.targets[indices]
+        return self.inputs[indices], self.targets[indices]
+
+    def place(self, taken: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+        inputs, targets = taken
         return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
 
@@ -63,10 +76,12 @@ class Windows:
             return self
         return replace(self, tokens=self.tokens.to(device))
 
-    def batch(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
         starts = indices.to(self.tokens.device, non_blocking=True)[:, None] * self.context
-        places = starts + torch.arange(self.context + 1, device=self.tokens.device)
-        tokens = self.tokens[places].to(device, non_blocking=True).long()
+        return (self.tokens[starts + torch.arange(self.context + 1, device=self.tokens.device)],)
+
+    def place(self, taken: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+        tokens = taken[0].to(device, non_blocking=True).long()
         return tokens[:, :-1], tokens[:, 1:]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from worldsize.errors import SpecError
 from worldsize.spec import WorkloadSpec
 from worldsize.worker.workloads import Places, Workload
-from worldsize.worker.workloads.base import OfEach, Split
+from worldsize.worker.workloads.base import OfEach, Split, batch
 
 KEYS = {"model", "train", "test", "loss", "metrics"}
 OPTIONAL = {"prepare", "higher_is_better"}
@@ -89,7 +89,7 @@ def _split(spec: WorkloadSpec, name: str, part: Any) -> Split:
 @torch.no_grad()
 def _try_out(spec: WorkloadSpec, workload: Workload) -> None:
     """Two samples through model, loss and metrics: a loss that is already averaged would be weighted wrongly."""
-    inputs, targets = workload.test.batch(torch.tensor([0, len(workload.test) - 1]), torch.device("cpu"))
+    inputs, targets = batch(workload.test, torch.tensor([0, len(workload.test) - 1]), torch.device("cpu"))
     outputs = workload.build_model().eval()(workload.prepare(inputs))
     of_each: dict[str, OfEach] = {"loss": workload.loss, **workload.measures}
     for name, measure in of_each.items():

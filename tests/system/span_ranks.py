@@ -1,0 +1,158 @@
+"""One of two ranks: our loop with a cause planted and without it, turn by turn in the same processes.
+
+RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT python -m tests.system.span_ranks FOLDER CASE...
+
+Writes spans-CASE-rankN.npz: steps x columns of the plain turns, of the planted ones, and what was planted, in seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.record import SPAN_UNIT_S
+from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
+from worldsize.train_spec import StrategySpec
+from worldsize.worker import workloads
+from worldsize.worker.clock import CpuLaps, Phases
+from worldsize.worker.ending import Ending
+from worldsize.worker.journal import Journal
+from worldsize.worker.loop import Course, run_steps
+from worldsize.worker.parallel import Crew, Team
+from worldsize.worker.strategies import make_strategy
+from worldsize.worker.workloads.base import Split
+
+SLEEP_S = 0.02
+TURNS, STEPS = 12, 8
+"""Of each kind; the first step of a turn is dropped."""
+PRODUCTS = 512
+
+
+class SleepyLoader(Split):
+    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
+        time.sleep(SLEEP_S)
+        return super().take(indices)
+
+
+class Busy(nn.Module):
+    """The model, after products of matrices that are not part of it."""
+
+    def __init__(self, model: nn.Module, products: int) -> None:
+        super().__init__()
+        self.model, self.products, self.seconds = model, products, list[float]()
+        self._square = torch.randn(PRODUCTS, PRODUCTS)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        started = time.perf_counter()
+        for _ in range(self.products):
+            self._square @ self._square
+        self.seconds.append(time.perf_counter() - started)
+        output: Tensor = self.model(inputs)
+        return output
+
+
+def course(team: Team, folder: Path) -> Course:
+    trial = TrialSpec(
+        id="spans",
+        kind="probe",
+        workload=WorkloadSpec(name="digits"),
+        workers=team.workers,
+        batch_per_worker=64,
+        scaling="weak",
+        optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
+        strategy=StrategySpec(),
+        precision="fp32",
+        peak_rate=0.0,
+        repeat=0,
+        seed=0,
+        threads=1,
+        probe=ProbeSpec(),
+    )
+    data = workloads.load(trial.workload, workloads.Places(data=folder, cache=folder))
+    torch.manual_seed(0)
+    return Course(
+        trial=trial,
+        workload=data,
+        team=team,
+        strategy=make_strategy(trial.strategy, trial.optimizer, data.build_model(), team),
+        ending=Ending(train=None),
+        rate=lambda _: 0.0,
+        laps=CpuLaps(),
+        phases=Phases("spans"),
+        draws=torch.Generator(),
+        journal=Journal(None, folder / "stop"),
+    )
+
+
+def plant(case: str, here: Course) -> Callable[[], float]:
+    """Puts the cause in; returns what tells how many seconds a step it took."""
+    strategy = here.strategy
+    match case:
+        case "loader":
+            data = here.workload.train
+            assert isinstance(data, Split)
+            sleepy = SleepyLoader(inputs=data.inputs, targets=data.targets)
+            here.workload = replace(here.workload, train=sleepy)
+            return lambda: SLEEP_S
+        case "optimizer":
+            real = strategy.optimizer.step
+
+            def step(*given: Any, **named: Any) -> Any:
+                time.sleep(SLEEP_S)
+                return real(*given, **named)
+
+            strategy.optimizer.step = step  # type: ignore[method-assign]
+            return lambda: SLEEP_S
+        case "slow rank":
+            # About half as much again as the step computes, on the second rank alone.
+            busy = Busy(strategy.model, products=12 if here.team.rank == 1 else 0)
+            strategy.model = busy
+            return lambda: float(np.median(busy.seconds))
+    raise ValueError(case)
+
+
+def turns(plain: Course, planted: Course) -> Iterator[tuple[Course, bool]]:
+    for number in range(TURNS):
+        pair = [(plain, False), (planted, True)]
+        yield from pair if number % 2 == 0 else reversed(pair)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    crew = Crew("cpu", "gloo", [int(os.environ["WORLD_SIZE"])])
+    team = crew.team(crew.workers)
+    assert team is not None
+    for case in sys.argv[2:]:
+        plain, planted = course(team, folder), course(team, folder)
+        planted_s = plant(case, planted)
+        kept: dict[bool, list[np.ndarray]] = {False: [], True: []}
+        for here, is_planted in turns(plain, planted):
+            team.barrier()
+            done = len(here.laps.spans())
+            run_steps(here, itertools.islice(here.shares(0), STEPS))
+            kept[is_planted].append(here.laps.spans()[done + 1 :] * SPAN_UNIT_S)
+        np.savez(
+            folder / f"spans-{case.replace(' ', '-')}-rank{team.rank}.npz",
+            plain=np.concatenate(kept[False]),
+            planted=np.concatenate(kept[True]),
+            seconds=planted_s(),
+        )
+    crew.leave()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Planted causes are found: each appears in its own span, and no other span moves.
+
+Turns with the cause and without it alternate in the same processes (span_ranks.py): drift falls on both.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from worldsize.analysis.breakdown import WAITING, waiting_apart
+from worldsize.record import SPANS
+
+ROOT = Path(__file__).parents[2]
+CASES = ("loader", "optimizer", "slow rank")
+LIMIT_S = 240
+NAMES = (*SPANS, WAITING)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("spans")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tests.system.span_ranks", str(found), *CASES]
+    meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(command, cwd=ROOT, env={**os.environ, **meeting, "RANK": str(rank)}, stderr=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    try:
+        ends = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], b"\n".join(end[1] for end in ends).decode()
+    return found
+
+
+def moved(folder: Path, case: str) -> tuple[list[dict[str, float]], float]:
+    """How much longer each span is with the cause, rank by rank; and what was planted. Medians over steps."""
+    ranks = [np.load(folder / f"spans-{case.replace(' ', '-')}-rank{rank}.npz") for rank in range(2)]
+    plain, planted = (_medians(np.stack([rank[kind] for rank in ranks], axis=1)) for kind in ("plain", "planted"))
+    differences = [dict(zip(NAMES, (planted - plain)[rank].tolist(), strict=True)) for rank in range(2)]
+    return differences, max(float(rank["seconds"]) for rank in ranks)
+
+
+def _medians(spans: np.ndarray) -> np.ndarray:
+    """Ranks x (spans and waiting)."""
+    return np.asarray(np.median(waiting_apart(SPANS, spans), axis=0))
+
+
+def assert_found(difference: dict[str, float], span: str, planted_s: float, also: tuple[str, ...] = ()) -> None:
+    assert difference[span] == pytest.approx(planted_s, rel=0.2), difference
+    for other, seconds in difference.items():
+        if other != span and other not in also:
+            assert abs(seconds) < max(0.15 * planted_s, 0.002), (other, difference)
+
+
+@pytest.mark.parametrize(("case", "span"), [("loader", "data"), ("optimizer", "optimizer")])
+def test_a_sleep_appears_where_it_was_planted(folder: Path, case: str, span: str) -> None:
+    ranks, planted_s = moved(folder, case)
+    for difference in ranks:
+        assert_found(difference, span, planted_s)
+
+
+def test_a_rank_that_computes_more_is_waited_for(folder: Path) -> None:
+    (first, second), planted_s = moved(folder, "slow rank")
+    assert planted_s > 0.004
+    assert_found(second, "forward", planted_s, also=(WAITING,))
+    assert_found(first, WAITING, planted_s)
