@@ -86,6 +86,9 @@ class TrialRecord(Frozen):
     """Bytes of gradients a step; what torch itself timed of an exchange, total and overlapped with backward."""
     losses: SpanFile | None = None
     """float32, one a step: the mean loss over the global batch."""
+    telemetry: tuple[SpanFile, ...] = ()
+    """float64, one row a sample, one file a rank: how busy and how full its hardware was. NaN: not seen there."""
+    telemetry_columns: tuple[str, ...] = ()
     weights: SpanFile | None = None
     """The trained weights, where the study keeps them."""
     transfer: tuple[str, ...] = ()

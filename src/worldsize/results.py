@@ -18,6 +18,7 @@ from worldsize.analysis.learning import RateEdge, Target, Trained, mean_interval
 from worldsize.analysis.points import Measured, Setting, block_means, points, setting_order
 from worldsize.analysis.recommend import Answer, Finding, recommend
 from worldsize.analysis.scaling import Series, scaling
+from worldsize.analysis.telemetry import Hardware, Usage, hardware, usage
 from worldsize.catalog import WorkloadFacts, facts_from
 from worldsize.errors import StoreError
 from worldsize.optimizer_spec import OptimizerSpec
@@ -88,6 +89,18 @@ class Results:
             probes = [pair for pair in here if pair[0].kind == "probe"] or here
             found.append(self._parts(row.setting, probes))
         return found
+
+    @cached_property
+    def hardware(self) -> list[tuple[Setting, Hardware]]:
+        """How busy and how full the hardware was, setting by setting; of probes where there are any."""
+        by_setting: dict[Setting, dict[bool, list[list[Usage]]]] = defaultdict(lambda: {True: [], False: []})
+        for trial, record in self._ended():
+            if record.telemetry:
+                rows = self.folder.telemetry(record)
+                ranks = [usage(rank, record.telemetry_columns, each) for rank, each in enumerate(rows)]
+                by_setting[setting_of(trial)][trial.kind == "probe"].append(ranks)
+        ordered = sorted(by_setting.items(), key=lambda item: setting_order(item[0]))
+        return [(setting, hardware(kinds[True] or kinds[False])) for setting, kinds in ordered]
 
     def _parts(self, setting: Setting, here: list[tuple[TrialSpec, TrialRecord]]) -> StepParts:
         columns = here[0][1].columns
@@ -162,6 +175,7 @@ class Results:
             },
             "table": self.table(),
             "steps": [asdict(each) for each in self.steps],
+            "hardware": [{**_flat(setting), **asdict(found)} for setting, found in self.hardware],
             "learning": self.learning(),
             "comparisons": [
                 {**_flat(contest.setting), **asdict(comparison)}

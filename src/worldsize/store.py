@@ -16,6 +16,7 @@ runs/<name>/
     events.jsonl        appended by rank 0 while it runs
     spans-rank03.npy    raw step spans, one file a rank
     losses.npy          the loss of every step
+    telemetry-rank03.npy   how busy and how full the hardware of a rank was, over time
     log.txt             what the processes printed, each line with its rank
     record.json         written last
 """
@@ -125,7 +126,7 @@ class StudyFolder:
         except FileNotFoundError:
             return None
         record = from_json(text)
-        for file in filter(None, (*record.spans, *record.exposed, record.losses, record.weights)):
+        for file in filter(None, (*record.spans, *record.exposed, *record.telemetry, record.losses, record.weights)):
             try:
                 content = (path.parent / file.name).read_bytes()
             except OSError as error:
@@ -155,6 +156,10 @@ class StudyFolder:
         """Which steps exchanged gradients, and the seconds of each, one column a rank."""
         arrays = [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.exposed]
         return arrays[0][:, 0], np.stack([array[:, 1] for array in arrays], axis=1) * SPAN_UNIT_S
+
+    def telemetry(self, record: TrialRecord) -> list[npt.NDArray[np.float64]]:
+        """Rows of each rank, as `telemetry_columns` names their columns."""
+        return [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.telemetry]
 
     def events(self, trial_id: str) -> Iterator[dict[str, Any]]:
         """A line cut short by a kill is no event."""

@@ -1,13 +1,15 @@
-"""Where a step goes, as a table: one row a setting, its spans in milliseconds and as shares of the step."""
+"""Where a step goes and what the hardware did meanwhile, as tables: one row a setting."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from worldsize.analysis.breakdown import WAITING, StepParts
+from worldsize.analysis.telemetry import Hardware
 from worldsize.report.words import LEVEL_WORDS, number, percent
 from worldsize.results import Results
 
@@ -62,6 +64,52 @@ def steps_view(results: Results) -> list[Any]:
         words = f"exchange: median step with it less without it, {LEVEL_WORDS}; busbw as nccl-tests defines it"
         parts.append(Text(words, style="dim"))
     return parts
+
+
+def hardware_view(results: Results) -> list[Any]:
+    """One row a setting, and only the columns that somebody saw."""
+    columns: dict[str, Callable[[Hardware], str]] = {
+        "GPU busy": lambda one: _known(one.gpu_busy_percent, lambda value: f"{value:.0f} %"),
+        "GPU memory\n(fullest)": lambda one: _known(one.gpu_memory_bytes, _size),
+        "GPU power\n(all)": lambda one: _known(one.gpu_power_w, lambda value: f"{number(value)} W"),
+        "joules a\nsample": lambda one: _known(one.joules_per_sample, number),
+        "throttled": lambda one: percent(sum(one.throttled.values())) if any(one.throttled.values()) else "",
+        "cores\n(all ranks)": lambda one: _known(one.process_cores, number),
+        "memory\n(largest rank)": lambda one: _known(one.process_memory_bytes, _size),
+        "sent": lambda one: _known(one.network_bytes_per_s, _pace),
+    }
+    rows = results.hardware
+    columns = {name: say for name, say in columns.items() if any(say(found) for _, found in rows)}
+    if not columns:
+        return []
+    table = Table(
+        title="hardware, while it trained",
+        title_justify="left",
+        title_style="",
+        box=None,
+        padding=(0, 1, 0, 0),
+        header_style=f"bold {ACCENT}",
+    )
+    mixed = len({(setting.strategy, setting.precision) for setting, _ in rows}) > 1
+    for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), *columns):
+        table.add_column(header, justify="right", overflow="fold")
+    for setting, found in rows:
+        how = [f"{setting.strategy} {setting.precision}"] if mixed else []
+        cells = [say(found) for say in columns.values()]
+        table.add_row(str(setting.workers), str(setting.batch_per_worker), *how, *cells)
+    return [Text(""), table]
+
+
+def _known(value: float | None, words: Callable[[float], str]) -> str:
+    return words(value) if value else ""
+
+
+def _pace(bytes_per_s: float) -> str:
+    return f"{_size(bytes_per_s)}/s" if bytes_per_s > 1e6 else ""
+
+
+def _size(count: float) -> str:
+    return f"{number(count / 1e9)} GB" if count >= 1e9 else f"{number(count / 1e6)} MB"
 
 
 def _span(each: StepParts, name: str) -> Text:

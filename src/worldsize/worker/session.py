@@ -28,6 +28,7 @@ from worldsize.worker.optim import rate_of_step
 from worldsize.worker.parallel import Crew, Team
 from worldsize.worker.process import mark_trial
 from worldsize.worker.strategies import make_strategy
+from worldsize.worker.telemetry import COLUMNS, telemetry_of
 
 
 class Session:
@@ -54,6 +55,7 @@ class Session:
         trials = [self.folder.trial_spec(trial_id) for trial_id in self.launch["trials"]]
         crew = Crew(self.launch["device"], self.launch["backend"], sorted({trial.workers for trial in trials}))
         crew.tell(f"host/{crew.rank}", environment(crew.device, self.launch["backend"])["host"])
+        self._telemetry = telemetry_of(crew, lambda: self._course.samples if self._course else 0)
         for number, trial in enumerate(trials):
             self._trial_id, self._course = trial.id, None
             mark_trial(trial.id)
@@ -71,14 +73,17 @@ class Session:
     def _run_trial(self, number: int, trial: TrialSpec, team: Team, crew: Crew) -> None:
         self.phases.enter("preparation")
         before, started_at = self.phases.totals(), time.time()
+        self._telemetry.start()
         course = self._course = self._prepare(trial, team)
         result = probe(course, trial.probe) if trial.probe else train(course)
         self.phases.enter("saving")
+        watched = self._telemetry.stop()
         if trial.search is not None:
             shown = rival_curve(result.epochs, result.outcome, self.launch["metric"], course.ending.planned_epochs)
             self._rivals.setdefault(trial.search, []).append(shown)
         trained = course.strategy.whole() if trial.train and trial.train.save else None
-        own = self._save_arrays(trial, team.rank, {"spans": course.laps.spans(), "exposed": result.exposed})
+        kept = {"spans": course.laps.spans(), "exposed": result.exposed, "telemetry": watched}
+        own = self._save_arrays(trial, team.rank, kept)
         if team.rank > 0:
             crew.tell(f"trial/{number}/arrays/{team.rank}", json.dumps(own))
             return
@@ -196,6 +201,8 @@ class Session:
             warmup_steps=result.warmup_steps,
             spans=arrays["spans"],
             exposed=arrays.get("exposed", ()),
+            telemetry=arrays["telemetry"],
+            telemetry_columns=COLUMNS,
             exchange=course.strategy.exchange_facts() if "exposed" in arrays else {},
             losses=save_array(self.folder.trial(trial.id) / "losses.npy", 0, losses),
             weights=self._save_weights(trial, trained, result),
