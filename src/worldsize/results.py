@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from worldsize.analysis.bests import Contest, contests
 from worldsize.analysis.breakdown import StepParts, Traffic, breakdown, exposed, straggler
 from worldsize.analysis.large_batch import regained
 from worldsize.analysis.learning import RateEdge, Target, Trained, mean_interval, rate_edges, summaries
+from worldsize.analysis.link import Link, fit_link
 from worldsize.analysis.points import Measured, Setting, block_means, points, setting_order
 from worldsize.analysis.recommend import Answer, Finding, recommend
 from worldsize.analysis.scaling import Series, scaling
@@ -102,6 +104,17 @@ class Results:
         ordered = sorted(by_setting.items(), key=lambda item: setting_order(item[0]))
         return [(setting, hardware(kinds[True] or kinds[False])) for setting, kinds in ordered]
 
+    @cached_property
+    def links(self) -> list[tuple[str, Link]]:
+        """What the links between ranks can do, by kind (inside a node, across nodes, all), over all launches."""
+        times: dict[tuple[str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for launch in self.folder.launches():
+            path = launch / "interconnect.json"
+            for row in read_json(path)["sweep"]["times"] if path.exists() else []:
+                times[row["kind"], row["workers"]][row["size_bytes"]] += row["seconds"]
+        found = [(kind, fit_link(workers, sizes)) for (kind, workers), sizes in sorted(times.items())]
+        return [(kind, link) for kind, link in found if link is not None]
+
     def _parts(self, setting: Setting, here: list[tuple[TrialSpec, TrialRecord]]) -> StepParts:
         columns = here[0][1].columns
         repeats: dict[int, Any] = {}
@@ -176,6 +189,7 @@ class Results:
             "table": self.table(),
             "steps": [asdict(each) for each in self.steps],
             "hardware": [{**_flat(setting), **asdict(found)} for setting, found in self.hardware],
+            "links": [_link(kind, link) for kind, link in self.links],
             "learning": self.learning(),
             "comparisons": [
                 {**_flat(contest.setting), **asdict(comparison)}
@@ -394,6 +408,15 @@ def flat_row(row: Any) -> dict[str, Any]:
     flat = asdict(row)
     del flat["setting"]
     return {**_flat(row.setting), **flat}
+
+
+def _link(kind: str, link: Link) -> dict[str, Any]:
+    """Strict JSON has no infinity: a bandwidth that no size showed is None."""
+    flat = asdict(link)
+    flat["bandwidth_bytes_per_s"] = {
+        key: value if math.isfinite(value) else None for key, value in flat["bandwidth_bytes_per_s"].items()
+    }
+    return {"kind": kind, **flat, "poor": link.is_poor}
 
 
 def _flat(setting: Any) -> dict[str, Any]:

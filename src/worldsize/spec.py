@@ -165,6 +165,8 @@ class StudySpec(Frozen):
     """Allow more workers than cores or GPUs: they will share, and the times will say so."""
     retries: Annotated[int, Field(ge=0, le=10)] = 1
     """How often a trial is run again after its processes were killed or lost. An error in the code is never retried."""
+    interconnect_s: Annotated[float, Field(ge=0, le=60)] = 3.0
+    """At the start of a launch of several workers, how long all-reduces of 1 KB to 64 MB are timed; 0: not at all."""
     hang_timeout_s: PositiveFloat = 300.0
     """A launch with no sign of life for so long is ended; once steps are seen, the limit follows from them."""
     on: Literal["local"] = "local"

@@ -46,7 +46,7 @@ def ours(path: Path) -> float:
     ids = [trial.id for trial in trials]
     launched_at = time.time()
     launch = {"threads": 1, "device": "cpu", "backend": "gloo", "trials": ids, "commit": None, "data": "", "cache": ""}
-    launch |= {"metric": "accuracy", "higher_is_better": True, "rivals": {}}
+    launch |= {"metric": "accuracy", "higher_is_better": True, "rivals": {}, "interconnect_s": 0}
     write_json(folder.launch("0001") / "launch.json", {**launch, "launched_at": launched_at})
     run_launch(folder, "0001", workers=WORKERS, threads=1, trials=ids, hang_timeout_s=120, on_event=lambda *_: None)
     records = [folder.record(trial_id) for trial_id in ids]

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tests.system.netns import limit_here
 from worldsize.optimizer_spec import OptimizerSpec
 from worldsize.record import SPAN_UNIT_S
 from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
@@ -28,7 +29,7 @@ from worldsize.worker import workloads
 from worldsize.worker.clock import CpuLaps, Phases
 from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
-from worldsize.worker.loop import Course, run_steps
+from worldsize.worker.loop import Course, exchange_blocks, run_steps
 from worldsize.worker.parallel import Crew, Team
 from worldsize.worker.strategies import make_strategy
 from worldsize.worker.workloads.base import Split
@@ -37,6 +38,7 @@ SLEEP_S = 0.02
 TURNS, STEPS = 12, 8
 """Of each kind; the first step of a turn is dropped."""
 PRODUCTS = 512
+SLOW_MBIT, FAST_MBIT = 80, 240
 
 
 class SleepyLoader(Split):
@@ -71,7 +73,7 @@ def course(team: Team, folder: Path) -> Course:
         batch_per_worker=64,
         scaling="weak",
         optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
-        strategy=StrategySpec(),
+        strategy=StrategySpec(bucket_mb=100.0),  # one bucket: nothing overlaps with backward
         precision="fp32",
         peak_rate=0.0,
         repeat=0,
@@ -119,6 +121,9 @@ def plant(case: str, here: Course) -> Callable[[], float]:
             busy = Busy(strategy.model, products=12 if here.team.rank == 1 else 0)
             strategy.model = busy
             return lambda: float(np.median(busy.seconds))
+        case "link":
+            size = strategy.exchange_facts()["bytes"]
+            return lambda: size * 8e-6 * (1 / SLOW_MBIT - 1 / FAST_MBIT)  # of two workers, each sends it once
     raise ValueError(case)
 
 
@@ -126,6 +131,15 @@ def turns(plain: Course, planted: Course) -> Iterator[tuple[Course, bool]]:
     for number in range(TURNS):
         pair = [(plain, False), (planted, True)]
         yield from pair if number % 2 == 0 else reversed(pair)
+
+
+def measure_exchange(here: Course, folder: Path) -> None:
+    """At the slow rate: what the exchange adds to a step, and what torch says that it takes."""
+    limit_here(SLOW_MBIT)
+    here.team.barrier()
+    rows = exchange_blocks(here, here.shares(1), step_s=0.0, most_s=1.0)
+    assert rows is not None
+    np.savez(folder / f"exchange-rank{here.team.rank}.npz", rows=rows, **here.strategy.exchange_facts())
 
 
 def main() -> None:
@@ -139,6 +153,8 @@ def main() -> None:
         planted_s = plant(case, planted)
         kept: dict[bool, list[np.ndarray]] = {False: [], True: []}
         for here, is_planted in turns(plain, planted):
+            if case == "link":
+                limit_here(SLOW_MBIT if is_planted else FAST_MBIT)
             team.barrier()
             done = len(here.laps.spans())
             run_steps(here, itertools.islice(here.shares(0), STEPS))
@@ -149,6 +165,8 @@ def main() -> None:
             planted=np.concatenate(kept[True]),
             seconds=planted_s(),
         )
+        if case == "link":
+            measure_exchange(planted, folder)
     crew.leave()
     sys.stdout.flush()
     os._exit(0)

@@ -47,6 +47,7 @@ def test_curves_agree_on_sub_groups_of_one_launch(tmp_path: Path) -> None:
         "metric": "accuracy",
         "higher_is_better": True,
         "rivals": {},
+        "interconnect_s": 0,
         "commit": None,
         "data": str(tmp_path),
         "cache": str(tmp_path),

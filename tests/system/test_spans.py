@@ -14,13 +14,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from worldsize.analysis.breakdown import WAITING, waiting_apart
-from worldsize.record import SPANS
+from tests.system.netns import two_nodes
+from tests.system.span_ranks import FAST_MBIT, SLOW_MBIT
+from worldsize.analysis.breakdown import WAITING, Traffic, exposed, waiting_apart
+from worldsize.record import SPAN_UNIT_S, SPANS
 
 ROOT = Path(__file__).parents[2]
 CASES = ("loader", "optimizer", "slow rank")
 LIMIT_S = 240
 NAMES = (*SPANS, WAITING)
+
+
+def run_ranks(folder: Path, cases: tuple[str, ...], meeting: dict[str, str], wrap: list[list[str]]) -> None:
+    """Both ranks, each behind its own words on the command line."""
+    command = [sys.executable, "-m", "tests.system.span_ranks", str(folder), *cases]
+    told = {**os.environ, **meeting, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([*words, *command], cwd=ROOT, env={**told, "RANK": str(rank)}, stderr=subprocess.PIPE)
+        for rank, words in enumerate(wrap)
+    ]
+    try:
+        ends = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], b"\n".join(end[1] for end in ends).decode()
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +47,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "tests.system.span_ranks", str(found), *CASES]
-    meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(command, cwd=ROOT, env={**os.environ, **meeting, "RANK": str(rank)}, stderr=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    try:
-        ends = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], b"\n".join(end[1] for end in ends).decode()
+    run_ranks(found, CASES, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, [[], []])
+    return found
+
+
+@pytest.fixture(scope="module")
+def cable_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("cable")
+    with two_nodes(FAST_MBIT) as cable:
+        run_ranks(found, ("link",), cable.environment(), [node.command([]) for node in cable.nodes])
     return found
 
 
@@ -76,3 +91,23 @@ def test_a_rank_that_computes_more_is_waited_for(folder: Path) -> None:
     assert planted_s > 0.004
     assert_found(second, "forward", planted_s, also=(WAITING,))
     assert_found(first, WAITING, planted_s)
+
+
+@pytest.mark.long
+def test_a_slower_link_appears_as_communication(cable_folder: Path) -> None:
+    ranks, planted_s = moved(cable_folder, "link")
+    assert planted_s > 0.02
+    for difference in ranks:
+        assert_found(difference, "communication", planted_s)
+
+
+@pytest.mark.long
+def test_without_overlap_what_the_exchange_adds_is_what_it_takes(cable_folder: Path) -> None:
+    ranks = [np.load(cable_folder / f"exchange-rank{rank}.npz") for rank in range(2)]
+    steps = np.stack([rank["rows"][:, 1] for rank in ranks], axis=1) * SPAN_UNIT_S
+    found = exposed([steps], [ranks[0]["rows"][:, 0]])
+    assert found is not None
+    total_s = float(ranks[0]["total_s"])
+    assert found.seconds == pytest.approx(total_s, rel=0.15)
+    traffic = Traffic(bytes=float(ranks[0]["bytes"]), seconds=total_s, workers=2)
+    assert traffic.busbw == pytest.approx(SLOW_MBIT * 1e6 / 8, rel=0.1)

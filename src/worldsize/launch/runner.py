@@ -102,6 +102,7 @@ def _run_once(
             "trials": left,
             "metric": goal.metric,
             "higher_is_better": goal.higher_is_better,
+            "interconnect_s": spec.interconnect_s,
             "rivals": _rivals(folder, plan, trials, goal),
             "commit": _commit(),
             "data": str(data_root()),

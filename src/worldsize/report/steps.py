@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worldsize.analysis.breakdown import WAITING, StepParts
+from worldsize.analysis.link import Link
 from worldsize.analysis.telemetry import Hardware
 from worldsize.report.words import LEVEL_WORDS, number, percent
 from worldsize.results import Results
@@ -98,6 +99,27 @@ def hardware_view(results: Results) -> list[Any]:
         cells = [say(found) for say in columns.values()]
         table.add_row(str(setting.workers), str(setting.batch_per_worker), *how, *cells)
     return [Text(""), table]
+
+
+def links_view(results: Results) -> list[Any]:
+    """One line a link: what all-reduces between the ranks showed."""
+    return [Text(_link_words(kind, link), style="dim") for kind, link in results.links]
+
+
+def _link_words(kind: str, link: Link) -> str:
+    where = {"inside": "Inside a node", "across": "Across nodes", "all": "All ranks together"}[kind]
+    if link.is_poor:
+        best = max(link.sizes, key=lambda size: size.busbw_bytes_per_s)
+        return (
+            f"{where} ({link.workers} workers) two numbers do not describe the link; the best bus bandwidth was "
+            f"{_size(best.busbw_bytes_per_s)}/s, for {_size(best.size_bytes)}."
+        )
+    bandwidth, latency = link.bandwidth_bytes_per_s, link.latency_s
+    return (
+        f"{where} ({link.workers} workers): {_size(bandwidth.value)}/s ({_size(bandwidth.low)} to "
+        f"{_size(bandwidth.high)}), latency {number(latency.value * 1e6)} us ({number(latency.low * 1e6)} to "
+        f"{number(latency.high * 1e6)}), from all-reduces of 1 KB to {_size(link.sizes[-1].size_bytes)}."
+    )
 
 
 def _known(value: float | None, words: Callable[[float], str]) -> str:

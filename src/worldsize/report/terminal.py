@@ -24,7 +24,7 @@ from worldsize.optimizer_spec import Search
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
 from worldsize.report.learning import ACCENT, how_words, learning_view, setting_words
-from worldsize.report.steps import hardware_view, steps_view
+from worldsize.report.steps import hardware_view, links_view, steps_view
 from worldsize.report.words import (
     DOUBTS,
     IN_THE_ANSWER,
@@ -69,6 +69,7 @@ def answer_view(results: Results) -> Group:
     if results.series:
         parts += [Text(""), scaling_table(results, metric)]
     parts += steps_view(results)
+    parts += links_view(results)
     parts += hardware_view(results)
     parts += learning_view(results)
     parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))

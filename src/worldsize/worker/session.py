@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from worldsize.train_spec import StrategySpec
 from worldsize.worker import models, workloads
 from worldsize.worker.augment import generator_for
 from worldsize.worker.clock import Phases, laps_for
+from worldsize.worker.clocks import clock_offsets
 from worldsize.worker.ending import Ending
 from worldsize.worker.environment import environment
+from worldsize.worker.interconnect import measure_links
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Course, Result, probe, train
 from worldsize.worker.optim import rate_of_step
@@ -55,6 +58,7 @@ class Session:
         trials = [self.folder.trial_spec(trial_id) for trial_id in self.launch["trials"]]
         crew = Crew(self.launch["device"], self.launch["backend"], sorted({trial.workers for trial in trials}))
         crew.tell(f"host/{crew.rank}", environment(crew.device, self.launch["backend"])["host"])
+        self._measure_interconnect(crew)
         self._telemetry = telemetry_of(crew, lambda: self._course.samples if self._course else 0)
         for number, trial in enumerate(trials):
             self._trial_id, self._course = trial.id, None
@@ -69,6 +73,18 @@ class Session:
             phases = {"phases_s": self.phases.totals(), "ended_at": time.time()}
             write_json(self.folder.launch(self.launch_id) / "phases.json", phases)
         crew.leave()
+
+    def _measure_interconnect(self, crew: Crew) -> None:
+        """What the link between the ranks can do, before anybody trains on it; raw, in the folder of the launch."""
+        if crew.workers == 1 or not self.launch["interconnect_s"]:
+            return
+        self.phases.enter("interconnect")
+        hosts = [crew.hear(f"host/{rank}") for rank in range(crew.workers)]
+        sweep = measure_links(crew.rank, hosts, crew.device, budget_s=self.launch["interconnect_s"])
+        clocks = clock_offsets(crew.rank, crew.workers, crew.device)
+        if crew.rank == 0 and sweep is not None:
+            found = {"hosts": hosts, "sweep": asdict(sweep), "clocks": [asdict(clock) for clock in clocks]}
+            write_json(self.folder.launch(self.launch_id) / "interconnect.json", found)
 
     def _run_trial(self, number: int, trial: TrialSpec, team: Team, crew: Crew) -> None:
         self.phases.enter("preparation")

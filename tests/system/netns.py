@@ -1,0 +1,97 @@
+"""Two nodes on one machine: network namespaces joined by a cable whose rate can be set, also while it is in use.
+
+Needs root and iproute2 (`ip`, `tc`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+INTERFACE = "veth0"
+BURST_S, QUEUE_S = 0.001, 0.1
+"""Of traffic at the full rate: what may pass at once after a pause (short, or small transfers look too fast) and what
+waits for its turn (long, so that nothing is dropped)."""
+MTU = 9_000
+"""Headers take 1 % of the rate, not 5."""
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    namespace: str
+    address: str
+
+    def command(self, argv: list[str]) -> list[str]:
+        """The same, run on this node."""
+        return ["ip", "netns", "exec", self.namespace, *argv]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cable:
+    nodes: tuple[Node, Node]
+
+    def environment(self, port: int = 29_500) -> dict[str, str]:
+        """Where ranks meet, the first of them on the first node; the namespaces are new, so any port is free."""
+        return {"MASTER_ADDR": self.nodes[0].address, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": INTERFACE}
+
+    def limit(self, mbit_per_s: float) -> None:
+        """Each direction has this rate from now on."""
+        for node in self.nodes:
+            _run(f"tc -n {node.namespace} {shaping(mbit_per_s)}")
+
+
+def shaping(mbit_per_s: float) -> str:
+    """What `tc` is told, for what a node sends."""
+    bytes_per_s = mbit_per_s * 1e6 / 8
+    burst, queue = round(BURST_S * bytes_per_s), round(QUEUE_S * bytes_per_s)
+    return f"qdisc replace dev {INTERFACE} root tbf rate {round(mbit_per_s * 1e6)}bit burst {burst} limit {queue}"
+
+
+def limit_here(mbit_per_s: float) -> None:
+    """For a process on a node: what this one sends has this rate from now on."""
+    _run(f"tc {shaping(mbit_per_s)}")
+
+
+@contextmanager
+def two_nodes(mbit_per_s: float) -> Iterator[Cable]:
+    """Gone at the end, with everything that still runs in them."""
+    number = next(_numbers)
+    nodes = tuple(
+        Node(namespace=f"worldsize-{os.getpid()}-{number}-{name}", address=f"10.77.0.{place}")
+        for place, name in enumerate("ab", start=1)
+    )
+    cable = Cable(nodes=(nodes[0], nodes[1]))
+    try:
+        for node in nodes:
+            _run(f"ip netns add {node.namespace}")
+        first, second = (node.namespace for node in nodes)
+        _run(f"ip link add {INTERFACE} netns {first} type veth peer name {INTERFACE} netns {second}")
+        for node in nodes:
+            _run(f"ip -n {node.namespace} address add {node.address}/24 dev {INTERFACE}")
+            for interface in ("lo", INTERFACE):
+                _run(f"ip -n {node.namespace} link set {interface} up mtu {MTU}")
+        cable.limit(mbit_per_s)
+        yield cable
+    finally:
+        for node in nodes:
+            _remove(node.namespace)
+
+
+def _remove(namespace: str) -> None:
+    """A process in it would keep a namespace alive after its name is gone."""
+    inside = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
+    for pid in inside.stdout.split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
+
+
+def _run(command: str) -> None:
+    done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr.strip()}"
