@@ -24,6 +24,7 @@ def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
         *_twice(spec),
         *_places(spec, machine, device),
         *_strategies(spec, machine, device),
+        *_noise_scale(spec),
         *_searches(spec),
         *_points(spec),
     ]
@@ -157,6 +158,24 @@ def _strategies(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"
                 loc,
                 f"{strategy.label} is about several workers, and axes.workers has only 1; add a count, or use ddp",
             )
+
+
+def _noise_scale(spec: StudySpec) -> Found:
+    if spec.train is None or not spec.train.noise_scale:
+        return
+    for index, strategy in enumerate(spec.axes.strategy):
+        if strategy.name != "ddp" or strategy.sync_batch_norm:
+            yield (
+                ("axes", "strategy", index),
+                f"noise_scale compares what each worker's own samples say, which {strategy.label} does not keep apart; "
+                "use ddp, or leave noise_scale out",
+            )
+    if all(point.workers * point.accumulation == 1 for point in study_points(spec)):
+        yield (
+            ("train", "noise_scale"),
+            "noise_scale compares parts of a batch, and every point has one worker and no accumulation; "
+            "add a count of workers, or `accumulation: 2`",
+        )
 
 
 def _searches(spec: StudySpec) -> Found:

@@ -80,10 +80,15 @@ class TrialRecord(Frozen):
     warmup_steps: int = 0
     """So many first steps are recorded and left out of the statistics."""
     spans: tuple[SpanFile, ...] = ()
+    noise: tuple[SpanFile, ...] = ()
+    """float32, one file a rank, where the study asks for the noise scale: a row a step, with |g|^2 of each part of the
+    batch that the rank computed, then of the whole batch. NaN for partial batches."""
     exposed: tuple[SpanFile, ...] = ()
     """Of a probe of several workers: uint32 rows of (1 with the exchange of gradients, 0 without; the step)."""
     exchange: dict[str, float] = Field(default_factory=dict)
     """Bytes of gradients a step; what torch itself timed of an exchange, total and overlapped with backward."""
+    compute: dict[str, JsonValue] = Field(default_factory=dict)
+    """Of a probe: FLOP of a training sample, the peak of a worker's device, and where that number comes from."""
     losses: SpanFile | None = None
     """float32, one a step: the mean loss over the global batch."""
     telemetry: tuple[SpanFile, ...] = ()

@@ -17,9 +17,12 @@ from worldsize.analysis.breakdown import StepParts, Traffic, breakdown, exposed,
 from worldsize.analysis.large_batch import regained
 from worldsize.analysis.learning import RateEdge, Target, Trained, mean_interval, rate_edges, summaries
 from worldsize.analysis.link import Link, fit_link
+from worldsize.analysis.mfu import mfu
+from worldsize.analysis.noise_scale import NoiseScale, noise_scale, of_ranks
 from worldsize.analysis.points import Measured, Setting, block_means, points, setting_order
 from worldsize.analysis.recommend import Answer, Finding, recommend
 from worldsize.analysis.scaling import Series, scaling
+from worldsize.analysis.stats import Interval
 from worldsize.analysis.telemetry import Hardware, Usage, hardware, usage
 from worldsize.catalog import WorkloadFacts, facts_from
 from worldsize.errors import StoreError
@@ -91,6 +94,44 @@ class Results:
             probes = [pair for pair in here if pair[0].kind == "probe"] or here
             found.append(self._parts(row.setting, probes))
         return found
+
+    @cached_property
+    def mfus(self) -> dict[Setting, Interval]:
+        """Of settings whose probes know what a sample costs and what the device can do."""
+        found = {}
+        known = {setting_of(trial): record.compute for trial, record in self._ended() if record.compute}
+        for row in (row for series in self.series for row in series.rows):
+            facts: dict[str, Any] = dict(known.get(row.setting, {}))
+            if facts.get("flop_per_sample") and facts.get("peak_flop_s"):
+                found[row.setting] = mfu(
+                    row.samples_per_s,
+                    flop_per_sample=facts["flop_per_sample"],
+                    workers=row.setting.workers,
+                    peak_flop_s=facts["peak_flop_s"],
+                )
+        return found
+
+    @cached_property
+    def noise_scales(self) -> list[tuple[Setting, str, NoiseScale]]:
+        """Of each variant trained with `noise_scale`, over the second half of its steps and all its repeats."""
+        rows: dict[tuple[Setting, str], list[Any]] = defaultdict(list)
+        for trial, record in self._ended():
+            if record.noise and record.outcome != "diverged":
+                small, big = of_ranks(self.folder.noise(record))
+                half = len(big) // 2
+                rows[setting_of(trial), labels(trial, len(self.spec.starts))[1]].append((small[half:], big[half:]))
+        return [
+            (
+                setting,
+                variant,
+                noise_scale(
+                    np.concatenate([small for small, _ in each]),
+                    np.concatenate([big for _, big in each]),
+                    setting.global_batch / each[0][0].shape[1],
+                ),
+            )
+            for (setting, variant), each in rows.items()
+        ]
 
     @cached_property
     def hardware(self) -> list[tuple[Setting, Hardware]]:
@@ -190,6 +231,10 @@ class Results:
             "steps": [asdict(each) for each in self.steps],
             "hardware": [{**_flat(setting), **asdict(found)} for setting, found in self.hardware],
             "links": [_link(kind, link) for kind, link in self.links],
+            "mfu": [{**_flat(setting), **asdict(found)} for setting, found in self.mfus.items()],
+            "noise_scale": [
+                {**_flat(setting), "variant": variant, **asdict(found)} for setting, variant, found in self.noise_scales
+            ],
             "learning": self.learning(),
             "comparisons": [
                 {**_flat(contest.setting), **asdict(comparison)}

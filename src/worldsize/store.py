@@ -15,6 +15,7 @@ runs/<name>/
     spec.json           all that the worker needs
     events.jsonl        appended by rank 0 while it runs
     spans-rank03.npy    raw step spans, one file a rank
+    noise-rank03.npy    square norms of gradients, where `train.noise_scale` asks for them
     losses.npy          the loss of every step
     telemetry-rank03.npy   how busy and how full the hardware of a rank was, over time
     log.txt             what the processes printed, each line with its rank
@@ -126,7 +127,9 @@ class StudyFolder:
         except FileNotFoundError:
             return None
         record = from_json(text)
-        for file in filter(None, (*record.spans, *record.exposed, *record.telemetry, record.losses, record.weights)):
+        for file in filter(
+            None, (*record.spans, *record.noise, *record.exposed, *record.telemetry, record.losses, record.weights)
+        ):
             try:
                 content = (path.parent / file.name).read_bytes()
             except OSError as error:
@@ -156,6 +159,10 @@ class StudyFolder:
         """Which steps exchanged gradients, and the seconds of each, one column a rank."""
         arrays = [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.exposed]
         return arrays[0][:, 0], np.stack([array[:, 1] for array in arrays], axis=1) * SPAN_UNIT_S
+
+    def noise(self, record: TrialRecord) -> list[npt.NDArray[np.float32]]:
+        """Square norms of gradients, of each rank."""
+        return [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.noise]
 
     def telemetry(self, record: TrialRecord) -> list[npt.NDArray[np.float64]]:
         """Rows of each rank, as `telemetry_columns` names their columns."""

@@ -136,6 +136,8 @@ class TrainSpec(Frozen):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Of classifiers: the share of the target spread over all classes. In training only."""
     plateau: PlateauSpec | None = None
+    noise_scale: bool = False
+    """Measure how noisy gradients are, from the parts of each batch: workers, or micro-batches of one worker."""
     save: Literal["weights"] | None = None
     """Keep the trained weights in the folder of the trial, for `pretrained` of another study."""
 

@@ -225,6 +225,9 @@ def test_seeds_can_be_named() -> None:
     assert {(trial.repeat, trial.seed) for trial in make_plan(study).trials.values()} == {(0, 5), (1, 11)}
 
 
+NOISE = TrainSpec(epochs=1, noise_scale=True)
+
+
 def impossible(machine: Machine = MACHINE, **changes: object) -> str:
     return " | ".join(text for _, text in problems(spec(**changes), machine))
 
@@ -241,6 +244,11 @@ def impossible(machine: Machine = MACHINE, **changes: object) -> str:
             },
             "fsdp shards a model once",
         ),
+        (
+            {"axes": {"strategy": (StrategySpec(), StrategySpec(name="fsdp"))}, "train": NOISE},
+            "which fsdp does not keep apart; use ddp",
+        ),
+        ({"axes": {"workers": (1,)}, "train": NOISE}, "every point has one worker and no accumulation"),
         ({"axes": {"optimizer": (OptimizerAxis(rate=(0.1, 0.1)),)}}, "names sgd 0.1 twice"),
         ({"axes": {"optimizer": (OptimizerAxis(rate=0.1), OptimizerAxis(rate=(0.2, 0.1)))}}, "names sgd 0.1 twice"),
         (
@@ -273,6 +281,8 @@ def test_one_rise_of_the_rate_is_enough() -> None:
 def test_what_can_run_is_not_refused() -> None:
     strategies = tuple(StrategySpec(name=name) for name in get_args(StrategyName))
     assert impossible(axes={"strategy": strategies, "accumulation": (1, 2)}) == ""
+    assert impossible(train=NOISE) == ""
+    assert impossible(axes={"workers": (1,), "accumulation": (1, 2)}, train=NOISE) == ""
     sync = StrategySpec(sync_batch_norm=True)
     assert impossible(Machine(cores=16, gpus=4), axes={"strategy": (sync,)}) == ""
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from worldsize.analysis.breakdown import WAITING, StepParts
 from worldsize.analysis.link import Link
+from worldsize.analysis.noise_scale import NoiseScale
 from worldsize.analysis.telemetry import Hardware
 from worldsize.report.words import LEVEL_WORDS, number, percent
 from worldsize.results import Results
@@ -80,6 +81,7 @@ def hardware_view(results: Results) -> list[Any]:
         "sent": lambda one: _known(one.network_bytes_per_s, _pace),
     }
     rows = results.hardware
+    mfus = results.mfus
     columns = {name: say for name, say in columns.items() if any(say(found) for _, found in rows)}
     if not columns:
         return []
@@ -92,13 +94,34 @@ def hardware_view(results: Results) -> list[Any]:
         header_style=f"bold {ACCENT}",
     )
     mixed = len({(setting.strategy, setting.precision) for setting, _ in rows}) > 1
-    for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), *columns):
+    for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), *(["MFU"] if mfus else []), *columns):
         table.add_column(header, justify="right", overflow="fold")
     for setting, found in rows:
         how = [f"{setting.strategy} {setting.precision}"] if mixed else []
-        cells = [say(found) for say in columns.values()]
+        share = [f"{mfus[setting].value * 100:.1f} %" if setting in mfus else ""] if mfus else []
+        cells = [*share, *(say(found) for say in columns.values())]
         table.add_row(str(setting.workers), str(setting.batch_per_worker), *how, *cells)
     return [Text(""), table]
+
+
+def noise_view(results: Results) -> list[Any]:
+    """One line a variant whose gradients were compared."""
+    several = len({setting for setting, _, _ in results.noise_scales}) > 1
+    return [
+        Text(
+            _noise_words(f"global batch {setting.global_batch}, {variant}" if several else variant, found), style="dim"
+        )
+        for setting, variant, found in results.noise_scales
+    ]
+
+
+def _noise_words(where: str, found: NoiseScale) -> str:
+    lead = f"Gradient noise scale in the second half of training ({where}): "
+    if found.value is None:
+        least = f"at least {number(found.low)}" if found.low else "not known"
+        return f"{lead}{least}; the gradient cannot be told from noise in {found.steps} steps."
+    reach = f" ({number(found.low)} to {number(found.high)})" if found.low and found.high else ""
+    return f"{lead}{number(found.value)} samples{reach}: beyond such a batch more samples a step help little."
 
 
 def links_view(results: Results) -> list[Any]:

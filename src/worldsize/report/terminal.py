@@ -24,7 +24,7 @@ from worldsize.optimizer_spec import Search
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
 from worldsize.report.learning import ACCENT, how_words, learning_view, setting_words
-from worldsize.report.steps import hardware_view, links_view, steps_view
+from worldsize.report.steps import hardware_view, links_view, noise_view, steps_view
 from worldsize.report.words import (
     DOUBTS,
     IN_THE_ANSWER,
@@ -72,6 +72,7 @@ def answer_view(results: Results) -> Group:
     parts += links_view(results)
     parts += hardware_view(results)
     parts += learning_view(results)
+    parts += noise_view(results)
     parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))
     return Group(*parts)
 

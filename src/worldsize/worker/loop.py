@@ -26,6 +26,7 @@ from worldsize.worker.clock import COMMUNICATION, COPY, DATA, FORWARD, OPTIMIZER
 from worldsize.worker.ending import OUTCOMES, Ending, diverged_at
 from worldsize.worker.journal import Journal
 from worldsize.worker.models import unfreeze
+from worldsize.worker.noise import NoiseMeter
 from worldsize.worker.parallel import Team
 from worldsize.worker.shards import Share, epoch_shares, evaluation_share, micro_batches
 from worldsize.worker.strategies import Strategy
@@ -65,6 +66,7 @@ class Course:
     """Of augmentation: a stream of its own for every rank and epoch."""
     losses: list[npt.NDArray[np.float32]] = field(default_factory=list)
     """Of every step, pooled over ranks."""
+    noise: NoiseMeter = field(default_factory=NoiseMeter)
     step: int = 0
     samples: int = 0
 
@@ -123,7 +125,9 @@ def run_steps(course: Course, shares: Iterable[Share], *, alone: bool = False) -
                 laps.mark(FORWARD)
                 loss.backward()
                 laps.mark_backward()
+            course.noise.part_done(part)
             step_loss.append(loss.detach())
+        course.noise.step_done(share)
         if clip_norm is not None:
             strategy.clip(clip_norm)
         strategy.optimizer.step()
@@ -136,6 +140,7 @@ def run_steps(course: Course, shares: Iterable[Share], *, alone: bool = False) -
         course.step += 1
         course.samples += share.total
         course.journal.step(course.step, trial.global_batch)
+    course.noise.read_out()
     pooled = team.sum(torch.stack(losses).float()) / team.workers
     course.losses.append(pooled.cpu().numpy())
     return course.losses[-1]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import JsonValue
 from torch import nn
 
 from worldsize.record import SPANS, SpanFile, TrialRecord, rival_curve
@@ -24,14 +25,17 @@ from worldsize.worker.clock import Phases, laps_for
 from worldsize.worker.clocks import clock_offsets
 from worldsize.worker.ending import Ending
 from worldsize.worker.environment import environment
+from worldsize.worker.flops import count_flop, peak_flops
 from worldsize.worker.interconnect import measure_links
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Course, Result, probe, train
+from worldsize.worker.noise import meter_for
 from worldsize.worker.optim import rate_of_step
 from worldsize.worker.parallel import Crew, Team
 from worldsize.worker.process import mark_trial
 from worldsize.worker.strategies import make_strategy
 from worldsize.worker.telemetry import COLUMNS, telemetry_of
+from worldsize.worker.workloads.base import batch
 
 
 class Session:
@@ -47,6 +51,7 @@ class Session:
         self._left_out: tuple[str, ...] = ()
         self._places = workloads.Places(data=Path(self.launch["data"]), cache=Path(self.launch["cache"]))
         self._loaded: dict[str, workloads.Workload] = {}
+        self._computes: dict[str, dict[str, JsonValue]] = {}
         self._rivals: dict[str, list[list[float]]] = self.launch["rivals"]
         torch.set_num_threads(self.launch["threads"])
 
@@ -98,7 +103,12 @@ class Session:
             shown = rival_curve(result.epochs, result.outcome, self.launch["metric"], course.ending.planned_epochs)
             self._rivals.setdefault(trial.search, []).append(shown)
         trained = course.strategy.whole() if trial.train and trial.train.save else None
-        kept = {"spans": course.laps.spans(), "exposed": result.exposed, "telemetry": watched}
+        kept = {
+            "spans": course.laps.spans(),
+            "exposed": result.exposed,
+            "noise": course.noise.rows() if trial.train and trial.train.noise_scale else None,
+            "telemetry": watched,
+        }
         own = self._save_arrays(trial, team.rank, kept)
         if team.rank > 0:
             crew.tell(f"trial/{number}/arrays/{team.rank}", json.dumps(own))
@@ -134,12 +144,14 @@ class Session:
             # What its convolutions are fastest in. (torch's own type hints leave this form out.)
             module = module.to(team.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         torch.manual_seed(trial.seed * 100_003 + team.rank + 1)  # from here on, ranks must not draw the same numbers
+        noise = meter_for(trial, module, team)
         events = self.folder.trial(trial.id) / "events.jsonl" if team.rank == 0 else None
         return Course(
             trial=trial,
             workload=workload,
             team=team,
-            strategy=make_strategy(_strategy(trial), trial.optimizer, module, team),
+            strategy=make_strategy(_strategy(trial), trial.optimizer, module, team, noise),
+            noise=noise,
             rate=rate_of_step(trial, len(workload.train)),
             ending=self._ending(trial, len(workload.train)),
             laps=laps_for(team.device),
@@ -158,6 +170,20 @@ class Session:
             planned_epochs=trial.train.planned_epochs(samples, trial.global_batch),
             rivals=self._rivals.get(trial.search or "", []) if trial.stop_hopeless else None,
         )
+
+    def _compute(self, trial: TrialSpec, course: Course) -> dict[str, JsonValue]:
+        """What a sample costs and what the device can do: found once a launch, by rank 0, after the trial was timed."""
+        key = f"{trial.precision} {trial.workload.model_dump_json()}"
+        if key not in self._computes:
+            workload = course.workload
+            inputs, targets = batch(workload.train, torch.arange(min(4, len(workload.train))), course.team.device)
+            flop = count_flop(course.strategy.module, workload.loss, workload.prepare(inputs), targets)
+            peak = peak_flops(course.team.device, trial.precision)
+            found: dict[str, JsonValue] = {"flop_per_sample": flop.per_sample, "flop_unknown": flop.reason}
+            if peak is not None:
+                found |= {"peak_flop_s": peak.flop_s, "peak_source": peak.source}
+            self._computes[key] = found
+        return self._computes[key]
 
     def _workload(self, spec: WorkloadSpec, device: torch.device) -> workloads.Workload:
         """Loaded once a launch: trials of one study differ in how they train, rarely in what."""
@@ -217,6 +243,8 @@ class Session:
             warmup_steps=result.warmup_steps,
             spans=arrays["spans"],
             exposed=arrays.get("exposed", ()),
+            noise=arrays.get("noise", ()),
+            compute=self._compute(trial, course) if trial.kind == "probe" else {},
             telemetry=arrays["telemetry"],
             telemetry_columns=COLUMNS,
             exchange=course.strategy.exchange_facts() if "exposed" in arrays else {},

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from worldsize.optimizer_spec import OptimizerSpec
 from worldsize.train_spec import StrategySpec
+from worldsize.worker.noise import NoiseMeter
 from worldsize.worker.optim import make_optimizer, optimizer_recipe
 from worldsize.worker.parallel import Team
 
@@ -117,9 +118,16 @@ class Replicated(Strategy):
 
     model: DistributedDataParallel
 
-    def __init__(self, spec: StrategySpec, module: nn.Module, optimizer: optim.Optimizer, team: Team) -> None:
+    def __init__(
+        self,
+        spec: StrategySpec,
+        module: nn.Module,
+        optimizer: optim.Optimizer,
+        team: Team,
+        noise: NoiseMeter,
+    ) -> None:
         super().__init__(module, optimizer, team)
-        self._spec = spec
+        self._spec, self._noise = spec, noise
         self._watch: LastGradient | None = None
         self.rewrap()
 
@@ -171,6 +179,8 @@ class Replicated(Strategy):
         )
         group = self.team.group
         match self._spec.name:
+            case "ddp":
+                self._noise.watch(self.model)
             case "fp16-compression":
                 self.model.register_comm_hook(group, default_hooks.fp16_compress_hook)
             case "bf16-compression":
@@ -254,8 +264,11 @@ class LocalSgd(Apart):
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
-def make_strategy(spec: StrategySpec, optimizer: OptimizerSpec, module: nn.Module, team: Team) -> Strategy:
+def make_strategy(
+    spec: StrategySpec, optimizer: OptimizerSpec, module: nn.Module, team: Team, noise: NoiseMeter | None = None
+) -> Strategy:
     """For the bare model of a trial; every rank of the team calls it."""
+    noise = noise or NoiseMeter()
     if team.workers == 1:
         return Strategy(module, make_optimizer(optimizer, module, device=team.device), team)
     # Before batch norm learns of the group, which cannot be copied.
@@ -270,9 +283,9 @@ def make_strategy(spec: StrategySpec, optimizer: OptimizerSpec, module: nn.Modul
             _start_equal(module, team)
             return LocalSgd(spec.every, plain, module, make_optimizer(optimizer, module, device=team.device), team)
         case "zero":
-            return Replicated(spec, module, _zero_optimizer(optimizer, module, team), team)
+            return Replicated(spec, module, _zero_optimizer(optimizer, module, team), team, noise)
         case _:
-            return Replicated(spec, module, make_optimizer(optimizer, module, device=team.device), team)
+            return Replicated(spec, module, make_optimizer(optimizer, module, device=team.device), team, noise)
 
 
 def _zero_optimizer(spec: OptimizerSpec, module: nn.Module, team: Team) -> optim.Optimizer:

@@ -1,0 +1,161 @@
+"""The gradient noise scale of real training: from two processes, from micro-batches of one, and from single samples.
+
+One launch of two processes runs all trials; the tests read what they stored.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from worldsize.analysis.noise_scale import NoiseScale, noise_scale, of_ranks
+from worldsize.launch.local import run_launch
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.spec import TrialSpec, WorkloadSpec
+from worldsize.store import StudyFolder, write_atomic, write_json
+from worldsize.train_spec import TrainSpec
+from worldsize.worker import workloads
+from worldsize.worker.shards import epoch_order
+from worldsize.worker.workloads.base import batch
+
+STEPS, GLOBAL_BATCH, SEED = 60, 32, 0
+STILL: dict[str, Any] = {"peak_rate": 0.0, "train": TrainSpec(steps=STEPS, noise_scale=True)}
+"""The model stays as it is, so that all trials of this kind see the same samples at the same weights."""
+LEARNING: dict[str, Any] = {"workers": 2, "batch_per_worker": 225, "accumulation": 2, "peak_rate": 0.02}
+"""An epoch of 14 steps, of which the last has 300 of 900 samples."""
+TRIALS: dict[str, dict[str, Any]] = {
+    "workers": {"workers": 2, "batch_per_worker": GLOBAL_BATCH // 2, **STILL},
+    "halves": {"workers": 1, "batch_per_worker": GLOBAL_BATCH // 2, "accumulation": 2, **STILL},
+    "eighths": {"workers": 1, "batch_per_worker": GLOBAL_BATCH // 8, "accumulation": 8, **STILL},
+    "on": {**LEARNING, "train": TrainSpec(epochs=1, noise_scale=True, clip_norm=0.5)},
+    "off": {**LEARNING, "train": TrainSpec(epochs=1, clip_norm=0.5)},
+}
+
+
+def trial(name: str) -> TrialSpec:
+    common: dict[str, Any] = {
+        "id": f"000{list(TRIALS).index(name)}",
+        "kind": "train",
+        "workload": WorkloadSpec(name="digits"),
+        "scaling": "strong",
+        "optimizer": OptimizerSpec(rate=0.02, momentum=0.9),
+        "strategy": "ddp",
+        "precision": "fp32",
+        "repeat": 0,
+        "seed": SEED,
+        "threads": 1,
+    }
+    return TrialSpec(**common, **TRIALS[name])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    path = tmp_path_factory.mktemp("noise")
+    folder, trials = StudyFolder(path), [trial(name) for name in TRIALS]
+    for each in trials:
+        write_atomic(folder.trial(each.id) / "spec.json", each.model_dump_json().encode())
+    launch = {
+        "threads": 1,
+        "device": "cpu",
+        "backend": "gloo",
+        "trials": [each.id for each in trials],
+        "metric": "accuracy",
+        "higher_is_better": True,
+        "rivals": {},
+        "interconnect_s": 0,
+        "commit": None,
+        "data": str(path),
+        "cache": str(path),
+        "launched_at": time.time(),
+    }
+    write_json(folder.launch("0001") / "launch.json", launch)
+    run_launch(
+        folder,
+        "0001",
+        workers=2,
+        threads=1,
+        trials=[each.id for each in trials],
+        hang_timeout_s=120,
+        on_event=lambda *_: None,
+    )
+    return folder
+
+
+def rows(folder: StudyFolder, name: str) -> list[npt.NDArray[np.float32]]:
+    record = folder.record(trial(name).id)
+    assert record is not None
+    assert [file.name for file in record.noise] == [f"noise-rank{rank:02d}.npy" for rank in range(len(record.noise))]
+    return [np.load(folder.trial(record.trial) / file.name, allow_pickle=False) for file in record.noise]
+
+
+def measured(folder: StudyFolder, name: str) -> NoiseScale:
+    small, big = of_ranks(rows(folder, name))
+    return noise_scale(small, big, GLOBAL_BATCH / small.shape[1])
+
+
+def test_two_workers_see_what_two_micro_batches_do(folder: StudyFolder) -> None:
+    of_workers, alone = of_ranks(rows(folder, "workers")), of_ranks(rows(folder, "halves"))
+    assert of_workers[0].shape == (STEPS, 2)
+    for ours, theirs in zip(of_workers, alone, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_every_way_to_measure_agrees_with_single_samples(folder: StudyFolder) -> None:
+    gradient_sq, variance = of_single_samples()
+    for name in ("workers", "halves", "eighths"):
+        found = measured(folder, name)
+        assert found.variance == pytest.approx(variance, rel=0.1)
+        assert found.value == pytest.approx(variance / gradient_sq, rel=0.25)
+        assert found.low < variance / gradient_sq < found.high  # type: ignore[operator]
+
+
+def of_single_samples() -> tuple[float, float]:
+    """|mean gradient|^2 and tr(covariance), without bias, at the weights of the trials that stay as they are: of all
+    their samples, and of every fifth of them."""
+    workload = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
+    torch.manual_seed(SEED)
+    model = workload.build_model()
+    count = STEPS * GLOBAL_BATCH
+    images, labels = batch(
+        workload.train, torch.from_numpy(epoch_order(len(workload.train), SEED, 0)[:count]), torch.device("cpu")
+    )
+    images = workload.prepare(images)
+
+    def square_norm(here: slice) -> float:
+        loss = workload.loss(model(images[here]), labels[here]).mean()
+        return sum(float(gradient.square().sum()) for gradient in torch.autograd.grad(loss, list(model.parameters())))
+
+    of_all = square_norm(slice(None))
+    of_one = float(np.mean([square_norm(slice(place, place + 1)) for place in range(0, count, 5)]))
+    variance = (of_one - of_all) * count / (count - 1)
+    return of_all - variance / count, variance
+
+
+def test_measuring_changes_nothing(folder: StudyFolder) -> None:
+    on, off = (np.load(folder.trial(trial(name).id) / "losses.npy") for name in ("on", "off"))
+    assert len(on) == 14
+    assert on[0] - on[-1] > 0.1  # equal curves of a dead model would prove nothing
+    assert np.abs(on - off).max() < 1e-5
+
+
+def test_partial_batches_are_left_out(folder: StudyFolder) -> None:
+    of_each = rows(folder, "on")
+    assert [array.shape for array in of_each] == [(14, 2)] * 2
+    assert all(array.dtype == np.float32 for array in of_each)
+    for array in of_each:
+        assert np.isnan(array).any(axis=1).tolist() == [False] * 13 + [True]
+    # The mean of two is no longer than they are on average; both ranks hold the same one.
+    small, big = of_ranks(of_each)
+    assert np.array_equal(of_each[0][:13, 1], of_each[1][:13, 1])
+    assert (small.mean(axis=1) > big).all()
+    assert (big > 0.5 * small.mean(axis=1)).all()  # what is left of the noise of 450 samples
+
+
+def test_nothing_is_stored_where_nothing_is_measured(folder: StudyFolder) -> None:
+    assert rows(folder, "off") == []
