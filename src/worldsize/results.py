@@ -22,7 +22,7 @@ from worldsize.analysis.noise_scale import NoiseScale, noise_scale, of_ranks
 from worldsize.analysis.points import Measured, Setting, block_means, points, setting_order
 from worldsize.analysis.recommend import Answer, Finding, recommend
 from worldsize.analysis.scaling import Series, scaling
-from worldsize.analysis.stats import Interval
+from worldsize.analysis.stats import Interval, outliers
 from worldsize.analysis.telemetry import Hardware, Usage, hardware, usage
 from worldsize.catalog import WorkloadFacts, facts_from
 from worldsize.errors import StoreError
@@ -170,6 +170,9 @@ class Results:
         return StepParts(
             setting=setting,
             parts=breakdown(columns, repeats),
+            outlier_share=float(
+                np.mean(np.concatenate([outliers(s.sum(axis=2).max(axis=1)) for s in repeats.values()]))
+            ),
             exposed=exposed([steps for _, steps in blocks], [kinds for kinds, _ in blocks]),
             total_s=mean_interval(totals) if totals else None,
             traffic=Traffic(bytes=size, seconds=float(np.mean(totals)), workers=setting.workers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from worldsize.analysis.stats import block_length, bootstrap_medians, median_step
+from worldsize.analysis.stats import block_length, bootstrap_medians, median_step, outliers, warmup_end
 
 
 def correlated(rng: np.random.Generator, steps: int, median: float) -> np.ndarray:
@@ -73,3 +73,34 @@ def test_repeats_are_paired_by_their_number_not_by_their_place() -> None:
     assert ratio.value == pytest.approx(2.0, rel=0.1)
     assert ratio.low <= 2.0 <= ratio.high
     assert ratio.relative_width < 1
+
+
+def test_a_slow_beginning_is_found_and_a_steady_series_left_alone() -> None:
+    rng = np.random.default_rng(0)
+    found, alarms = [], 0
+    for _ in range(100):
+        steady = 0.01 * np.exp(rng.normal(0, 0.05, 200))
+        alarms += warmup_end(steady) > 0
+        slow = steady.copy()
+        slow[:17] *= 1.5
+        found.append(warmup_end(slow))
+    assert alarms <= 2
+    assert np.mean(np.abs(np.array(found) - 17) <= 1) > 0.95
+
+
+def test_hiccups_and_a_slow_end_are_no_warm_up() -> None:
+    rng = np.random.default_rng(1)
+    steps = 0.01 * np.exp(rng.normal(0, 0.05, 200))
+    steps[[3, 90, 150]] *= 30
+    assert warmup_end(steps) == 0
+    steps[150:] *= 1.5
+    assert warmup_end(steps) == 0
+    assert warmup_end(np.full(50, 0.01)) == 0
+    assert warmup_end(np.array([1.0, 0.1, 0.1])) == 0
+
+
+def test_outliers_are_marked() -> None:
+    rng = np.random.default_rng(2)
+    steps = 0.01 * np.exp(rng.normal(0, 0.05, 500))
+    steps[[10, 20]] *= 3
+    assert np.flatnonzero(outliers(steps)).tolist() == [10, 20]

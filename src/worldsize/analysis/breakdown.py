@@ -68,6 +68,8 @@ class StepParts:
     parts: Breakdown
     exposed: Exposed | None
     """None for one worker, and for strategies whose step cannot be run without its exchange."""
+    outlier_share: float
+    """Of steps that stand out by more than 5 deviations: kept in all figures, and said."""
     total_s: Estimate | None
     """Of the exchange, as torch timed it, overlapped or not."""
     traffic: Traffic | None

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from worldsize.analysis.stats import Floats
+from worldsize.analysis.stats import Floats, warmup_end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,8 @@ def _repeats(trials: list[Measured]) -> dict[int, Floats]:
     found: dict[int, list[Floats]] = defaultdict(list)
     for trial in trials:
         # Rank 0 alone would hide a straggler: a step ends when its slowest rank does.
-        found[trial.repeat].append(trial.step_s.max(axis=1))
+        slowest = trial.step_s.max(axis=1)
+        found[trial.repeat].append(slowest[warmup_end(slowest) :])
     return {repeat: np.concatenate(steps) for repeat, steps in found.items()}
 
 

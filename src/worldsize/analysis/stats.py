@@ -16,6 +16,10 @@ LEVEL = 0.90
 REPLICATES = 1_000
 MOST_LOG = 700.0
 """exp() of more overflows; an interval that reaches there says that nothing is known."""
+LEAST_FOR_CHANGE = 12
+"""Fewer steps show no change of pace."""
+CHANGE_GAIN = 6.0
+"""Times log(n): steps are correlated, so more than the usual penalty of a change point."""
 MOST_STEPS = 2_000
 """A longer series is thinned: its median is known far better than its repeats agree."""
 
@@ -44,6 +48,41 @@ def bootstrap_medians(step_s: Floats, rng: np.random.Generator) -> Floats:
     starts = rng.integers(0, len(step_s), (REPLICATES, blocks, 1))
     indices = (starts + np.arange(length)) % len(step_s)
     return np.asarray(np.median(step_s[indices.reshape(REPLICATES, -1)[:, : len(step_s)]], axis=1))
+
+
+def warmup_end(step_s: Floats) -> int:
+    """The change point behind which a series is itself: 0 where its beginning is like the rest.
+
+    One split of log(t) into a slower beginning and the rest, gain = n1 n2 / n * (difference of means)^2 / variance,
+    taken where it is more than chance would find among all places. Hiccups are cut to 5 deviations first; the variance
+    is of neighbours' differences, which the change itself does not enter. Looked for in the first half only.
+    """
+    n = len(step_s)
+    if n < LEAST_FOR_CHANGE:
+        return 0
+    logs = np.log(step_s)
+    middle, scale = np.median(logs), _deviation(logs)
+    logs = np.clip(logs, middle - 5 * scale, middle + 5 * scale)
+    variance = max(float(np.mean(np.diff(logs) ** 2)) / 2, 1e-12)
+    places = np.arange(1, n // 2 + 1)
+    sums = np.cumsum(logs)
+    before, after = sums[places - 1] / places, (sums[-1] - sums[places - 1]) / (n - places)
+    gain = np.where(before > after, places * (n - places) / n * (before - after) ** 2 / variance, 0.0)
+    best = int(np.argmax(gain))
+    return int(places[best]) if gain[best] > CHANGE_GAIN * math.log(n) else 0
+
+
+def outliers(step_s: Floats) -> npt.NDArray[np.bool_]:
+    """Steps further from the median than 5 deviations, in logarithms: kept, and marked."""
+    if len(step_s) < LEAST_FOR_CHANGE:
+        return np.zeros(len(step_s), dtype=bool)
+    logs = np.log(step_s)
+    return np.asarray(np.abs(logs - np.median(logs)) > 5 * _deviation(logs))
+
+
+def _deviation(values: Floats) -> float:
+    """1.4826 * median |x - median|: what the standard deviation is of normal values, blind to outliers."""
+    return max(1.4826 * float(np.median(np.abs(values - np.median(values)))), 1e-9)
 
 
 @dataclass(frozen=True)

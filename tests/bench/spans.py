@@ -1,0 +1,117 @@
+"""What timing every span costs: our loop with its clock and telemetry, and the same one with a clock that does nothing.
+
+python -m tests.bench.spans [cuda]
+
+ResNet-18, batch 512, bf16 on a GPU (limit 1.01); the small CNN, batch 64 on a CPU (limit 1.03).
+
+Turn by turn in one process. Prints the ratio of medians with a 90 % interval over turns; exit code 1 above the limit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
+from worldsize.train_spec import StrategySpec
+from worldsize.worker import workloads
+from worldsize.worker.clock import CpuLaps, Phases, laps_for
+from worldsize.worker.ending import Ending
+from worldsize.worker.journal import Journal
+from worldsize.worker.loop import Course, run_steps
+from worldsize.worker.meters import ProcessMeter
+from worldsize.worker.parallel import Team
+from worldsize.worker.strategies import make_strategy
+from worldsize.worker.telemetry import Telemetry
+
+TURNS = 60
+CASES = {"cuda": ("resnet18", 512, "bf16", 10, 1.01), "cpu": (None, 64, "fp32", 10, 1.03)}
+
+
+class NoLaps(CpuLaps):
+    def start(self) -> None: ...
+    def mark(self, span: int) -> None: ...
+    def mark_backward(self) -> None: ...
+    def lap(self) -> None: ...
+
+
+def main() -> None:
+    device = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cpu")
+    model, batch, precision, steps, limit = CASES[device.type]
+    torch.set_num_threads(1)
+    spec = WorkloadSpec(name="digits", model=model)
+    data = workloads.load(spec, workloads.Places(data=Path(), cache=Path())).on(device)
+    team = Team(rank=0, workers=1, device=device, group=None)
+    trial = TrialSpec(
+        id="bench",
+        kind="probe",
+        workload=spec,
+        workers=1,
+        batch_per_worker=batch,
+        scaling="weak",
+        optimizer=OptimizerSpec(name="momentum", rate=0.05),
+        strategy=StrategySpec(),
+        precision=precision,  # type: ignore[arg-type]
+        peak_rate=0.0,
+        repeat=0,
+        seed=0,
+        threads=1,
+        probe=ProbeSpec(),
+    )
+    module = data.build_model().to(device)
+    course = Course(
+        trial=trial,
+        workload=data,
+        team=team,
+        strategy=make_strategy(trial.strategy, trial.optimizer, module, team),
+        ending=Ending(train=None),
+        rate=lambda _: 0.0,
+        laps=laps_for(device),
+        phases=Phases("bench"),
+        draws=torch.Generator(device),
+        journal=Journal(None, Path("stop")),
+    )
+    timed, untimed = course.laps, NoLaps()
+    shares = itertools.cycle(list(course.shares(0))[:steps])
+    telemetry = Telemetry(ProcessMeter().sources())
+
+    def turn(instrumented: bool) -> float:
+        course.laps = timed if instrumented else untimed
+        if instrumented:
+            telemetry.start()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        run_steps(course, itertools.islice(shares, steps))
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken = (time.perf_counter() - began) / steps
+        if instrumented:
+            telemetry.stop()
+        return taken
+
+    for _ in range(4):
+        turn(True), turn(False)
+    with_spans, without = [], []
+    for number in range(TURNS):
+        for instrumented in (True, False) if number % 2 else (False, True):
+            (with_spans if instrumented else without).append(turn(instrumented))
+    ratios = np.log(np.array(with_spans) / np.array(without))
+    rng = np.random.default_rng(0)
+    drawn = np.median(ratios[rng.integers(0, TURNS, (2000, TURNS))], axis=1)
+    low, high = np.exp(np.quantile(drawn, [0.05, 0.95]))
+    print(
+        f"spans: {np.median(with_spans) * 1e3:.2f} ms a step, {np.median(without) * 1e3:.2f} ms without; ratio "
+        f"{np.exp(np.median(ratios)):.4f} ({low:.4f} to {high:.4f}), limit {limit}"
+    )
+    sys.exit(1 if high > limit else 0)
+
+
+if __name__ == "__main__":
+    main()
