@@ -164,21 +164,29 @@ class Results:
                 spans = self.folder.span_s(record)
                 known = repeats.get(trial.repeat)
                 repeats[trial.repeat] = spans if known is None else np.concatenate([known, spans])
+        slowest = [spans.sum(axis=2).max(axis=1) for spans in repeats.values()]
         blocks = [self.folder.exposed(record) for _, record in here if record.exposed]
         totals = [record.exchange["total_s"] for _, record in here if record.exchange.get("total_s")]
         size = next((record.exchange["bytes"] for _, record in here if "bytes" in record.exchange), None)
         return StepParts(
             setting=setting,
             parts=breakdown(columns, repeats),
-            outlier_share=float(
-                np.mean(np.concatenate([outliers(s.sum(axis=2).max(axis=1)) for s in repeats.values()]))
-            ),
+            outlier_share=float(np.mean(np.concatenate([outliers(step_s) for step_s in slowest]))),
+            by_subtraction_s=self._by_subtraction(setting),
             exposed=exposed([steps for _, steps in blocks], [kinds for kinds, _ in blocks]),
             total_s=mean_interval(totals) if totals else None,
             traffic=Traffic(bytes=size, seconds=float(np.mean(totals)), workers=setting.workers)
             if size and totals
             else None,
         )
+
+    def _by_subtraction(self, setting: Setting) -> float | None:
+        """Its step less that of one worker with the same batch a worker: what people take for communication."""
+        rows = {row.setting: row.step_s.value for series in self.series for row in series.rows}
+        alone = rows.get(replace(setting, workers=1))
+        if setting.workers == 1 or setting.scaling == "strong" or alone is None:
+            return None
+        return rows[setting] - alone
 
     @property
     def target(self) -> Target | None:

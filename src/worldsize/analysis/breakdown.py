@@ -68,6 +68,9 @@ class StepParts:
     parts: Breakdown
     exposed: Exposed | None
     """None for one worker, and for strategies whose step cannot be run without its exchange."""
+    by_subtraction_s: float | None
+    """This step less that of one worker: no measure of communication, since computing itself slows when cores, memory
+    or power are shared. Given because people compute it."""
     outlier_share: float
     """Of steps that stand out by more than 5 deviations: kept in all figures, and said."""
     total_s: Estimate | None

@@ -53,17 +53,22 @@ def steps_view(results: Results) -> list[Any]:
     if exchanged:
         table.add_column("exchange adds\n(with - without)", justify="right")
         table.add_column("busbw\nGB/s", justify="right")
+        table.add_column("by sub-\ntraction", justify="right", style="dim")
     for each in shown:
         setting = each.setting
         how = [f"{setting.strategy} {setting.precision}"] if mixed else []
         table.add_row(
             *(str(setting.workers), str(setting.batch_per_worker), *how, number(each.parts.step_s.value * 1e3)),
             *(_span(each, name) for name in spans),
-            *([_exposed(each), _bandwidth(each)] if exchanged else []),
+            *([_exposed(each), _bandwidth(each), _subtracted(each)] if exchanged else []),
         )
     parts: list[Any] = [Text(""), table]
     if exchanged:
-        words = f"exchange: median step with it less without it, {LEVEL_WORDS}; busbw as nccl-tests defines it"
+        words = (
+            f"exchange: median step with it less without it, {LEVEL_WORDS}; busbw as nccl-tests defines it. By "
+            "subtraction: the step less that of 1 worker, which is no measure of communication: computing itself slows "
+            "when cores, memory or power are shared."
+        )
         parts.append(Text(words, style="dim"))
     return parts
 
@@ -170,6 +175,10 @@ def _exposed(each: StepParts) -> str:
     if found is None:
         return ""
     return f"{number(found.seconds * 1e3)}\n{number(found.low * 1e3)}–{number(found.high * 1e3)}"
+
+
+def _subtracted(each: StepParts) -> str:
+    return "" if each.by_subtraction_s is None else number(each.by_subtraction_s * 1e3)
 
 
 def _bandwidth(each: StepParts) -> str:
