@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from worldsize.analysis.breakdown import WAITING, Traffic, exposed, waiting_apar
 from worldsize.record import SPAN_UNIT_S, SPANS
 
 ROOT = Path(__file__).parents[2]
-CASES = ("loader", "optimizer", "slow rank")
+TRIES = 3
 LIMIT_S = 240
 NAMES = (*SPANS, WAITING)
 
@@ -41,22 +42,31 @@ def run_ranks(folder: Path, cases: tuple[str, ...], meeting: dict[str, str], wra
     assert [rank.returncode for rank in ranks] == [0, 0], b"\n".join(end[1] for end in ends).decode()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("spans")
+def on_one_machine(folder: Path, case: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    run_ranks(found, CASES, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, [[], []])
-    return found
+    run_ranks(folder, (case,), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, [[], []])
 
 
-@pytest.fixture(scope="module")
-def cable_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("cable")
+def on_a_cable(folder: Path, case: str) -> None:
     with two_nodes(FAST_MBIT) as cable:
-        run_ranks(found, ("link",), cable.environment(), [node.command([]) for node in cable.nodes])
-    return found
+        run_ranks(folder, (case,), cable.environment(), [node.command([]) for node in cable.nodes])
+
+
+def tried(folder: Path, run: Callable[[Path], None], check: Callable[[Path], None]) -> None:
+    """Others may use this machine at any time: what was planted must be found in one of three tries."""
+    for left in reversed(range(TRIES)):
+        here = folder / str(left)
+        here.mkdir()
+        run(here)
+        try:
+            check(here)
+        except AssertionError:
+            if not left:
+                raise
+        else:
+            return
 
 
 def moved(folder: Path, case: str) -> tuple[list[dict[str, float]], float]:
@@ -79,31 +89,43 @@ def assert_found(difference: dict[str, float], span: str, planted_s: float, also
             assert abs(seconds) < max(0.15 * planted_s, 0.002), (other, difference)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "span"), [("loader", "data"), ("optimizer", "optimizer")])
-def test_a_sleep_appears_where_it_was_planted(folder: Path, case: str, span: str) -> None:
-    ranks, planted_s = moved(folder, case)
-    for difference in ranks:
-        assert_found(difference, span, planted_s)
+def test_a_sleep_appears_where_it_was_planted(tmp_path: Path, case: str, span: str) -> None:
+    def check(folder: Path) -> None:
+        ranks, planted_s = moved(folder, case)
+        for difference in ranks:
+            assert_found(difference, span, planted_s)
 
-
-def test_a_rank_that_computes_more_is_waited_for(folder: Path) -> None:
-    (first, second), planted_s = moved(folder, "slow rank")
-    assert planted_s > 0.004
-    assert_found(second, "forward", planted_s, also=(WAITING,))
-    assert_found(first, WAITING, planted_s)
+    tried(tmp_path, lambda folder: on_one_machine(folder, case), check)
 
 
 @pytest.mark.long
-def test_a_slower_link_appears_as_communication(cable_folder: Path) -> None:
-    ranks, planted_s = moved(cable_folder, "link")
-    assert planted_s > 0.02
-    for difference in ranks:
-        assert_found(difference, "communication", planted_s)
+def test_a_rank_that_computes_more_is_waited_for(tmp_path: Path) -> None:
+    def check(folder: Path) -> None:
+        (first, second), planted_s = moved(folder, "slow rank")
+        assert planted_s > 0.004
+        assert_found(second, "forward", planted_s, also=(WAITING,))
+        assert_found(first, WAITING, planted_s)
+
+    tried(tmp_path, lambda folder: on_one_machine(folder, "slow rank"), check)
 
 
 @pytest.mark.long
-def test_without_overlap_what_the_exchange_adds_is_what_it_takes(cable_folder: Path) -> None:
-    ranks = [np.load(cable_folder / f"exchange-rank{rank}.npz") for rank in range(2)]
+def test_a_slower_link_appears_as_communication(tmp_path: Path) -> None:
+    def check(folder: Path) -> None:
+        ranks, planted_s = moved(folder, "link")
+        assert planted_s > 0.02
+        for difference in ranks:
+            assert_found(difference, "communication", planted_s)
+        assert_exposed_is_total(folder)
+
+    tried(tmp_path, lambda folder: on_a_cable(folder, "link"), check)
+
+
+def assert_exposed_is_total(folder: Path) -> None:
+    """With one bucket nothing overlaps: what the exchange adds to a step is what it takes, at the rate of the cable."""
+    ranks = [np.load(folder / f"exchange-rank{rank}.npz") for rank in range(2)]
     steps = np.stack([rank["rows"][:, 1] for rank in ranks], axis=1) * SPAN_UNIT_S
     found = exposed([steps], [ranks[0]["rows"][:, 0]])
     assert found is not None
