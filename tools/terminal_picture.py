@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from worldsize.report.terminal import answer_view
-from worldsize.study import load
+from worldsize.results import load
 
 BLANK = "&#160;"
 TEXT = re.compile(r'x="([\d.]+)"([^>]*) textLength="([\d.]+)"([^>]*)>((?:&#160;)+)([^<&][^<]*)<')

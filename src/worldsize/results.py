@@ -97,7 +97,10 @@ class Results:
 
     @cached_property
     def mfus(self) -> dict[Setting, Interval]:
-        """Of settings whose probes know what a sample costs and what the device can do."""
+        """Of settings whose probes know what a sample costs and what the device can do.
+
+        More than 1 is not told: the peak is then not what it was held against (torch's convolutions use TF32 for fp32).
+        """
         found = {}
         known = {setting_of(trial): record.compute for trial, record in self._ended() if record.compute}
         for row in (row for series in self.series for row in series.rows):
@@ -109,7 +112,7 @@ class Results:
                     workers=row.setting.workers,
                     peak_flop_s=facts["peak_flop_s"],
                 )
-        return found
+        return {setting: share for setting, share in found.items() if share.value <= 1}
 
     @cached_property
     def noise_scales(self) -> list[tuple[Setting, str, NoiseScale]]:
