@@ -19,13 +19,15 @@ ACCENT = "cyan"
 HEADERS = {
     "data": "waiting\nfor data",
     "copy": "copy",
-    "forward": "forward",
-    "backward": "backward",
+    "forward": "for-\nward",
+    "backward": "back-\nward",
     "communication": "commu-\nnication",
-    WAITING: "waiting for\nslowest rank",
-    "optimizer": "optimizer",
+    WAITING: "slowest\nrank",
+    "optimizer": "opti-\nmizer",
     "rest": "rest",
 }
+"""Short, so that all of them fit into 80 columns: waiting for data, waiting for the slowest rank."""
+MOST_LINES = 6
 LEAST_SHARE = 0.01
 """A span that is nowhere more than this is not shown: the table is about what matters."""
 
@@ -45,32 +47,42 @@ def steps_view(results: Results) -> list[Any]:
         header_style=f"bold {ACCENT}",
     )
     mixed = len({(each.setting.strategy, each.setting.precision) for each in shown}) > 1
-    exchanged = any(each.exposed for each in shown)
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), "step"):
         table.add_column(header, justify="right", overflow="fold")
     for name in spans:
-        table.add_column(HEADERS[name], justify="right")
-    if exchanged:
-        table.add_column("exchange adds\n(with - without)", justify="right")
-        table.add_column("busbw\nGB/s", justify="right")
-        table.add_column("by sub-\ntraction", justify="right", style="dim")
+        table.add_column(HEADERS[name], justify="right", no_wrap=True)
     for each in shown:
         setting = each.setting
         how = [f"{setting.strategy} {setting.precision}"] if mixed else []
         table.add_row(
             *(str(setting.workers), str(setting.batch_per_worker), *how, number(each.parts.step_s.value * 1e3)),
             *(_span(each, name) for name in spans),
-            *([_exposed(each), _bandwidth(each), _subtracted(each)] if exchanged else []),
         )
-    parts: list[Any] = [Text(""), table]
-    if exchanged:
-        words = (
-            f"exchange: median step with it less without it, {LEVEL_WORDS}; busbw as nccl-tests defines it. By "
-            "subtraction: the step less that of 1 worker, which is no measure of communication: computing itself slows "
-            "when cores, memory or power are shared."
-        )
-        parts.append(Text(words, style="dim"))
-    return parts
+    exchanges = [each for each in shown if each.exposed]
+    lines = [Text(_exchange_words(each, mixed), style="dim") for each in exchanges[:MOST_LINES]]
+    if len(exchanges) > MOST_LINES:
+        lines.append(Text(f"and {len(exchanges) - MOST_LINES} more settings, with --json", style="dim"))
+    return [Text(""), table, *lines]
+
+
+def _exchange_words(each: StepParts, mixed: bool) -> str:
+    """What was measured, and beside it what people would compute by hand."""
+    setting, found = each.setting, each.exposed
+    assert found is not None
+    how = f", {setting.strategy} {setting.precision}" if mixed else ""
+    where = f"{setting.workers} workers, batch {setting.batch_per_worker}{how}"
+    words = (
+        f"Exchanging gradients ({where}) adds {number(found.seconds * 1e3)} ms a step ({number(found.low * 1e3)} to "
+        f"{number(found.high * 1e3)}, {LEVEL_WORDS}): the median step with it less without it"
+    )
+    if each.traffic is not None:
+        words += f"; bus bandwidth {_size(each.traffic.busbw)}/s"
+    if each.by_subtraction_s is None:
+        return f"{words}."
+    return (
+        f"{words}. The step less that of 1 worker would be {number(each.by_subtraction_s * 1e3)} ms, which is no "
+        "measure of it: computing itself slows when cores, memory or power are shared."
+    )
 
 
 def hardware_view(results: Results) -> list[Any]:
@@ -168,18 +180,3 @@ def _span(each: StepParts, name: str) -> Text:
     if milliseconds < 0.001:
         return Text("0", style="dim")
     return Text.assemble(number(milliseconds), "\n", (percent(share), "dim not bold"))
-
-
-def _exposed(each: StepParts) -> str:
-    found = each.exposed
-    if found is None:
-        return ""
-    return f"{number(found.seconds * 1e3)}\n{number(found.low * 1e3)}–{number(found.high * 1e3)}"
-
-
-def _subtracted(each: StepParts) -> str:
-    return "" if each.by_subtraction_s is None else number(each.by_subtraction_s * 1e3)
-
-
-def _bandwidth(each: StepParts) -> str:
-    return number(each.traffic.busbw / 1e9) if each.traffic else ""
