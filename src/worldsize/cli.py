@@ -29,7 +29,7 @@ app.add_typer(data_app, name="data")
 
 StudyArgument = Annotated[str, typer.Argument(help="A study file, or the name of a built-in study.")]
 SetOption = Annotated[
-    list[str], typer.Option("--set", metavar="FIELD=VALUE", help="Change one field: --set train.epochs=2.")
+    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change one field: --set train.epochs=2.")
 ]
 WorkersOption = Annotated[str, typer.Option(metavar="1,2,4", help="Short for --set axes.workers=[1,2,4].")]
 DirOption = Annotated[Path | None, typer.Option("--dir", help="The study folder. Default: runs/NAME.")]
@@ -45,7 +45,7 @@ FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A study fol
 @app.command()
 def run(
     study: StudyArgument = "quickstart",
-    set_: SetOption = [],  # noqa: B006  typer reads the default, nobody changes it
+    set_: SetOption = None,
     workers: WorkersOption = "",
     folder: DirOption = None,
     small: SmallOption = False,
@@ -87,7 +87,7 @@ def run(
 @app.command()
 def plan(
     study: StudyArgument,
-    set_: SetOption = [],  # noqa: B006
+    set_: SetOption = None,
     workers: WorkersOption = "",
     small: SmallOption = False,
     data: DataOption = None,
@@ -180,8 +180,8 @@ def _use_data(folder: Path | None) -> None:
         os.environ["WORLDSIZE_DATA"] = str(folder.absolute())
 
 
-def _assignments(set_: list[str], workers: str) -> list[str]:
-    return [*set_, *([f"axes.workers=[{workers}]"] if workers else [])]
+def _assignments(set_: list[str] | None, workers: str) -> list[str]:
+    return [*(set_ or ()), *([f"axes.workers=[{workers}]"] if workers else [])]
 
 
 def _running_trial(results: Any) -> str | None:

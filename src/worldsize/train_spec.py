@@ -106,8 +106,14 @@ class UntilSpec(Frozen):
             raise ValueError(f"a target is either at_least or at_most; {given} given: keep one")
         return self
 
+    @property
+    def value(self) -> float:
+        one = self.at_most if self.at_least is None else self.at_least
+        assert one is not None
+        return one
+
     def reached(self, value: float) -> bool:
-        return value >= self.at_least if self.at_least is not None else value <= self.at_most  # type: ignore[operator]
+        return value <= self.value if self.at_least is None else value >= self.value
 
 
 class PlateauSpec(Frozen):

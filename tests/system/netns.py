@@ -19,6 +19,8 @@ BURST_S, QUEUE_S = 0.001, 0.1
 waits for its turn (long, so that nothing is dropped)."""
 MTU = 9_000
 """Headers take 1 % of the rate, not 5."""
+FRAME = 100
+"""More than what surrounds a packet: one that does not fit into the burst would be dropped."""
 _numbers = itertools.count()
 
 
@@ -49,7 +51,7 @@ class Cable:
 def shaping(mbit_per_s: float) -> str:
     """What `tc` is told, for what a node sends."""
     bytes_per_s = mbit_per_s * 1e6 / 8
-    burst, queue = round(BURST_S * bytes_per_s), round(QUEUE_S * bytes_per_s)
+    burst, queue = round(max(BURST_S * bytes_per_s, MTU + FRAME)), round(QUEUE_S * bytes_per_s)
     return f"qdisc replace dev {INTERFACE} root tbf rate {round(mbit_per_s * 1e6)}bit burst {burst} limit {queue}"
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 
-from worldsize.launch.local import run_launch
+from tests.system.ranks import run_trials
 from worldsize.optimizer_spec import OptimizerSpec
 from worldsize.spec import TrialSpec, WorkloadSpec
-from worldsize.store import StudyFolder, write_atomic, write_json
 from worldsize.train_spec import TrainSpec
 
 STEPS, GLOBAL_BATCH = 20, 64
@@ -36,33 +34,8 @@ def trial(workers: int) -> TrialSpec:
 
 
 def test_curves_agree_on_sub_groups_of_one_launch(tmp_path: Path) -> None:
-    folder, trials = StudyFolder(tmp_path), [trial(workers) for workers in (2, 1, 4)]
-    for each in trials:
-        write_atomic(folder.trial(each.id) / "spec.json", each.model_dump_json().encode())
-    launch = {
-        "threads": 1,
-        "device": "cpu",
-        "backend": "gloo",
-        "trials": [each.id for each in trials],
-        "metric": "accuracy",
-        "higher_is_better": True,
-        "rivals": {},
-        "interconnect_s": 0,
-        "commit": None,
-        "data": str(tmp_path),
-        "cache": str(tmp_path),
-        "launched_at": time.time(),
-    }
-    write_json(folder.launch("0001") / "launch.json", launch)
-    run_launch(
-        folder,
-        "0001",
-        workers=4,
-        threads=1,
-        trials=[each.id for each in trials],
-        hang_timeout_s=120,
-        on_event=lambda *_: None,
-    )
+    trials = [trial(workers) for workers in (2, 1, 4)]
+    folder = run_trials(tmp_path, trials)
     losses = {each.workers: np.load(folder.trial(each.id) / "losses.npy") for each in trials}
     assert len(losses[1]) == STEPS
     assert losses[1][0] - losses[1][-1] > 0.3  # it learns: equal curves of a dead model would prove nothing

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,37 +14,16 @@ import pytest
 
 from tests.system.link_ranks import SHIFT_NS
 from tests.system.netns import Cable, two_nodes
+from tests.system.ranks import run_ranks
 from worldsize.analysis.link import Link, fit_link
 from worldsize.worker.interconnect import SIZES
 
-ROOT = Path(__file__).parents[2]
-LIMIT_S = 120
 Seen = list[dict[str, Any]]
 
 
-def run_ranks(folder: Path, hosts: list[str], *, budget_s: float = 3.0, cable: Cable | None = None) -> Seen:
-    """What each rank wrote. Their warnings are errors, as in the tests. With a cable, a rank on each of its nodes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-    if cable:
-        meeting = cable.environment()
-    command = [sys.executable, "-W", "error", "-m", "tests.system.link_ranks", str(folder), str(budget_s), *hosts]
-    logs = [folder / f"rank{rank}.log" for rank in range(len(hosts))]
-    ranks = []
-    for rank, log in enumerate(logs):
-        with log.open("wb") as output:
-            place = {"WORLD_SIZE": str(len(hosts)), "RANK": str(rank), "OMP_NUM_THREADS": "1"}
-            where = cable.nodes[rank].command(command) if cable else command
-            environment = {**os.environ, **meeting, **place}
-            ranks.append(subprocess.Popen(where, cwd=ROOT, env=environment, stdout=output, stderr=output))
-    try:
-        codes = [rank.wait(LIMIT_S) for rank in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    assert set(codes) == {0}, "\n".join(log.read_text() for log in logs)
+def measured(folder: Path, hosts: list[str], *, budget_s: float = 3.0, cable: Cable | None = None) -> Seen:
+    """What each rank wrote. With a cable, a rank on each of its nodes."""
+    run_ranks("tests.system.link_ranks", folder, str(budget_s), *hosts, ranks=len(hosts), cable=cable)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(len(hosts))]
 
 
@@ -57,7 +34,7 @@ def by_size(seen: Seen, kind: str) -> dict[int, list[float]]:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """By two ranks of this machine."""
-    return run_ranks(tmp_path_factory.mktemp("ranks"), ["here", "here"])
+    return measured(tmp_path_factory.mktemp("ranks"), ["here", "here"])
 
 
 def test_the_sweep_keeps_to_its_box(seen: Seen) -> None:
@@ -96,7 +73,7 @@ def test_a_shifted_clock_is_found_out(seen: Seen) -> None:
 
 @pytest.mark.long
 def test_inside_across_and_all_are_measured_apart(tmp_path: Path) -> None:
-    seen = run_ranks(tmp_path, ["a", "a", "b"], budget_s=1.0)
+    seen = measured(tmp_path, ["a", "a", "b"], budget_s=1.0)
     kinds = {(row["kind"], row["host"], row["workers"]) for row in seen[0]["sweep"]["times"]}
     assert kinds == {("inside", "a", 2), ("across", None, 2), ("all", None, 3)}
     assert all(rank["sweep"] == seen[0]["sweep"] and rank["groups_left"] == 0 for rank in seen)
@@ -114,7 +91,7 @@ def cable() -> Iterator[Cable]:
 @pytest.mark.parametrize("mbit_per_s", [200, 800])
 def test_the_rate_of_a_cable_is_found(tmp_path: Path, cable: Cable, mbit_per_s: int) -> None:
     cable.limit(mbit_per_s)
-    seen = run_ranks(tmp_path, ["a", "b"], cable=cable)
+    seen = measured(tmp_path, ["a", "b"], cable=cable)
     link: Link | None = fit_link(2, by_size(seen, "across"))
     assert link is not None
     assert link.bandwidth_bytes_per_s.value * 8e-6 == pytest.approx(mbit_per_s, rel=0.1)

@@ -5,7 +5,6 @@ One launch of two processes runs all trials; the tests read what they stored.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from tests.system.ranks import run_trials
 from worldsize.analysis.noise_scale import NoiseScale, noise_scale, of_ranks
-from worldsize.launch.local import run_launch
 from worldsize.optimizer_spec import OptimizerSpec
 from worldsize.spec import TrialSpec, WorkloadSpec
-from worldsize.store import StudyFolder, write_atomic, write_json
+from worldsize.store import StudyFolder
 from worldsize.train_spec import TrainSpec
 from worldsize.worker import workloads
 from worldsize.worker.shards import epoch_order
@@ -56,35 +55,7 @@ def trial(name: str) -> TrialSpec:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    path = tmp_path_factory.mktemp("noise")
-    folder, trials = StudyFolder(path), [trial(name) for name in TRIALS]
-    for each in trials:
-        write_atomic(folder.trial(each.id) / "spec.json", each.model_dump_json().encode())
-    launch = {
-        "threads": 1,
-        "device": "cpu",
-        "backend": "gloo",
-        "trials": [each.id for each in trials],
-        "metric": "accuracy",
-        "higher_is_better": True,
-        "rivals": {},
-        "interconnect_s": 0,
-        "commit": None,
-        "data": str(path),
-        "cache": str(path),
-        "launched_at": time.time(),
-    }
-    write_json(folder.launch("0001") / "launch.json", launch)
-    run_launch(
-        folder,
-        "0001",
-        workers=2,
-        threads=1,
-        trials=[each.id for each in trials],
-        hang_timeout_s=120,
-        on_event=lambda *_: None,
-    )
-    return folder
+    return run_trials(tmp_path_factory.mktemp("noise"), [trial(name) for name in TRIALS])
 
 
 def rows(folder: StudyFolder, name: str) -> list[npt.NDArray[np.float32]]:

@@ -5,10 +5,6 @@ Turns with the cause and without it alternate in the same processes (span_ranks.
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,42 +12,22 @@ import numpy as np
 import pytest
 
 from tests.system.netns import two_nodes
+from tests.system.ranks import run_ranks
 from tests.system.span_ranks import FAST_MBIT, SLOW_MBIT
 from worldsize.analysis.breakdown import WAITING, Traffic, exposed, waiting_apart
 from worldsize.record import SPAN_UNIT_S, SPANS
 
-ROOT = Path(__file__).parents[2]
 TRIES = 3
-LIMIT_S = 240
 NAMES = (*SPANS, WAITING)
 
 
-def run_ranks(folder: Path, cases: tuple[str, ...], meeting: dict[str, str], wrap: list[list[str]]) -> None:
-    """Both ranks, each behind its own words on the command line."""
-    command = [sys.executable, "-m", "tests.system.span_ranks", str(folder), *cases]
-    told = {**os.environ, **meeting, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([*words, *command], cwd=ROOT, env={**told, "RANK": str(rank)}, stderr=subprocess.PIPE)
-        for rank, words in enumerate(wrap)
-    ]
-    try:
-        ends = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], b"\n".join(end[1] for end in ends).decode()
-
-
 def on_one_machine(folder: Path, case: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    run_ranks(folder, (case,), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, [[], []])
+    run_ranks("tests.system.span_ranks", folder, case)
 
 
 def on_a_cable(folder: Path, case: str) -> None:
     with two_nodes(FAST_MBIT) as cable:
-        run_ranks(folder, (case,), cable.environment(), [node.command([]) for node in cable.nodes])
+        run_ranks("tests.system.span_ranks", folder, case, cable=cable)
 
 
 def tried(folder: Path, run: Callable[[Path], None], check: Callable[[Path], None]) -> None:

@@ -5,18 +5,13 @@ One launch trains all cases (strategy_ranks.py); the tests read what it wrote.
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
 
+from tests.system.ranks import run_ranks
 from tests.system.strategy_ranks import CASES
 from worldsize.optimizer_spec import OptimizerSpec
 from worldsize.train_spec import StrategySpec
@@ -24,32 +19,13 @@ from worldsize.worker.parallel import Team
 from worldsize.worker.strategies import make_strategy
 
 Seen = tuple[dict[str, npt.NDArray[np.float64]], ...]
-ROOT = Path(__file__).parents[2]
-LIMIT_S = 240
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """What each of the two ranks saw. Their warnings are errors, as in the tests."""
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-W", "error", "-m", "tests.system.strategy_ranks", str(folder)]
-    meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    logs = [folder / f"rank{rank}.log" for rank in range(2)]
-    ranks = []
-    for rank, log in enumerate(logs):
-        with log.open("wb") as output:
-            environment = {**os.environ, **meeting, "RANK": str(rank)}
-            ranks.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output))
-    try:
-        codes = [rank.wait(LIMIT_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
+    run_ranks("tests.system.strategy_ranks", folder)
     return tuple(dict(np.load(folder / f"rank{rank}.npz")) for rank in range(2))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from worldsize.analysis.learning import Estimate, VariantSummary, from_logs, student
+from worldsize.analysis.points import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Comparison:
 class Contest:
     """The variants of one setting, against one another."""
 
-    setting: Hashable
+    setting: Setting
     variants: tuple[VariantSummary, ...]
     """The best one first."""
     bests: tuple[VariantSummary, ...]
@@ -48,7 +49,7 @@ class Contest:
 
 
 def contests(variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool) -> list[Contest]:
-    groups: dict[Hashable, list[VariantSummary]] = defaultdict(list)
+    groups: dict[Setting, list[VariantSummary]] = defaultdict(list)
     for variant in variants:
         groups[variant.setting].append(variant)
     found = []

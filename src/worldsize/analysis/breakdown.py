@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from worldsize.analysis.learning import Estimate, mean_interval
 from worldsize.analysis.points import Setting
-from worldsize.analysis.stats import LEVEL, REPLICATES, Floats, block_length
+from worldsize.analysis.stats import LEVEL, Floats, bootstrap_medians
 
 WAITING = "waiting"
 """For the slowest rank: told apart from communication afterwards."""
@@ -125,17 +125,10 @@ def exposed(blocks: Sequence[Floats], kinds: Sequence[npt.NDArray[Any]], seed: i
     if not all(map(len, sides)):
         return None
     rng = np.random.default_rng(seed)
-    drawn = _bootstrap(sides[0], rng) - _bootstrap(sides[1], rng)
+    drawn = bootstrap_medians(sides[0], rng) - bootstrap_medians(sides[1], rng)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     with_s, without_s = (float(np.median(side)) for side in sides)
     return Exposed(seconds=with_s - without_s, low=float(low), high=float(high), with_s=with_s, without_s=without_s)
-
-
-def _bootstrap(steps: Floats, rng: np.random.Generator) -> Floats:
-    length = block_length(len(steps))
-    starts = rng.integers(0, len(steps), (REPLICATES, -(-len(steps) // length), 1))
-    places = ((starts + np.arange(length)) % len(steps)).reshape(REPLICATES, -1)[:, : len(steps)]
-    return np.asarray(np.median(steps[places], axis=1))
 
 
 def straggler(found: Breakdown, least: float = 0.1) -> tuple[int, float] | None:

@@ -29,15 +29,12 @@ def regained(contests: Sequence[Contest], *, higher_is_better: bool) -> list[Reg
 
     Only where the loss is clear (its interval is above 0), since a share of no loss means nothing.
     """
-    settings = [contest.setting for contest in contests if isinstance(contest.setting, Setting)]
-    if not settings:
-        return []
-    base_batch = min(setting.global_batch for setting in settings)
+    base_batch = min((contest.setting.global_batch for contest in contests), default=0)
     sign = 1 if higher_is_better else -1
     found = []
     for contest in contests:
         setting = contest.setting
-        if not isinstance(setting, Setting) or setting.global_batch == base_batch:
+        if setting.global_batch == base_batch:
             continue
         base = next((other for other in contests if _base_of(other, setting, base_batch)), None)
         plain = next((variant for variant in contest.variants if variant.scaled == 1 and _learned(variant)), None)
@@ -83,8 +80,5 @@ def _same(plain: VariantSummary, base: Contest) -> VariantSummary | None:
 def _base_of(contest: Contest, setting: Setting, base_batch: int) -> bool:
     """The same workers where the study has them, so that nothing but the batch differs."""
     other = contest.setting
-    return (
-        isinstance(other, Setting)
-        and other.global_batch == base_batch
-        and (other.strategy, other.precision) == (setting.strategy, setting.precision)
-    )
+    same = (other.strategy, other.precision) == (setting.strategy, setting.precision)
+    return same and other.global_batch == base_batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+from worldsize.analysis.points import Setting
 from worldsize.analysis.stable import Stable, stable
 from worldsize.analysis.stats import LEVEL, MOST_LOG, Floats
 
@@ -20,7 +21,7 @@ from worldsize.analysis.stats import LEVEL, MOST_LOG, Floats
 class Trained:
     """What one trial learned. The arrays have one value for each epoch; all but the metrics are cumulative."""
 
-    setting: Hashable
+    setting: Setting
     """What makes two trials comparable: workers, batch, strategy."""
     variant: str
     """What trials of one setting differ in: optimiser, rate, momentum."""
@@ -98,7 +99,7 @@ class TargetSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantSummary:
-    setting: Hashable
+    setting: Setting
     variant: str
     family: str
     rate: float
@@ -183,15 +184,15 @@ def summaries(
     curves: Iterable[Trained], *, higher_is_better: bool, target: Target | None = None
 ) -> list[VariantSummary]:
     """One for each variant at each setting, in the order in which they come."""
-    groups: dict[tuple[Hashable, str], list[Trained]] = defaultdict(list)
+    groups: dict[tuple[Setting, str], list[Trained]] = defaultdict(list)
     for curve in curves:
         groups[curve.setting, curve.variant].append(curve)
     return [_summary(group, higher_is_better, target) for group in groups.values()]
 
 
-def rate_edges(curves: Iterable[Trained]) -> dict[tuple[Hashable, str], RateEdge]:
+def rate_edges(curves: Iterable[Trained]) -> dict[tuple[Setting, str], RateEdge]:
     """By setting and kin, where there is an edge, in rates as they were used. One that diverged once diverged."""
-    found: dict[tuple[Hashable, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
+    found: dict[tuple[Setting, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
     for curve in curves:
         found[curve.setting, curve.kin][curve.rate * curve.scaled] |= curve.outcome == "diverged"
     return {key: edge for key, rates in found.items() if (edge := rate_edge(rates))}

@@ -39,7 +39,8 @@ def _in_processes(target: Target, chunks: Sequence[Chunk], workers: int) -> Gene
         with selectors.DefaultSelector() as selector:
             for process in processes:
                 _send(process, next(waiting))
-                selector.register(process.stdout, selectors.EVENT_READ, process)  # type: ignore[arg-type]
+                assert process.stdout is not None
+                selector.register(process.stdout, selectors.EVENT_READ, process)
             while selector.get_map():
                 for key, _ in selector.select():
                     answer = _receive(key.data)

@@ -11,10 +11,10 @@ from rich.text import Text
 from worldsize.analysis.bests import Contest
 from worldsize.analysis.learning import Estimate, VariantSummary
 from worldsize.analysis.stable import Stable
+from worldsize.report.tables import how, plain_table, where
 from worldsize.report.words import LEVEL_WORDS, duration, metric_value, whole
 from worldsize.results import Results
 
-ACCENT = "cyan"
 MOST_ROWS = 40
 """A search may have hundreds; the rest is in --json."""
 
@@ -31,42 +31,16 @@ def learning_view(results: Results) -> list[Any]:
     return parts
 
 
-def setting_words(setting: Any, contests: Sequence[Contest]) -> str:
-    """What tells this setting from the others of the study."""
-    others: list[Any] = [contest.setting for contest in contests]
-    facts: dict[str, Callable[[Any], str]] = {
-        "workers": lambda one: f"{one.workers} workers",
-        "global_batch": lambda one: f"batch {one.global_batch}",
-        "accumulation": lambda one: f"in {one.accumulation} parts",
-        "strategy": lambda one: str(one.strategy),
-        "precision": lambda one: str(one.precision),
-    }
-    words = [say(setting) for name, say in facts.items() if len({getattr(other, name) for other in others}) > 1]
-    return ", ".join(words)
-
-
 def how_words(results: Results) -> str:
     """Strategy, precision and accumulation of the recommended setting, where the study has several of them."""
-    row, axes = results.answer.row, results.spec.axes
-    if row is None:
-        return ""
-    parts = [row.setting.strategy] if len(axes.strategy) > 1 else []
-    parts += [row.setting.precision] if len(axes.precision) > 1 else []
-    parts += [f"accumulation {row.setting.accumulation}"] if len(axes.accumulation) > 1 else []
-    return ", ".join(parts)
+    row = results.answer.row
+    return "" if row is None else how(row.setting, [other.setting for other in results.rows])
 
 
 def _table(results: Results, shown: Sequence[tuple[Contest, VariantSummary]]) -> Table:
     metric = results.facts.metric
     variants = [variant for _, variant in shown]
-    table = Table(
-        title=f"what was trained, with {LEVEL_WORDS}s over repeats",
-        title_justify="left",
-        title_style="",
-        box=None,
-        padding=(0, 1, 0, 0),
-        header_style=f"bold {ACCENT}",
-    )
+    table = plain_table(f"what was trained, with {LEVEL_WORDS}s over repeats")
     columns: dict[str, Callable[[VariantSummary], str]] = {f"test\n{metric}": lambda one: _metric(one.metric)}
     if any(variant.target for variant in variants):
         columns["steps to\ntarget"] = lambda one: _estimate(one.target.steps if one.target else None, whole)
@@ -79,15 +53,16 @@ def _table(results: Results, shown: Sequence[tuple[Contest, VariantSummary]]) ->
         columns["train\n- test"] = lambda one: _metric(one.gap)
     columns["runs"] = _runs
     several = len(results.contests) > 1
+    settings = [contest.setting for contest in results.contests]
     if several:
         table.add_column("where", overflow="fold")
     table.add_column("trained with", overflow="fold")
     for header in columns:
         table.add_column(header, justify="right", overflow="fold")
     for contest, variant in shown:
-        where = [setting_words(contest.setting, results.contests)] if several else []
+        place = [where(contest.setting, settings)] if several else []
         cells = [value(variant) for value in columns.values()]
-        table.add_row(*where, variant.variant, *cells, style="bold" if variant in contest.bests else "")
+        table.add_row(*place, variant.variant, *cells, style="bold" if variant in contest.bests else "")
     return table
 
 

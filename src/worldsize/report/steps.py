@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from worldsize.analysis.breakdown import WAITING, StepParts
 from worldsize.analysis.link import Link
 from worldsize.analysis.noise_scale import NoiseScale
 from worldsize.analysis.telemetry import Hardware
+from worldsize.report.tables import how, plain_table
 from worldsize.report.words import LEVEL_WORDS, number, percent
 from worldsize.results import Results
 
-ACCENT = "cyan"
 HEADERS = {
     "data": "waiting\nfor data",
     "copy": "copy",
@@ -38,39 +37,32 @@ def steps_view(results: Results) -> list[Any]:
     if not shown:
         return []
     spans = [name for name in HEADERS if any(each.parts.share(name) >= LEAST_SHARE for each in shown)]
-    table = Table(
-        title="where a step goes, in ms; mean over ranks",
-        title_justify="left",
-        title_style="",
-        box=None,
-        padding=(0, 1, 0, 0),
-        header_style=f"bold {ACCENT}",
-    )
-    mixed = len({(each.setting.strategy, each.setting.precision) for each in shown}) > 1
+    table = plain_table("where a step goes, in ms; mean over ranks")
+    settings = [each.setting for each in shown]
+    mixed = bool(how(settings[0], settings))
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), "step"):
         table.add_column(header, justify="right", overflow="fold")
     for name in spans:
         table.add_column(HEADERS[name], justify="right", no_wrap=True)
     for each in shown:
         setting = each.setting
-        how = [f"{setting.strategy} {setting.precision}"] if mixed else []
+        told = [how(setting, settings)] if mixed else []
         table.add_row(
-            *(str(setting.workers), str(setting.batch_per_worker), *how, number(each.parts.step_s.value * 1e3)),
+            *(str(setting.workers), str(setting.batch_per_worker), *told, number(each.parts.step_s.value * 1e3)),
             *(_span(each, name) for name in spans),
         )
     exchanges = [each for each in shown if each.exposed]
-    lines = [Text(_exchange_words(each, mixed), style="dim") for each in exchanges[:MOST_LINES]]
+    lines = [Text(_exchange_words(each, how(each.setting, settings)), style="dim") for each in exchanges[:MOST_LINES]]
     if len(exchanges) > MOST_LINES:
         lines.append(Text(f"and {len(exchanges) - MOST_LINES} more settings, with --json", style="dim"))
     return [Text(""), table, *lines]
 
 
-def _exchange_words(each: StepParts, mixed: bool) -> str:
+def _exchange_words(each: StepParts, told: str) -> str:
     """What was measured, and beside it what people would compute by hand."""
     setting, found = each.setting, each.exposed
     assert found is not None
-    how = f", {setting.strategy} {setting.precision}" if mixed else ""
-    where = f"{setting.workers} workers, batch {setting.batch_per_worker}{how}"
+    where = f"{setting.workers} workers, batch {setting.batch_per_worker}" + (f", {told}" if told else "")
     words = (
         f"Exchanging gradients ({where}) adds {number(found.seconds * 1e3)} ms a step ({number(found.low * 1e3)} to "
         f"{number(found.high * 1e3)}, {LEVEL_WORDS}): the median step with it less without it"
@@ -102,22 +94,16 @@ def hardware_view(results: Results) -> list[Any]:
     columns = {name: say for name, say in columns.items() if any(say(found) for _, found in rows)}
     if not columns:
         return []
-    table = Table(
-        title="hardware, while it trained",
-        title_justify="left",
-        title_style="",
-        box=None,
-        padding=(0, 1, 0, 0),
-        header_style=f"bold {ACCENT}",
-    )
-    mixed = len({(setting.strategy, setting.precision) for setting, _ in rows}) > 1
+    table = plain_table("hardware, while it trained")
+    settings = [setting for setting, _ in rows]
+    mixed = bool(how(settings[0], settings))
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), *(["MFU"] if mfus else []), *columns):
         table.add_column(header, justify="right", overflow="fold")
     for setting, found in rows:
-        how = [f"{setting.strategy} {setting.precision}"] if mixed else []
+        told = [how(setting, settings)] if mixed else []
         share = [f"{mfus[setting].value * 100:.1f} %" if setting in mfus else ""] if mfus else []
         cells = [*share, *(say(found) for say in columns.values())]
-        table.add_row(str(setting.workers), str(setting.batch_per_worker), *how, *cells)
+        table.add_row(str(setting.workers), str(setting.batch_per_worker), *told, *cells)
     return [Text(""), table]
 
 

@@ -23,8 +23,9 @@ from worldsize.launch.commands import torchrun_command
 from worldsize.optimizer_spec import Search
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
-from worldsize.report.learning import ACCENT, how_words, learning_view, setting_words
+from worldsize.report.learning import how_words, learning_view
 from worldsize.report.steps import hardware_view, links_view, noise_view, steps_view
+from worldsize.report.tables import ACCENT, how, plain_table, where
 from worldsize.report.words import (
     DOUBTS,
     IN_THE_ANSWER,
@@ -60,8 +61,8 @@ def answer_view(results: Results) -> Group:
         parts.append(Text(answer_sentence(answer, metric, how_words(results)), style=style))
     until = results.spec.train.until if results.spec.train else None
     for contest in compared if len(compared) <= MOST_CONTESTS else []:
-        where = "" if len(compared) == 1 else f"{setting_words(contest.setting, compared)}: "
-        parts.append(Text(where + contest_sentence(contest, metric, until), style="bold"))
+        place = "" if len(compared) == 1 else f"{where(contest.setting, [each.setting for each in compared])}: "
+        parts.append(Text(place + contest_sentence(contest, metric, until), style="bold"))
     said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}
     if only_one_count(answer):
         said = {code for code in said if code != "one-count" or not trained}
@@ -78,17 +79,13 @@ def answer_view(results: Results) -> Group:
 
 
 def scaling_table(results: Results, metric: str) -> Table:
-    rows = [row for series in results.series for row in series.rows]
+    rows = results.rows
     baseline = min(row.baseline_workers for row in rows)
-    table = Table(
-        title=f"{results.spec.axes.scaling} scaling against {counted(baseline, 'worker')}, with {LEVEL_WORDS}s",
-        title_justify="left",
-        title_style="",
-        box=None,
-        padding=(0, 1, 0, 0),
-        header_style=f"bold {ACCENT}",
+    table = plain_table(
+        f"{results.spec.axes.scaling} scaling against {counted(baseline, 'worker')}, with {LEVEL_WORDS}s"
     )
-    mixed = len({(row.setting.strategy, row.setting.precision) for row in rows}) > 1
+    settings = [row.setting for row in rows]
+    mixed = bool(how(settings[0], settings))
     facts = results.facts
     headers = ["workers", "batch/\nworker", "global\nbatch", *(["how"] if mixed else []), "step time"]
     for header in [*headers, f"{facts.unit}/s", "speedup", "efficiency", f"test\n{metric}"]:
@@ -96,9 +93,9 @@ def scaling_table(results: Results, metric: str) -> Table:
     chosen = results.answer.row if results.answer.verdict == "use" else None
     for row in rows:
         setting = row.setting
-        how = [f"{setting.strategy} {setting.precision}"] if mixed else []
+        told = [how(setting, settings)] if mixed else []
         table.add_row(
-            *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *how),
+            *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *told),
             _both(f"{number(row.step_s.value * 1e3)} ms", _narrow(row.step_s, 1e3)),
             _both(
                 number(row.samples_per_s.value * facts.units_per_sample),
@@ -173,7 +170,7 @@ def _more_to_come(spec: StudySpec) -> Iterator[str]:
 
 def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
     """steps = epochs x samples / global batch, both ways, for each setting."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style=f"bold {ACCENT}")
+    table = plain_table(gap=2)
     for header in ("workers", "batch/worker", "global batch", "optimizer", "rate", "steps/epoch", "steps", "epochs"):
         table.add_column(header, justify="right")
     seen: dict[tuple[Any, ...], TrialSpec] = {}
@@ -235,7 +232,7 @@ def failure_view(record: TrialRecord) -> Text:
 
 
 def data_view(rows: list[DataSetStatus], root: Path) -> Group:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style=f"bold {ACCENT}")
+    table = plain_table(gap=2)
     for header in ("name", "here", "size", "what", "licence"):
         table.add_column(header, justify="right" if header == "size" else "left", overflow="fold")
     for row in rows:

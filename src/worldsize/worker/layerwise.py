@@ -7,6 +7,7 @@ part, and the squares of all norms are summed over ranks in one message.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,17 @@ EPSILON = 1e-6
 """LAMB's own (You et al. 2020); Adam's 1e-8 stems from elsewhere."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """This rank's parts of parameters: all of each, unless FSDP has shared them out."""
+
+    weights: list[Tensor]
+    gradients: list[Tensor]
+    states: list[dict[str, Any]]
+    ranks: dist.ProcessGroup | None
+    """Who holds the other parts."""
+
+
 class Layerwise(optim.Optimizer, ABC):
     """`adapt=False` in a group leaves its parameters without the layer-wise factor: meant for biases and norms."""
 
@@ -27,20 +39,17 @@ class Layerwise(optim.Optimizer, ABC):
         for group in self.param_groups:
             owned = [parameter for parameter in group["params"] if parameter.grad is not None]
             if owned:
-                gradients = [_local(parameter.grad) for parameter in owned]
-                states = [self.state[parameter] for parameter in owned]
-                self._step_group(group, [_local(each) for each in owned], gradients, states, _ranks_of(owned[0]))
+                here = Shards(
+                    weights=[_local(parameter) for parameter in owned],
+                    gradients=[_local(parameter.grad) for parameter in owned],
+                    states=[self.state[parameter] for parameter in owned],
+                    ranks=_ranks_of(owned[0]),
+                )
+                self._step_group(group, here)
 
     @abstractmethod
-    def _step_group(
-        self,
-        group: dict[str, Any],
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        states: list[dict[str, Any]],
-        ranks: dist.ProcessGroup | None,
-    ) -> None:
-        """`weights` are this rank's parts of parameters with gradients; `ranks` hold the other parts."""
+    def _step_group(self, group: dict[str, Any], here: Shards) -> None:
+        """One step of the parameters of a group that have gradients."""
 
 
 class Lars(Layerwise):
@@ -62,14 +71,8 @@ class Lars(Layerwise):
         options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
         super().__init__(params, options)
 
-    def _step_group(
-        self,
-        group: dict[str, Any],
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        states: list[dict[str, Any]],
-        ranks: dist.ProcessGroup | None,
-    ) -> None:
+    def _step_group(self, group: dict[str, Any], here: Shards) -> None:
+        weights, gradients, states, ranks = here.weights, here.gradients, here.states, here.ranks
         decay = group["weight_decay"]
         updates = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
         if group["adapt"]:
@@ -99,14 +102,8 @@ class Lamb(Layerwise):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "adapt": adapt})
 
-    def _step_group(
-        self,
-        group: dict[str, Any],
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        states: list[dict[str, Any]],
-        ranks: dist.ProcessGroup | None,
-    ) -> None:
+    def _step_group(self, group: dict[str, Any], here: Shards) -> None:
+        weights, gradients, states, ranks = here.weights, here.gradients, here.states, here.ranks
         first, second = group["betas"]
         means = [_kept(state, "mean", weight) for state, weight in zip(states, weights, strict=True)]
         squares = [_kept(state, "square", weight) for state, weight in zip(states, weights, strict=True)]

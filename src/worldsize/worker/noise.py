@@ -87,7 +87,9 @@ class RankNoise(_Recording):
         gradients = bucket.buffer()
         self._own.append(_square(gradients))
         self._buckets.append(gradients)
-        return allreduce_hook(group, bucket)  # type: ignore[arg-type]  # None is the whole world
+        whole = group or dist.group.WORLD
+        assert whole is not None
+        return allreduce_hook(whole, bucket)
 
     def step_done(self, share: Share) -> None:
         # The buckets hold averages now. Not in the hook's own callback, which runs on another stream of the GPU.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import signal
 import sys
@@ -20,7 +21,8 @@ def redirect_output(path: Path) -> None:
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     os.close(descriptor)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(line_buffering=True)
     # The driver sends this signal to a launch that hangs, so that the log says where.
     faulthandler.register(signal.SIGUSR2, all_threads=True)
 

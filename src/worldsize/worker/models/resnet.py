@@ -57,7 +57,9 @@ class Residual(nn.Module):
             shortcut = Convolution(filters=inside, kernel=1, stride=stride)
             self.downsample = nn.Sequential(_convolution(channels, shortcut), nn.BatchNorm2d(inside))
         # f starts at 0, so the block starts as the identity: deep ones then train at large rates (Goyal et al. 2017).
-        nn.init.zeros_(self.get_submodule(f"bn{self.depth}").weight)  # type: ignore[arg-type]
+        last = self.get_submodule(f"bn{self.depth}")
+        assert isinstance(last, nn.BatchNorm2d)
+        nn.init.zeros_(last.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs = inputs

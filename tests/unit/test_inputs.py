@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from worldsize.catalog import facts_of
+from worldsize.inputs import labels
 from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.results import labels
 from worldsize.spec import TrialSpec, WorkloadSpec
 from worldsize.train_spec import StrategySpec, TrainSpec
 

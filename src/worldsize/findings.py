@@ -1,0 +1,139 @@
+"""What is wrong or worth knowing beside the answer: from results to findings, which the report words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from worldsize.analysis.breakdown import straggler
+from worldsize.analysis.large_batch import regained
+from worldsize.analysis.points import Setting
+from worldsize.analysis.recommend import Answer, Finding
+
+if TYPE_CHECKING:  # results.py asks this module
+    from worldsize.results import Results
+
+SHARP_EDGE = 1.25
+"""An edge is a number while the two rates around it differ by no more than this factor; else it is a range."""
+GAP_SHARE = 0.02
+"""A gap between training and test metric below this share of the metric is not worth a word."""
+
+
+def findings(results: Results, answer: Answer) -> Iterator[Finding]:
+    outcomes = [record.outcome for record in results.records.values()]
+    for outcome in ("failed", "diverged", "stopped"):
+        if outcome in outcomes:
+            yield Finding(code=f"trials-{outcome}", numbers={"trials": outcomes.count(outcome)})
+    yield from _targets(results)
+    yield from _soonest(results, answer)
+    yield from _edges(results)
+    yield from _edges_not_found(results)
+    yield from _large_batches(results)
+    for step in results.steps:
+        slow = straggler(step.parts)
+        if slow is not None:
+            numbers = {"workers": step.setting.workers, "rank": slow[0], "extra_ms": slow[1] * 1e3}
+            yield Finding(code="straggler", numbers=numbers)
+    if answer.row is not None:
+        yield from _overfitting(results, answer.row.setting)
+    imprecise = sum(record.precision_reached is False for record in results.records.values())
+    if imprecise and results.spec.probe:
+        percent = results.spec.probe.precision * 100
+        yield Finding(code="precision-not-reached", numbers={"trials": imprecise, "percent": percent})
+    if results.left():
+        yield Finding(code="trials-left", numbers={"trials": len(results.left())})
+
+
+def _targets(results: Results) -> Iterator[Finding]:
+    """Trials that ran to their last epoch without it; those that ended early are told elsewhere."""
+    until = results.spec.train.until if results.spec.train else None
+    aimed = [variant for contest in results.contests for variant in contest.variants if variant.target]
+    if until is None or not aimed:
+        return
+    targets = [variant.target for variant in aimed if variant.target]
+    early = sum(variant.diverged + variant.stopped + variant.plateaued for variant in aimed)
+    missed = sum(target.repeats - target.reached for target in targets) - early
+    if missed > 0:
+        target = targets[0].target
+        yield Finding(
+            code="target-not-reached",
+            numbers={
+                "trials": missed,
+                "of": sum(target.repeats for target in targets),
+                "value": target.value,
+                "epochs": float(until.max_epochs),
+            },
+            names={"metric": until.metric, "sign": "at least" if target.at_least else "at most"},
+        )
+
+
+def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
+    """Throughput alone would hide that a larger batch needs more epochs to the same target."""
+    times = {
+        contest.setting: seconds.value
+        for contest in results.contests
+        if (target := contest.variants[0].target) and target.always and (seconds := target.seconds)
+    }
+    soonest = min(times, key=lambda setting: times[setting], default=None)
+    if answer.row is not None and soonest is not None and soonest != answer.row.setting:
+        numbers = {"workers": soonest.workers, "batch": soonest.global_batch, "seconds": times[soonest]}
+        yield Finding(code="soonest-target", numbers=numbers)
+
+
+def _edges(results: Results) -> Iterator[Finding]:
+    known = {name: value for record in results.records.values() for name, value in record.known.items()}
+    for (setting, kin), edge in results.edges.items():
+        numbers = {"rate": edge.estimate, "held": edge.held, "diverged": edge.diverged}
+        names = {"optimizer": kin if len(results.contests) == 1 else f"{kin} (global batch {setting.global_batch})"}
+        sharp = edge.diverged <= edge.held * SHARP_EDGE
+        yield Finding(code="rate-edge" if sharp else "rate-edge-wide", numbers=numbers, names=names)
+        if sharp and kin == "sgd" and "largest_stable_rate" in known:
+            theory = known["largest_stable_rate"]
+            percent = (edge.estimate / theory - 1) * 100
+            yield Finding(code="rate-edge-theory", numbers={"theory": theory, "percent": percent})
+        if not edge.monotone:
+            numbers = {"diverged": edge.diverged, "held": edge.highest_held}
+            yield Finding(code="rate-edge-blurred", numbers=numbers, names=names)
+
+
+def _edges_not_found(results: Results) -> Iterator[Finding]:
+    if results.left():
+        return
+    for entry in results.spec.axes.optimizer:
+        search = entry.searched().get("rate")
+        families = {setting.family for setting in entry.settings()}
+        if search and search.edge and not any(kin.split()[0] in families for _, kin in results.edges):
+            low, high = search.search
+            yield Finding(code="no-rate-edge", numbers={"low": low, "high": high}, names={"optimizer": entry.name})
+
+
+def _large_batches(results: Results) -> Iterator[Finding]:
+    """Only at equal epochs: at equal steps a larger batch has seen more."""
+    if results.spec.train is None or results.spec.train.epochs is None:
+        return
+    for each in regained(results.contests, higher_is_better=results.facts.higher_is_better):
+        assert each.share.low is not None  # a loss is clear only over several repeats
+        assert each.share.high is not None
+        yield Finding(
+            code="large-batch",
+            numbers={
+                "batch": each.global_batch,
+                "factor": each.global_batch / each.base_batch,
+                "lost": each.lost.value,
+                "percent": each.share.value * 100,
+                "low": each.share.low * 100,
+                "high": each.share.high * 100,
+            },
+            names={"metric": results.facts.metric, "unscaled": each.unscaled, "variant": each.variant},
+        )
+
+
+def _overfitting(results: Results, setting: Setting) -> Iterator[Finding]:
+    best = next((contest.variants[0] for contest in results.contests if contest.setting == setting), None)
+    if best is None or best.gap is None or best.metric is None:
+        return
+    # One run cannot say how runs differ: then only a gap that is large beside the metric itself counts.
+    low = best.gap.low if best.gap.low is not None else best.gap.value / 2
+    if low > GAP_SHARE * abs(best.metric.value):
+        numbers = {"gap": best.gap.value, "value": best.metric.value}
+        yield Finding(code="overfitting", numbers=numbers, names={"metric": results.facts.metric})

@@ -1,0 +1,76 @@
+"""Real ranks for tests: a module started once a rank, or trials run in one launch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.system.netns import Cable
+from worldsize.launch.local import run_launch
+from worldsize.spec import TrialSpec
+from worldsize.store import StudyFolder, write_atomic, write_json
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 240
+
+
+def run_ranks(module: str, folder: Path, *args: str, ranks: int = 2, cable: Cable | None = None) -> None:
+    """`python -m module FOLDER ARGS` once a rank, on this machine or over the cable. Their warnings are errors."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    if cable:
+        meeting = cable.environment()
+    command = [sys.executable, "-W", "error", "-m", module, str(folder), *args]
+    logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
+    processes = []
+    for rank, log in enumerate(logs):
+        with log.open("wb") as output:
+            place = {"WORLD_SIZE": str(ranks), "RANK": str(rank), "OMP_NUM_THREADS": "1"}
+            where = cable.nodes[rank].command(command) if cable else command
+            environment = {**os.environ, **meeting, **place}
+            processes.append(subprocess.Popen(where, cwd=ROOT, env=environment, stdout=output, stderr=output))
+    try:
+        codes = [process.wait(LIMIT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert set(codes) == {0}, "\n".join(log.read_text() for log in logs)
+
+
+def run_trials(path: Path, trials: list[TrialSpec]) -> StudyFolder:
+    """All of them in one launch at the largest count, without a driver."""
+    folder = StudyFolder(path)
+    for each in trials:
+        write_atomic(folder.trial(each.id) / "spec.json", each.model_dump_json().encode())
+    names = [each.id for each in trials]
+    launch = {
+        "threads": 1,
+        "device": "cpu",
+        "backend": "gloo",
+        "trials": names,
+        "metric": "accuracy",
+        "higher_is_better": True,
+        "rivals": {},
+        "interconnect_s": 0,
+        "commit": None,
+        "data": str(path),
+        "cache": str(path),
+        "launched_at": time.time(),
+    }
+    write_json(folder.launch("0001") / "launch.json", launch)
+    run_launch(
+        folder,
+        "0001",
+        workers=max(each.workers for each in trials),
+        threads=1,
+        trials=names,
+        hang_timeout_s=120,
+        on_event=lambda *_: None,
+    )
+    return folder
