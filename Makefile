@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: run test test-long lint bench clean
+.PHONY: run test test-long lint bench bench-projection clean
 
 run: $(READY)
 	@$(BIN)/worldsize run
@@ -22,6 +22,9 @@ bench: $(READY)
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.decode
 	$(BIN)/python -m tests.bench.spans
+
+bench-projection: $(READY)
+	$(BIN)/python -m tests.bench.projection
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

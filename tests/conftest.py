@@ -23,6 +23,15 @@ def data_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
+def published_series(data_folder: Path) -> Path:
+    """Scaling tables from public repositories, beside the data sets; without them tests fail, they do not skip."""
+    path = data_folder.parent / "validation" / "series.csv"
+    if not path.is_file():
+        pytest.fail(f"the published scaling series are not at {path}; set WORLDSIZE_DATA to the folder beside theirs")
+    return path
+
+
+@pytest.fixture(scope="session")
 def whole_data_folder(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with CIFAR-10's official batches, restored where the folder holds them packed."""
     if (data_folder / "cifar10" / "cifar-10-batches-bin").is_dir():

@@ -5,6 +5,7 @@ import worldsize
 results = worldsize.Study.from_file("quickstart").run()
 print(results.table())
 results = worldsize.load("runs/quickstart")
+worldsize.project([{"workers": 1, "samples_per_s": 410}, {"workers": 2, "samples_per_s": 800}], workers=[4, 8])
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     from worldsize.errors import WorldsizeError
     from worldsize.results import Results, load
     from worldsize.study import Study
+    from worldsize.tableprojection import Projection, project
 
 __version__ = "0.1.0"
-__all__ = ["Results", "Study", "WorldsizeError", "__version__", "load"]
+__all__ = ["Projection", "Results", "Study", "WorldsizeError", "__version__", "load", "project"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,6 +32,10 @@ def __getattr__(name: str) -> Any:
         from worldsize.study import Study
 
         return Study
+    if name in ("Projection", "project"):
+        from worldsize import tableprojection
+
+        return getattr(tableprojection, name)
     if name == "WorldsizeError":
         from worldsize.errors import WorldsizeError
 

@@ -31,7 +31,7 @@ StudyArgument = Annotated[str, typer.Argument(help="A study file, or the name of
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change one field: --set train.epochs=2.")
 ]
-WorkersOption = Annotated[str, typer.Option(metavar="1,2,4", help="Short for --set axes.workers=[1,2,4].")]
+WorkersOption = Annotated[str, typer.Option(metavar="1,2,4", help="Short for --set axes.workers=[1,2,4]; or auto.")]
 DirOption = Annotated[Path | None, typer.Option("--dir", help="The study folder. Default: runs/NAME.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 SmallOption = Annotated[bool, typer.Option("--small", help="The study's small version: seconds instead of minutes.")]
@@ -126,6 +126,65 @@ def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command()
+def predict(
+    source: Annotated[Path, typer.Argument(metavar="DIR|TABLE.csv", help="A study folder, or a table of workers.")],
+    workers: Annotated[
+        str, typer.Option(metavar="8,16,1024", help="Counts to ask about. Default: 2, 4 and 8 times more.")
+    ] = "",
+    target: Annotated[float | None, typer.Option(help="Time until this test metric; default: the study's own.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a worker for an hour, in any currency.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="Name the fastest count that costs no more.")] = None,
+    deadline: Annotated[str, typer.Option(metavar="90min", help="Name the cheapest count that is done by then.")] = "",
+    network: Annotated[
+        str, typer.Option(metavar="SPEC", help="Another network: '8 x 450GB/s 2us, 50GB/s 5us', or a preset: dgx-h100.")
+    ] = "",
+    workers_per_node: Annotated[int | None, typer.Option(min=1, help="Default: what fits on the machine.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples a worker; default: those of the answer.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Project to worker counts never run: throughput, time, cost, with intervals. Runs nothing."""
+    from worldsize.asked import counts_of, seconds_of
+    from worldsize.report.terminal import console
+
+    asked = counts_of(workers) if workers else ()
+    if source.is_dir():
+        from worldsize.networks import parse_network
+        from worldsize.prediction import Question, doublings, predict, to_dict
+        from worldsize.report.prediction import goal_words, prediction_view
+        from worldsize.results import load
+
+        results = load(source)
+        question = Question(
+            workers=asked or doublings(results),
+            batch_per_worker=batch,
+            target=target,
+            price=price,
+            budget=budget,
+            deadline_s=seconds_of(deadline) if deadline else None,
+            network=parse_network(network) if network else None,
+            workers_per_node=workers_per_node,
+        )
+        found = predict(results, question)
+        if as_json:
+            print(json.dumps(to_dict(found), indent=1, allow_nan=False))
+        else:
+            console().print(prediction_view(found, results.facts, goal_words(results, question)))
+        return
+    from worldsize.report.table_projection import table_view
+    from worldsize.tablefile import read_table
+    from worldsize.tableprojection import further, project_table
+
+    table = read_table(source)
+    projected = project_table(table, asked or further(table))
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(each) for each in projected], indent=1, allow_nan=False))
+    else:
+        console().print(table_view(projected))
+
+
+@app.command()
 def studies() -> None:
     """List the built-in studies."""
     from worldsize.report.terminal import console
@@ -181,6 +240,8 @@ def _use_data(folder: Path | None) -> None:
 
 
 def _assignments(set_: list[str] | None, workers: str) -> list[str]:
+    if workers == "auto":
+        return [*(set_ or ()), "axes.workers=auto"]
     return [*(set_ or ()), *([f"axes.workers=[{workers}]"] if workers else [])]
 
 

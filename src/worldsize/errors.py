@@ -20,6 +20,10 @@ class SpecError(WorldsizeError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+class TableError(SpecError):
+    """A table of measurements that cannot be read as written."""
+
+
 class StoreError(WorldsizeError):
     """A study folder that cannot be used: another study's, locked, or not a study folder."""
 
@@ -36,7 +40,7 @@ class LaunchError(WorldsizeError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a study, and where it stands."""
+    """One thing wrong with a study or a table, and where it stands."""
 
     text: str
     where: str = ""

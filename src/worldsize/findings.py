@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from worldsize.analysis.breakdown import straggler
 from worldsize.analysis.large_batch import regained
 from worldsize.analysis.points import Setting
 from worldsize.analysis.recommend import Answer, Finding
+from worldsize.plan import full_grid
 
 if TYPE_CHECKING:  # results.py asks this module
     from worldsize.results import Results
@@ -24,6 +28,8 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
     for outcome in ("failed", "diverged", "stopped"):
         if outcome in outcomes:
             yield Finding(code=f"trials-{outcome}", numbers={"trials": outcomes.count(outcome)})
+    if results.spec.axes.adaptive:
+        yield _adaptive(results)
     yield from _targets(results)
     yield from _soonest(results, answer)
     yield from _edges(results)
@@ -42,6 +48,22 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
         yield Finding(code="precision-not-reached", numbers={"trials": imprecise, "percent": percent})
     if results.left():
         yield Finding(code="trials-left", numbers={"trials": len(results.left())})
+
+
+def _adaptive(results: Results) -> Finding:
+    """Worker-seconds of the probes that ran, over those of the full grid at the same seconds a probe."""
+    probes = [trial for trial in results.trials.values() if trial.kind == "probe"]
+    took: dict[int, list[float]] = defaultdict(list)
+    for trial in probes:
+        if trial.id in results.records:
+            took[trial.workers].append(results.records[trial.id].wall_s)
+    every = [seconds for here in took.values() for seconds in here]
+    grid = [trial.workers for trial in full_grid(results.spec)]
+    spent = sum(workers * sum(here) for workers, here in took.items())
+    # A count that was never probed would have taken what the others took.
+    whole = sum(workers * float(np.mean(took.get(workers) or every)) for workers in grid) if every else 0.0
+    numbers = {"probes": float(len(probes)), "of": float(len(grid)), "worker_s": spent}
+    return Finding(code="adaptive", numbers={**numbers, "percent": 100 * spent / whole if whole else 100.0})
 
 
 def _targets(results: Results) -> Iterator[Finding]:

@@ -21,6 +21,8 @@ from worldsize.spec import Precision, SkipSpec, Start, StudySpec, TrialSpec, Wor
 from worldsize.train_spec import StrategySpec, TrainSpec
 
 PRETRAIN_ID = "0000-pretrain"
+FIRST = 2
+"""Counts that an adaptive study probes with every batch: one step up shows how each of them scales."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ class Point:
 
 def make_plan(spec: StudySpec) -> Plan:
     """All trials and launches of a study that has no problems; a search may add more once these have run."""
-    points = study_points(spec)
+    points = first_points(spec)
     rng = random.Random(spec.seed)
     drafts: list[Draft] = []
     if spec.pretrain is not None:
@@ -83,8 +85,31 @@ def make_plan(spec: StudySpec) -> Plan:
     if spec.probe is not None:
         most = max(point.workers for point in points)
         drafts.append(Draft("probe", most, _probe_order(spec, points, rng)))
-    drafts += _training(spec, points, rng)
+    if not spec.axes.adaptive:  # where probes decide what is worth training, they come first
+        drafts += _training(spec, points, rng)
     return _numbered(Plan(trials={}, launches=()), drafts, len(spec.starts))
+
+
+def first_points(spec: StudySpec) -> list[Point]:
+    """All of them, or the first two counts where what follows depends on these."""
+    points = study_points(spec)
+    if not spec.axes.adaptive:
+        return points
+    counts = sorted({point.workers for point in points})[:FIRST]
+    return [point for point in points if point.workers in counts]
+
+
+def full_grid(spec: StudySpec) -> list[TrialSpec]:
+    """The probes that an adaptive study would run if it left nothing out."""
+    everything = make_plan(spec.model_copy(update={"axes": spec.axes.model_copy(update={"adaptive": False})}))
+    return [trial for trial in everything.trials.values() if trial.kind == "probe"]
+
+
+def with_probes(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:
+    """The same plan, and probes of more points after it, in one launch."""
+    rng = random.Random(spec.seed + len(plan.trials))
+    most = max(point.workers for point in points)
+    return _numbered(plan, [Draft("probe", most, _probe_order(spec, list(points), rng))], len(spec.starts))
 
 
 def extended(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:

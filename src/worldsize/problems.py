@@ -26,6 +26,7 @@ def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
         *_strategies(spec, machine, device),
         *_noise_scale(spec),
         *_searches(spec),
+        *_adaptive(spec),
         *_points(spec),
     ]
 
@@ -97,7 +98,9 @@ def _workloads(spec: StudySpec) -> Found:
 def _twice(spec: StudySpec) -> Found:
     remedy = "twice, which would run the same trials again; use `repeats` for that"
     for axis in type(spec.axes).model_fields:
-        values = getattr(spec.axes, axis) or ()
+        values = getattr(spec.axes, axis)
+        if not isinstance(values, tuple):
+            continue  # a search, a switch
         for index, value in enumerate(values):
             if axis != "optimizer" and value in values[:index]:
                 yield ("axes", axis, index), f"axes.{axis} names {getattr(value, 'label', value)} {remedy}"
@@ -193,6 +196,14 @@ def _searches(spec: StudySpec) -> Found:
             )
         if entry.searched() and spec.train is None:
             yield ("axes", "optimizer", index), "a search needs training to compare by; add `train:`"
+
+
+def _adaptive(spec: StudySpec) -> Found:
+    if spec.axes.adaptive and spec.probe is None:
+        yield (
+            ("probe",),
+            "probe=false leaves an adaptive study nothing to decide by; leave probe out, or list the counts",
+        )
 
 
 def _points(spec: StudySpec) -> Found:

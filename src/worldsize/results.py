@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from worldsize import inputs
+from worldsize.analysis.batch_study import BatchStudy, batch_studies
 from worldsize.analysis.bests import Contest, contests
 from worldsize.analysis.breakdown import StepParts, breakdown
 from worldsize.analysis.learning import RateEdge, Target, Trained, mean_interval, rate_edges, summaries
@@ -31,6 +32,9 @@ from worldsize.record import TrialRecord
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, read_json
 from worldsize.studyfile import StudyFile
+
+SHARES = ("accuracy", "top5", "r2")
+"""Metrics of which no model has more than 1."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,20 @@ class Results:
     @cached_property
     def noise_scales(self) -> list[tuple[Setting, str, NoiseScale]]:
         return inputs.noise_scales(self.folder, self._ended, len(self.spec.starts))
+
+    @cached_property
+    def batch_studies(self) -> list[BatchStudy]:
+        """What a larger batch will take: steps to the target, or epochs until stable and the metric."""
+        return self.batch_studies_for(self.target)
+
+    def batch_studies_for(self, target: Target | None) -> list[BatchStudy]:
+        """The same for a target of one's own."""
+        return batch_studies(
+            self._trained,
+            target=target,
+            noise_scales=self.noise_scales,
+            most_metric=1.0 if self.facts.metric in SHARES else math.inf,
+        )
 
     @cached_property
     def links(self) -> list[tuple[str, Link]]:

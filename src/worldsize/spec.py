@@ -71,6 +71,9 @@ class AxesSpec(Frozen):
     """Every axis is a list; the study is their product."""
 
     workers: Annotated[tuple[PositiveInt, ...], BeforeValidator(listed), Field(min_length=1)]
+    """`auto` is short for 1, 2, 4, ... as far as the machine goes, with `adaptive: true`."""
+    adaptive: bool = False
+    """Probe counts and batches only while the answer can still change, then train what it recommends."""
     batch_per_worker: Annotated[Batches | None, BeforeValidator(listed)] = None
     """Weak scaling: the global batch grows with the workers."""
     global_batch: Annotated[Batches | None, BeforeValidator(listed)] = None

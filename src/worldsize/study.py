@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+from worldsize.adapt import next_climb
 from worldsize.catalog import WORKLOADS, WorkloadFacts, facts_of
 from worldsize.data.sets import data_root, require
 from worldsize.errors import Problem, SpecError, StoreError
@@ -54,7 +55,9 @@ class Study:
             file.apply_small()
         for assignment in assignments:
             file.override(assignment)
-        spec, machine = file.spec(), machine or this_machine()
+        machine = machine or this_machine()
+        file.resolve_auto(machine)
+        spec = file.spec()
         found = problems(spec, machine)
         if found:
             raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
@@ -111,7 +114,11 @@ class Study:
     def _search_on(self, home: StudyFolder, plan: Plan, progress: Progress) -> Plan | None:
         """The plan with the next round of its searches, written down before any of it runs; None: they are done."""
         records = {trial_id: record for trial_id in plan.trials if (record := home.record(trial_id)) is not None}
-        more = next_round(self.spec, plan, records, self.facts)
+        more = (
+            next_climb(self.spec, plan, load(home.path)) or next_round(self.spec, plan, records, self.facts)
+            if self.spec.axes.adaptive
+            else next_round(self.spec, plan, records, self.facts)
+        )
         if more is not None:
             write_json(home.plan_file, {**read_json(home.plan_file), **more.to_dict()})
             progress.plan_grew(more)

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from worldsize.errors import Problem, SpecError
+from worldsize.machine import Machine
 from worldsize.spec import StudySpec
 
 Loc = tuple[str | int, ...]
@@ -71,6 +72,19 @@ class StudyFile:
         if not equals or not key:
             raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
         self._put(key, _plain(_parse(text, option), option), option)
+
+    def resolve_auto(self, machine: Machine) -> None:
+        """`axes.workers: auto` -> 1, 2, 4, ... and all that fit on this machine, probed adaptively."""
+        axes = self._tree.get("axes") if isinstance(self._tree, dict) else None
+        if not isinstance(axes, dict) or axes.get("workers") not in ("auto", ["auto"]):
+            return
+        where = self.where(("axes", "workers"))
+        axes["workers"] = [1]  # whatever else is wrong is told first
+        spec = self.spec()
+        places = machine.places(machine.device(spec.device), spec.threads)
+        counts = [2**power for power in range(places.bit_length()) if 2**power <= places]
+        self._put("axes.workers", sorted({*counts, places}), where)
+        self._put("axes.adaptive", True, where)
 
     def _put(self, key: str, value: Any, option: str) -> None:
         loc = tuple(int(part) if part.isdigit() else part for part in key.split("."))

@@ -39,10 +39,12 @@ ALLOWED = {
         "launch",
         "optimizer_spec",
         "plan",
+        "prediction",
         "record",
         "results",
         "spec",
         "study",
+        "tableprojection",
         "train_spec",
     },
 }

@@ -133,6 +133,10 @@ SENTENCES = {
     ),
     "largest-count-measured": "{workers:.0f} is the largest count measured; more may still pay.",
     "one-repeat": "One repeat only: the intervals know nothing of how runs differ. Raise repeats.",
+    "adaptive": (
+        "Adaptive: {probes:.0f} of {of:.0f} probes were enough, {worker_s:.0f} worker-seconds, about {percent:.0f} % "
+        "of the full grid."
+    ),
     "trials-failed": "{trials:.0f} trial(s) failed; `worldsize status` says why, --retry-failed runs them again.",
     "trials-diverged": "{trials:.0f} trial(s) diverged: the loss exploded, or was no longer a number.",
     "no-rate-edge": "{optimizer}: between {low:.4g} and {high:.4g} no rate is the first to diverge; widen the search.",

@@ -29,6 +29,7 @@ def environment(device: torch.device, backend: str) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
     }
     if device.type == "cuda":
+        facts["gpus"] = torch.cuda.device_count()
         facts["gpu"] = torch.cuda.get_device_name(device)
         facts["gpu_memory_gib"] = round(torch.cuda.get_device_properties(device).total_memory / 1024**3, 1)
         facts["cuda"] = torch.version.cuda

@@ -1,0 +1,182 @@
+"""From worker counts, measured and projected, to answers: the knee, what a budget or a deadline allows, what limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from worldsize.analysis.recommend import MARGIN, WIDEST, Finding
+from worldsize.analysis.stats import Interval
+from worldsize.analysis.throughput import Parts
+
+FEW_UPDATES = 10
+"""Fewer steps an epoch: there is too little data for so large a batch."""
+Cause = Literal["data", "compute", "communication", "learning", "above-the-step", "data-set-too-small"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One worker count, with what it would take. Intervals are those of projections, 80 %."""
+
+    workers: int
+    nodes: int
+    batch_per_worker: int
+    accumulation: int
+    measured: bool
+    """Its throughput was measured; else projected."""
+    samples_per_s: Interval
+    step_s: Interval
+    epoch_s: Interval
+    """Training alone."""
+    parts: Parts | None = None
+    """Of the step; None: a bare table, or a count beyond what the parts are known for."""
+    steps_an_epoch: float
+    steps: Interval | None = None
+    """Of the whole training; None: nothing was trained, or it is not known for this batch."""
+    above_s: float | None = None
+    """Of the whole training, outside steps."""
+    wall_s: Interval | None = None
+    joules: Interval | None = None
+    epochs_stable: Interval | None = None
+    metric: Interval | None = None
+    """Expected at the end of the study's epochs at this batch, under its rate rule. None: not known."""
+    price: float | None = None
+    """Of a worker for an hour."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def global_batch(self) -> int:
+        return self.workers * self.batch_per_worker * self.accumulation
+
+    @property
+    def time_s(self) -> float:
+        """Of the whole training where it is known, else of an epoch: what more workers are to save."""
+        return self.wall_s.value if self.wall_s else self.epoch_s.value
+
+    @property
+    def cost(self) -> Interval | None:
+        """worker-hours * price."""
+        if self.price is None or self.wall_s is None:
+            return None
+        factor = self.workers * self.price / 3600
+        return Interval(self.wall_s.value * factor, self.wall_s.low * factor, self.wall_s.high * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Answers to the three questions that people ask, None where no count fits."""
+
+    knee: Option
+    fastest_in_budget: Option | None
+    cheapest_in_time: Option | None
+    pareto: tuple[int, ...]
+    """Counts that no other beats in both time and worker-hours."""
+    limit: Finding | None
+    """What keeps the doubling after the knee from halving the time."""
+    unsure: Option | None
+    """The first count that would pay if its interval were not too wide to say so."""
+
+
+def choose(
+    options: Sequence[Option], *, budget: float | None = None, deadline_s: float | None = None, margin: float = MARGIN
+) -> Choice:
+    """`options` of one line: they differ in workers. A deadline or a budget is met by the value, not by an end of the
+    interval; the interval says how sure that is. Where the time of the whole training is known for some counts, the
+    others (their batch does not reach the target, or nobody knows) are not for choosing."""
+    known = [option for option in options if option.wall_s is not None] or list(options)
+    known.sort(key=lambda option: option.workers)
+    sure = list(itertools.takewhile(is_sure, known)) or known[:1]
+    found = knee(sure, margin)
+    following = [option for option in known if option.workers > found.workers]
+    affordable = [option for option in known if budget is not None and _within(option.cost, budget)]
+    in_time = [option for option in known if deadline_s is not None and option.time_s <= deadline_s]
+    pays = bool(following) and found == sure[-1] and marginal(found, following[0]) >= margin
+    return Choice(
+        knee=found,
+        fastest_in_budget=min(affordable, key=lambda option: option.time_s, default=None),
+        cheapest_in_time=min(in_time, key=lambda option: option.workers * option.time_s, default=None),
+        pareto=pareto(known),
+        limit=limit(found, following[0]) if following else None,
+        unsure=following[0] if pays else None,
+    )
+
+
+def is_sure(option: Option) -> bool:
+    """Narrow enough to act on."""
+    return option.measured or option.samples_per_s.relative_width <= WIDEST
+
+
+def _within(cost: Interval | None, budget: float) -> bool:
+    return cost is not None and cost.value <= budget
+
+
+def knee(options: Sequence[Option], margin: float = MARGIN) -> Option:
+    """The largest count up to which every step up saves at least `margin` of what perfect scaling would save."""
+    chosen = options[0]
+    for smaller, larger in itertools.pairwise(options):
+        if marginal(smaller, larger) < margin:
+            break
+        chosen = larger
+    return chosen
+
+
+def marginal(smaller: Option, larger: Option) -> float:
+    """(1 - time ratio) / (1 - ratio of workers)."""
+    return (1 - larger.time_s / smaller.time_s) / (1 - smaller.workers / larger.workers)
+
+
+def pareto(options: Sequence[Option]) -> tuple[int, ...]:
+    """From the cheapest to the fastest."""
+    front: list[Option] = []
+    for option in sorted(options, key=lambda each: (each.workers * each.time_s, each.time_s)):
+        if not front or option.time_s < front[-1].time_s:
+            front.append(option)
+    return tuple(option.workers for option in front)
+
+
+def limit(smaller: Option, larger: Option) -> Finding | None:
+    """What costs most on the way from one count to a larger one, in logarithms of time lost against the ideal.
+
+    time = steps * (load + compute + exposed) + above; ideal: time * n / n'. Each cause is what it adds to that.
+    """
+    losses = _losses(smaller, larger)
+    if larger.steps_an_epoch < FEW_UPDATES and losses.get("learning", 0.0) >= 0:
+        losses["data-set-too-small"] = math.log(FEW_UPDATES / larger.steps_an_epoch)
+    if not losses:
+        return None
+    cause, lost = max(losses.items(), key=lambda item: item[1])
+    if lost <= 0.01:
+        return Finding(code="nothing-limits", numbers={"workers": larger.workers})
+    numbers = {
+        "from": float(smaller.workers),
+        "workers": float(larger.workers),
+        "percent": 100 * (1 - math.exp(-lost)),
+        "steps_an_epoch": larger.steps_an_epoch,
+        "global_batch": float(larger.global_batch),
+    }
+    return Finding(code=f"limit-{cause}", numbers=numbers)
+
+
+def _losses(smaller: Option, larger: Option) -> dict[Cause, float]:
+    losses: dict[Cause, float] = {}
+    growth = larger.workers / smaller.workers
+    # In strong scaling a rank's work shrinks as workers grow: that share of the ideal is no loss.
+    work = larger.batch_per_worker * larger.accumulation / (smaller.batch_per_worker * smaller.accumulation)
+    if smaller.parts and larger.parts:
+        ideal = smaller.parts.step_s * work
+        before, after = smaller.parts, larger.parts
+        losses["data"] = (after.load_s - before.load_s * work) / ideal
+        losses["compute"] = (after.compute_s - before.compute_s * work) / ideal
+        losses["communication"] = (after.exposed_s - before.exposed_s * work) / ideal
+        losses = {cause: math.log1p(max(lost, 0.0)) for cause, lost in losses.items()}
+    if smaller.steps and larger.steps:
+        # Without loss the steps fall as the global batch grows.
+        ideal_steps = smaller.steps.value * smaller.global_batch / larger.global_batch
+        losses["learning"] = math.log(larger.steps.value / ideal_steps)
+    if smaller.above_s is not None and smaller.wall_s and larger.above_s is not None:
+        kept = larger.above_s - smaller.above_s / growth
+        losses["above-the-step"] = math.log1p(max(kept, 0.0) / (smaller.wall_s.value / growth))
+    return losses

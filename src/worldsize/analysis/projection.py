@@ -1,0 +1,175 @@
+"""A bare series -> rates at counts never run, each with an 80 % interval and what to know about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from worldsize.analysis.series_law import (
+    DEFAULT,
+    USUAL_NODE,
+    LawSettings,
+    SeriesLaw,
+    fit_series_law,
+    never_crossed,
+)
+from worldsize.analysis.stats import MOST_LOG, Floats
+from worldsize.analysis.table import TableSeries, relative_step
+from worldsize.analysis.widening import LEVEL, Crossing, Reach, doubt, reach
+
+SIBLING_PRIOR = 2.0
+"""So many siblings weigh as much as the usual cost of leaving a node."""
+FAR = 3.0
+"""Doublings beyond which the published series hold next to nothing to check against."""
+MOST_GAIN_BELOW = 2.0
+"""A worker of a smaller group is at most so much quicker than one of the smallest group measured."""
+
+NOTE_ONE_POINT = "one point"
+NOTE_TWO_POINTS = "two points"
+NOTE_NEW_NODE = "new node boundary"
+NOTE_MAYBE_NEW_NODE = "node size not given"
+NOTE_SIBLINGS = "node boundary as in {count} other series of the same stack"
+NOTE_SATURATING = "the last step up gained little"
+NOTE_FAR = "more than 8 x beyond the largest count"
+NOTE_BETWEEN = "between measured counts"
+NOTE_BELOW = "below the smallest count"
+NOTE_ONE_RUN = "one run: no interval"
+NOTE_NOT_CONVERGED = "the fit did not converge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projected:
+    workers: int
+    samples_per_s: float
+    """In the unit of the series' rates."""
+    low: float
+    high: float
+    measured: bool
+    """The count was run: its own value, with an interval over its repeats."""
+    notes: tuple[str, ...]
+
+
+def project_series(
+    series: TableSeries,
+    workers: Sequence[int],
+    siblings: Iterable[TableSeries] = (),
+    *,
+    settings: LawSettings = DEFAULT,
+) -> list[Projected]:
+    """One answer for each of `workers`.
+
+    `siblings` ran on the same stack: what leaving a node cost them stands in where this series never left one. Other
+    series of the same file do not help unless their stack is the same.
+    """
+    costs = [cost for sibling in siblings if (cost := crossing_cost(sibling, series.workers_per_node)) is not None]
+    crossing = blended_crossing(costs, settings) if costs and never_crossed(series) else None
+    law = fit_series_law(series, crossing=crossing, settings=settings)
+    own_doubt = series_doubt(series, settings)
+    return [_one(series, law, own_doubt, count, len(costs)) for count in workers]
+
+
+def crossing_cost(series: TableSeries, workers_per_node: int | None) -> float | None:
+    """c3 = (t(first count beyond the node) / t(largest inside) - 1) / (1 - 1/k); None where no such pair was run."""
+    if workers_per_node is None or series.workers_per_node != workers_per_node:
+        return None
+    inside = [index for index, count in enumerate(series.workers) if count <= workers_per_node]
+    if not inside or len(inside) == len(series.workers):
+        return None
+    last = inside[-1]
+    step = relative_step(series)
+    nodes = series.workers[last + 1] / workers_per_node
+    return max(0.0, float(step[last + 1] / step[last] - 1) / (1 - 1 / nodes))
+
+
+def blended_crossing(costs: Sequence[float], settings: LawSettings = DEFAULT) -> float:
+    """Median of the siblings, drawn towards the usual cost as if that were two siblings more."""
+    own = len(costs) * float(np.median(costs))
+    return (own + SIBLING_PRIOR * settings.crossing_usual) / (len(costs) + SIBLING_PRIOR)
+
+
+def series_doubt(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
+    """How well the series foretold its own largest count, how much it loses, how far its repeats lie apart."""
+    spread = max((float(np.std(np.log(repeats), ddof=1)) for repeats in series.rates if len(repeats) > 1), default=0.0)
+    if len(series.workers) == 1:
+        return doubt(miss=None, loss_per_doubling=0.0, spread=spread, counts=1)
+    foretold = fit_series_law(series.smaller(), settings=settings).log_rate(series.counts[-1:])[0]
+    last_doublings = math.log2(series.workers[-1] / series.workers[-2])
+    miss = abs(float(foretold - series.log_rates[-1])) / max(last_doublings, 1.0)
+    loss = -math.log(relative_step(series)[0]) / math.log2(series.workers[-1] / series.workers[0])
+    return doubt(miss=miss, loss_per_doubling=loss, spread=spread, counts=len(series.workers))
+
+
+def crossing_kind(series: TableSeries, count: int, siblings: int = 0) -> Crossing:
+    node = series.workers_per_node
+    if count <= series.largest:
+        return "none"
+    if node is None:
+        return "possible" if series.largest <= USUAL_NODE < count else "none"
+    if not never_crossed(series) or count <= node:
+        return "none"
+    return "as siblings" if siblings > 1 else "new"
+
+
+def _one(series: TableSeries, law: SeriesLaw, own_doubt: float, count: int, siblings: int) -> Projected:
+    if count in series.workers:
+        return _measured(series, count)
+    crossing = crossing_kind(series, count, siblings)
+    log_rate = _log_rate(series, law, count)
+    value = math.exp(log_rate)
+    distance = min(abs(math.log2(count / other)) for other in series.workers)
+    rival_up = law.rival_up() if count > series.largest else 0.0
+    found: Reach = reach(doublings=distance, doubt=own_doubt, crossing=crossing, rival_up=rival_up)
+    low, high = found.around(value)
+    notes = _notes(series, law, count, crossing, siblings)
+    return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=False, notes=notes)
+
+
+def _log_rate(series: TableSeries, law: SeriesLaw, count: int) -> float:
+    at: Floats = np.array([float(count)])
+    if count > series.largest:
+        return float(law.log_rate(at)[0])
+    if count < series.workers[0]:  # the law's shape, hung on the smallest count
+        gained = float((law.two_level(series.counts[:1]) / law.two_level(at))[0])
+        kept = math.log(min(max(gained, 1.0), MOST_GAIN_BELOW))
+        return float(series.log_rates[0]) + math.log(count / series.workers[0]) + kept
+    return float(np.interp(math.log(count), np.log(series.counts), series.log_rates))
+
+
+def _measured(series: TableSeries, count: int) -> Projected:
+    """Its median; Student's t over the logarithms of its repeats, stretched to the median where that lies outside."""
+    repeats = series.rates[series.workers.index(count)]
+    if len(repeats) == 1:
+        value = low = high = repeats[0]
+    else:
+        logs = np.log(repeats)
+        value, middle, freedom = math.exp(np.median(logs)), float(np.mean(logs)), len(logs) - 1
+        wide = float(stdtrit(freedom, (1 + LEVEL) / 2)) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+        low, high = min(value, math.exp(middle - wide)), max(value, math.exp(min(middle + wide, MOST_LOG)))
+    notes = (NOTE_ONE_RUN,) if len(repeats) == 1 else ()
+    return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=True, notes=notes)
+
+
+def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, siblings: int) -> tuple[str, ...]:
+    few = {1: NOTE_ONE_POINT, 2: NOTE_TWO_POINTS}
+    notes = [few[len(series.workers)]] if len(series.workers) in few else []
+    if crossing in ("new", "as siblings"):
+        notes.append(NOTE_NEW_NODE)
+        if siblings:
+            notes.append(NOTE_SIBLINGS.format(count=siblings))
+    if crossing == "possible":
+        notes.append(NOTE_MAYBE_NEW_NODE)
+    if law.saturation > 0 and count > series.largest and crossing not in ("new", "as siblings"):
+        notes.append(NOTE_SATURATING)
+    if count < series.workers[0]:
+        notes.append(NOTE_BELOW)
+    elif count < series.largest:
+        notes.append(NOTE_BETWEEN)
+    elif math.log2(count / series.largest) > FAR:
+        notes.append(NOTE_FAR)
+    if not law.converged:
+        notes.append(NOTE_NOT_CONVERGED)
+    return tuple(notes)

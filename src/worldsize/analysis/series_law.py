@@ -1,0 +1,210 @@
+"""The law that projects a bare series: two levels (inside a node, between nodes), shrunk; its companion far away.
+
+With n workers, g a node, m = min(n, g) of them inside a node, k = max(n / g, 1) nodes, n_L the largest count measured
+and t(n) = n / rate the time a worker spends on one sample, relative to that at n_L:
+
+    t(n) = c0 + c1 (1 - 1/m) + c2 log2 m + c3 (1 - 1/k) + c4 log2 k + c5 (n - 1) / n_L,   all c >= 0
+
+1 - 1/m is a ring's share of the data that travels, log2 m a tree's depth, (n - 1) / n_L what grows with every worker.
+Six terms and three to six points: each coefficient but c0 is drawn towards what is usual, as far as its spread allows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from worldsize.analysis.stats import Floats
+from worldsize.analysis.table import TableSeries, relative_step
+
+ROUNDS = 4
+"""Of reweighting outliers; the weights have settled by then."""
+LEAST_STEP = 1e-9
+"""A law with c0 = 0 leaves no time at all at one worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawSettings:
+    """Round numbers; docs/projection.md says what they were held against. All in shares of the step at n_L."""
+
+    noise: float = 0.05
+    """How far a measured point may lie from the law."""
+    nearness: float = 0.7
+    """Weight of a point, for each doubling that it lies below n_L."""
+    saturating_spread: float = 0.1
+    """Of c1 and c3."""
+    log_spread: float = 0.03
+    """Of c2 and c4."""
+    linear_spread: float = 0.02
+    """Of c5: what grows with every worker must show itself in the data."""
+    log_usual: float = 0.01
+    """A usual c2 and c4: most stacks lose something with every doubling."""
+    log_usual_alone: float = 0.04
+    """The same where one count is all there is: then the loss inside it is not in the data either."""
+    crossing_usual: float = 0.2
+    """A usual c3 before any boundary was crossed: 10 % of a step at two nodes, 15 % at four. Sources say 1 to 90 %."""
+    follow_last: float = 0.75
+    """Share of the residual at n_L that the curve is moved by: the last point says most about what follows."""
+    outlier: float = 0.2
+    """A point further from the law than this pulls no harder than one at this distance."""
+
+
+DEFAULT = LawSettings()
+
+USUAL_NODE = 8
+"""Beyond so many workers a series without a node size may have left its node."""
+FULL_GAIN, LEAST_GAIN = 0.9, 0.4
+"""Last local exponent of the rate above which a series does not saturate, and below which it does entirely."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesLaw:
+    """A fitted law: log of the rate at any count."""
+
+    coefficients: tuple[float, ...]
+    companion: tuple[float, float] | None
+    """a and b of t = a + b log2 n; None for a single count."""
+    log_shift: float
+    """What `follow_last` moves the two-level curve by."""
+    saturation: float
+    """0 to 1: how much the last slope counts, see `saturation`."""
+    last_slope: float
+    largest: int
+    log_rate_largest: float
+    workers_per_node: int | None
+    converged: bool
+
+    def two_level(self, workers: Floats) -> Floats:
+        """t(n) relative to that measured at n_L."""
+        terms = design(workers, self.workers_per_node, self.largest)
+        return np.asarray(np.maximum(terms @ np.array(self.coefficients), LEAST_STEP) * math.exp(self.log_shift))
+
+    def log_rate(self, workers: Floats) -> Floats:
+        """log(n / t(n)), the two laws averaged in logarithms: the farther away, the more the companion counts."""
+        saturated = self._saturation(workers)
+        level = self.last_slope * np.log(workers / self.largest)
+        return np.asarray(self.log_rate_largest + (1 - saturated) * self._log_gain(workers) + saturated * level)
+
+    def rival_up(self) -> float:
+        """How much higher it reads at the next doubling without saturation: the last point may be a bad one."""
+        gain = float(self._log_gain(np.array([2.0 * self.largest]))[0])
+        return max(0.0, self.saturation * (gain - self.last_slope * math.log(2)))
+
+    def _log_gain(self, workers: Floats) -> Floats:
+        """log(rate / rate at n_L) where nothing saturates."""
+        log_step = np.log(self.two_level(workers))
+        if self.companion is not None:
+            share = companion_share(workers, self.largest)
+            far = np.log(np.maximum(self.companion[0] + self.companion[1] * np.log2(workers), LEAST_STEP))
+            log_step = (1 - share) * log_step + share * far
+        return np.asarray(np.log(workers / self.largest) - log_step)
+
+    def _saturation(self, workers: Floats) -> Floats:
+        """What is used up inside a node (cores, memory bandwidth, loading) comes anew with the next one."""
+        node = self.workers_per_node
+        new_node = np.zeros(len(workers), dtype=bool) if node is None or self.largest > node else workers > node
+        return np.where(new_node, 0.0, self.saturation)
+
+
+def companion_share(workers: Floats, largest: int) -> Floats:
+    """1 - 1/d beyond one doubling: 0 at the next doubling, a half at 4 x, two thirds at 8 x.
+
+    Near n_L the two-level law is the better one; farther away a plain cost a doubling errs less often by a lot.
+    """
+    doublings = np.log2(workers / largest)
+    return np.asarray(1 - 1 / np.maximum(doublings, 1.0))
+
+
+def saturation(series: TableSeries) -> tuple[float, float]:
+    """How far the series has stopped gaining, 0 to 1, and the exponent p of rate ~ n^p over its last two counts.
+
+    Counted where p has fallen and is below 0.9, in full from 0.4 down. A fall that leaving a node explains is not
+    counted: it is paid once. A rate that turned down is kept level: how far it would fall is not in the data.
+    """
+    if len(series.workers) < 3:
+        return 0.0, 1.0
+    before, last = (np.diff(series.log_rates) / np.diff(np.log(series.counts)))[-2:].tolist()
+    node = series.workers_per_node or USUAL_NODE
+    left_node = series.workers[-2] <= node < series.largest
+    if left_node or last >= before:
+        return 0.0, 1.0
+    return min(max((FULL_GAIN - last) / (FULL_GAIN - LEAST_GAIN), 0.0), 1.0), max(last, 0.0)
+
+
+def design(workers: Floats, workers_per_node: int | None, largest: int) -> Floats:
+    """The terms of the law, one column each. Without a node size all workers count as inside one."""
+    inside = workers if workers_per_node is None else np.minimum(workers, workers_per_node)
+    nodes = np.ones_like(workers) if workers_per_node is None else np.maximum(workers / workers_per_node, 1.0)
+    columns = [np.ones_like(workers), 1 - 1 / inside, np.log2(inside), 1 - 1 / nodes, np.log2(nodes)]
+    return np.stack([*columns, (workers - 1) / largest], axis=1)
+
+
+def never_crossed(series: TableSeries) -> bool:
+    return series.workers_per_node is not None and series.largest <= series.workers_per_node
+
+
+def usual(series: TableSeries, crossing: float | None, settings: LawSettings) -> Floats:
+    """What c1 to c5 are drawn towards. `crossing` is c3 as other series of the same stack show it."""
+    log_cost = settings.log_usual_alone if len(series.workers) == 1 else settings.log_usual
+    leaving = 0.0
+    if never_crossed(series):
+        leaving = settings.crossing_usual if crossing is None else crossing
+    return np.array([0.0, log_cost, leaving, log_cost, 0.0])
+
+
+def fit_series_law(series: TableSeries, *, crossing: float | None = None, settings: LawSettings = DEFAULT) -> SeriesLaw:
+    counts, step = series.counts, relative_step(series)
+    terms = design(counts, series.workers_per_node, series.largest)
+    towards = usual(series, crossing, settings)
+    coefficients, converged = _shrunk(terms, step, np.log2(series.largest / counts), towards, settings)
+    at_largest = float(terms[-1] @ coefficients)
+    saturated, last_slope = saturation(series)
+    companion, companion_converged = _companion(counts, step) if len(counts) > 1 else (None, True)
+    return SeriesLaw(
+        coefficients=tuple(coefficients.tolist()),
+        companion=companion,
+        log_shift=-settings.follow_last * math.log(at_largest),
+        saturation=saturated,
+        last_slope=last_slope,
+        largest=series.largest,
+        log_rate_largest=float(series.log_rates[-1]),
+        workers_per_node=series.workers_per_node,
+        converged=converged and companion_converged,
+    )
+
+
+def _shrunk(
+    terms: Floats, step: Floats, doublings_below: Floats, towards: Floats, settings: LawSettings
+) -> tuple[Floats, bool]:
+    """Least squares of relative residuals, c >= 0, plus ((c - usual) noise / spread)^2; outliers held back (Huber)."""
+    saturating, log, linear = settings.saturating_spread, settings.log_spread, settings.linear_spread
+    pull = settings.noise / np.array([saturating, log, saturating, log, linear])
+    prior = np.concatenate([np.zeros((5, 1)), np.diag(pull)], axis=1)
+    nearness = settings.nearness**doublings_below
+    trust = np.ones_like(step)
+    found = np.concatenate([[1.0], towards])
+    for _ in range(ROUNDS):
+        weights = np.sqrt(nearness * trust) / step
+        try:
+            found, _ = nnls(
+                np.concatenate([terms * weights[:, None], prior]), np.concatenate([step * weights, pull * towards])
+            )
+        except RuntimeError:  # scipy's word for too many iterations
+            return np.concatenate([[1.0], towards]), False
+        residual = np.abs(terms @ found / step - 1)
+        before, trust = trust, np.minimum(1.0, settings.outlier / np.maximum(residual, 1e-12))
+        if np.array_equal(before, trust):
+            break
+    return (found, True) if terms[-1] @ found > 0 else (np.concatenate([[1.0], towards]), False)
+
+
+def _companion(counts: Floats, step: Floats) -> tuple[tuple[float, float] | None, bool]:
+    """t = a + b log2 n, a and b >= 0, by relative residuals."""
+    try:
+        (a, b), _ = nnls(np.stack([1 / step, np.log2(counts) / step], axis=1), np.ones_like(step))
+    except RuntimeError:
+        return None, False
+    return (float(a), float(b)), True

@@ -1,0 +1,77 @@
+"""A study folder -> worker counts never run: throughput, time, energy, cost, and what to choose among them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from worldsize.analysis.choice import Choice, Option, choose
+from worldsize.analysis.points import Setting
+from worldsize.analysis.recommend import Finding
+from worldsize.analysis.widening import LEVEL as PROJECTED_LEVEL
+from worldsize.errors import SpecError
+from worldsize.prediction_line import Line, Question
+from worldsize.results import Results
+
+__all__ = ["Prediction", "Question", "doublings", "predict", "to_dict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    setting: Setting
+    """Whose batch, strategy and precision it speaks of."""
+    options: tuple[Option, ...]
+    """Counts that were measured, and those asked for."""
+    choice: Choice
+    findings: tuple[Finding, ...]
+    base: Option
+    """What speedups are told against: the smallest measured count."""
+
+
+def doublings(results: Results) -> tuple[int, ...]:
+    """What is asked when nobody says: 2, 4 and 8 times the largest measured count."""
+    largest = max((row.setting.workers for row in results.rows), default=1)
+    return tuple(largest * factor for factor in (2, 4, 8))
+
+
+def to_dict(found: Prediction) -> dict[str, Any]:
+    """For machines."""
+    return {
+        "setting": asdict(found.setting),
+        "level": PROJECTED_LEVEL,
+        "options": [
+            {
+                **asdict(option),
+                "global_batch": option.global_batch,
+                "cost": asdict(option.cost) if option.cost else None,
+            }
+            for option in found.options
+        ],
+        "choice": {
+            "workers": found.choice.knee.workers,
+            "measured": found.choice.knee.measured,
+            "fastest_in_budget": found.choice.fastest_in_budget and found.choice.fastest_in_budget.workers,
+            "cheapest_in_time": found.choice.cheapest_in_time and found.choice.cheapest_in_time.workers,
+            "pareto": list(found.choice.pareto),
+            "limit": asdict(found.choice.limit) if found.choice.limit else None,
+        },
+        "findings": [asdict(each) for each in found.findings],
+    }
+
+
+def predict(results: Results, question: Question) -> Prediction:
+    row = results.answer.row or max(results.rows, key=lambda each: each.samples_per_s.value, default=None)
+    if row is None:
+        raise SpecError(f"{results.folder.path} has no measured throughput to project from; run the study first")
+    line = Line.of(results, row, question)
+    counts = sorted({*question.workers, *(each.setting.workers for each in line.rows)})
+    options = [line.option(workers) for workers in counts if line.possible(workers)]
+    choice = choose(options, budget=question.budget, deadline_s=question.deadline_s)
+    base = min((option for option in options if option.measured), key=lambda option: option.workers, default=options[0])
+    return Prediction(
+        setting=line.setting,
+        options=tuple(options),
+        choice=choice,
+        findings=tuple(line.findings(question.workers)),
+        base=base,
+    )

@@ -1,0 +1,191 @@
+"""A projection in the terminal: the answer first, then measured and projected counts, never looking alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from worldsize.analysis.choice import Choice, Option
+from worldsize.analysis.recommend import Finding
+from worldsize.analysis.stats import Interval
+from worldsize.catalog import WorkloadFacts
+from worldsize.errors import visible
+from worldsize.prediction import Prediction, Question
+from worldsize.report.tables import plain_table
+from worldsize.report.words import counted, duration, metric_value, number, percent, target_words
+from worldsize.results import Results
+
+SENTENCES = {
+    "limit-data": (
+        "Limit: data. From {from:.0f} to {workers:.0f} workers {percent:.0f} % of what perfect scaling would give goes "
+        "into waiting for data."
+    ),
+    "limit-compute": (
+        "Limit: computing. With {workers:.0f} workers each one computes more slowly, because they share cores, memory "
+        "or power: that takes {percent:.0f} % of what perfect scaling from {from:.0f} would give."
+    ),
+    "limit-communication": (
+        "Limit: exposed communication. From {from:.0f} to {workers:.0f} workers it takes {percent:.0f} % of what "
+        "perfect scaling would give."
+    ),
+    "limit-learning": (
+        "Limit: statistical efficiency. A global batch of {global_batch:.0f} needs more epochs, which takes "
+        "{percent:.0f} % of what perfect scaling from {from:.0f} to {workers:.0f} workers would give."
+    ),
+    "limit-above-the-step": (
+        "Limit: what lies outside the steps. Start, preparation and evaluation do not shrink with workers: "
+        "{percent:.0f} % of what perfect scaling from {from:.0f} to {workers:.0f} would give."
+    ),
+    "limit-data-set-too-small": (
+        "Limit: the data set. With {workers:.0f} workers an epoch has only {steps_an_epoch:.0f} steps of "
+        "{global_batch:.0f} samples: too few updates to learn from."
+    ),
+    "nothing-limits": "Up to {workers:.0f} workers nothing limits it that is known.",
+    "projected-from-one-count": (
+        "Only {workers:.0f} worker(s) were measured: how it scales is the experience of others, not of this study."
+    ),
+    "node-never-left": (
+        "{workers:.0f} workers need more than one node of {places:.0f}, and none was ever left: what that costs is a "
+        "guess, and the interval is wide. A measured or declared network (--network) would narrow it."
+    ),
+    "measure-next": "Measure {workers:.0f} workers next: that would narrow these intervals most.",
+    "measure-two-nodes": (
+        "This machine is full at {places:.0f}. Measure {workers:.0f} workers on two nodes next, or declare the network."
+    ),
+}
+
+
+def prediction_view(found: Prediction, facts: WorkloadFacts, metric_goal: str = "") -> Group:
+    """`metric_goal`: what the training is for, in words."""
+    parts: list[Any] = [Text(""), Text(choice_sentence(found.choice, found.base, metric_goal), style="bold")]
+    parts += [Text(line) for line in extra_sentences(found.choice, facts.unit, facts.units_per_sample)]
+    parts += [Text(sentence(each), style="dim") for each in found.findings]
+    parts += [Text(""), options_table(found.options, found.base, facts)]
+    notes = dict.fromkeys(note for option in found.options for note in option.notes)
+    parts += [Text(visible(f"note: {note}"), style="dim") for note in notes]
+    return Group(*parts)
+
+
+def goal_words(results: Results, question: Question) -> str:
+    """What the training is for: `accuracy of at least 0.99`, `5 epochs`."""
+    train = results.spec.train
+    if question.target is not None:
+        return f"{results.facts.metric} {question.target:g}"
+    if train is None:
+        return ""
+    if train.until is not None:
+        return target_words(train.until)
+    return counted(train.epochs, "epoch") if train.epochs else counted(train.steps or 0, "step")
+
+
+def sentence(finding: Finding) -> str:
+    return SENTENCES[finding.code].format(**finding.numbers, **finding.names)
+
+
+def choice_sentence(choice: Choice, base: Option, goal: str = "") -> str:
+    """`Use 8 workers (projected): 5.1 x the throughput of 1 (4.6 to 5.4), 64 % efficient. ...`"""
+    chosen = choice.knee
+    words = f"Use {counted(chosen.workers, 'worker')} ({'measured' if chosen.measured else 'projected'})"
+    if chosen.workers != base.workers:
+        speedup = speedup_of(chosen, base)
+        efficiency = speedup.value * base.workers / chosen.workers
+        words += f": {number(speedup.value)} x the throughput of {base.workers} ({_span(speedup)})"
+        words += f", {percent(efficiency)} efficient"
+    if chosen.wall_s:
+        words += f"; {goal or 'the whole training'} in {_times(chosen.wall_s)}"
+    return words + "."
+
+
+def extra_sentences(choice: Choice, unit: str, per_sample: int) -> Iterable[str]:
+    if choice.unsure is not None:
+        option = choice.unsure
+        yield (
+            f"Not enough evidence beyond that: {counted(option.workers, 'worker')} would pay if the projection held, "
+            f"but its {unit}/s may lie anywhere from {number(option.samples_per_s.low * per_sample)} to "
+            f"{number(option.samples_per_s.high * per_sample)}."
+        )
+    if choice.limit is not None:
+        yield sentence(choice.limit)
+    if choice.fastest_in_budget is not None:
+        option = choice.fastest_in_budget
+        assert option.cost is not None
+        yield (
+            f"Fastest within the budget: {counted(option.workers, 'worker')}, {duration(option.time_s)} for "
+            f"{number(option.cost.value)}."
+        )
+    if choice.cheapest_in_time is not None:
+        option = choice.cheapest_in_time
+        yield f"Cheapest in time: {counted(option.workers, 'worker')}, {duration(option.time_s)}."
+    if len(choice.pareto) > 1:
+        yield f"Time against worker-hours, none beaten in both: {', '.join(map(str, choice.pareto))} workers."
+
+
+def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts) -> Table:
+    """Projected rows are marked with ~ and slanted; intervals of 80 %."""
+    table = plain_table("measured, and ~ projected, with 80 % intervals")
+    columns: dict[str, Callable[[Option], str]] = {
+        "workers": lambda option: f"{option.workers}" if option.measured else f"~{option.workers}",
+        "nodes": lambda option: str(option.nodes),
+        "global\nbatch": lambda option: str(option.global_batch),
+        f"{facts.unit}/s": lambda option: _both(option.samples_per_s, facts.units_per_sample),
+        "speedup": lambda option: _both(speedup_of(option, base)),
+        "effi-\nciency": lambda option: percent(speedup_of(option, base).value * base.workers / option.workers),
+        "step": lambda option: duration(option.step_s.value),
+        "epoch": lambda option: duration(option.epoch_s.value),
+        "training": lambda option: _times(option.wall_s) if option.wall_s else "not known",
+        f"test\n{facts.metric}": lambda option: _metric(option.metric),
+        "epochs\nuntil\nstable": lambda option: _both(option.epochs_stable) if option.epochs_stable else "not known",
+        "cost": lambda option: _both(option.cost) if option.cost else "",
+        "energy": lambda option: f"{number(option.joules.value / 3.6e6)} kWh" if option.joules else "",
+    }
+    for name in _unused(options, facts.metric):
+        del columns[name]
+    for header in columns:
+        table.add_column(header, justify="right", overflow="fold")
+    for option in options:
+        style = "" if option.measured else "italic"
+        table.add_row(*(tell(option) for tell in columns.values()), style=style)
+    return table
+
+
+def _unused(options: Sequence[Option], metric: str) -> Iterable[str]:
+    if not any(option.metric for option in options):
+        yield f"test\n{metric}"
+    if not any(option.epochs_stable for option in options):
+        yield "epochs\nuntil\nstable"
+    if all(option.nodes == 1 for option in options):
+        yield "nodes"
+    if not any(option.wall_s for option in options):
+        yield "training"
+    if not any(option.cost for option in options):
+        yield "cost"
+    if not any(option.joules for option in options):
+        yield "energy"
+
+
+def speedup_of(option: Option, base: Option) -> Interval:
+    """Against the value of the base; its own noise is in the interval of the study's table."""
+    value = option.samples_per_s
+    return Interval(*(end / base.samples_per_s.value for end in (value.value, value.low, value.high)))
+
+
+def _both(interval: Interval, factor: float = 1.0) -> str:
+    return f"{number(interval.value * factor)}\n{number(interval.low * factor)}–{number(interval.high * factor)}"
+
+
+def _metric(interval: Interval | None) -> str:
+    if interval is None:
+        return "not known"
+    return f"{metric_value(interval.value)}\n{metric_value(interval.low)}–{metric_value(interval.high)}"
+
+
+def _times(interval: Interval) -> str:
+    return f"{duration(interval.value)} ({duration(interval.low)} to {duration(interval.high)})"
+
+
+def _span(interval: Interval) -> str:
+    return f"{number(interval.low)} to {number(interval.high)}"

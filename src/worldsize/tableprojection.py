@@ -1,0 +1,96 @@
+"""Bare tables -> projections in their own unit: `worldsize.project`, without torch and without files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from worldsize.analysis.projection import Projected, project_series
+from worldsize.analysis.table import TableSeries
+from worldsize.errors import Problem, TableError
+from worldsize.tablefile import Table, table_of
+from worldsize.tablerows import MOST_WORKERS, GivenSeries, Unit, shown, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """What is to be expected at one count, in the unit that the measurements came in."""
+
+    workers: int
+    samples_per_s: float
+    """Tokens a second where these were given; where only times were given, without a batch, runs of the same work a
+    second."""
+    low: float
+    high: float
+    """80 % of what is measured later should lie between `low` and `high`."""
+    unit: Unit
+    """In which the measurements came."""
+    value: float
+    """The same in that unit, from `value_low` to `value_high`."""
+    value_low: float
+    value_high: float
+    measured: bool
+    """The count was among the measurements: the values are theirs."""
+    notes: tuple[str, ...]
+    series_id: str = ""
+
+
+def project(points: Iterable[Mapping[str, object]], workers: Iterable[int]) -> list[Projection]:
+    """Rates at counts never run, from a few that were.
+
+    `points` are mappings with `workers` and one of samples_per_s, tokens_per_s, step_s, epoch_s, train_s; optional are
+    series_id, mode ('weak' or 'strong'; step_s needs it), batch_per_worker, workers_per_node and repeat. Ordered by
+    series, then as `workers` asks.
+    """
+    return project_table(table_of(points), _counts(workers))
+
+
+def project_table(table: Table, workers: Sequence[int]) -> list[Projection]:
+    """Series of the same stack (hardware, interconnect, framework) inform each other about leaving a node."""
+    found = []
+    for given in table.series:
+        siblings = same_stack(given.series, (other.series for other in table.series))
+        found += [_in_unit(given, one) for one in project_series(given.series, workers, siblings)]
+    return found
+
+
+def further(table: Table) -> list[int]:
+    """What is asked when nobody says: every count of the table, and 2 and 4 times the largest of each series."""
+    largest = {given.series.largest for given in table.series}
+    measured = {count for given in table.series for count in given.series.workers}
+    return sorted(measured | {count * factor for count in largest for factor in (2, 4)})
+
+
+def same_stack(series: TableSeries, others: Iterable[TableSeries]) -> list[TableSeries]:
+    """Those that ran on the same named stack; none where it has no name."""
+    return [other for other in others if series.stack and other.stack == series.stack and other is not series]
+
+
+def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
+    bounds = [given.value(projected.workers, rate) for rate in (projected.low, projected.high)]
+    return Projection(
+        workers=projected.workers,
+        samples_per_s=projected.samples_per_s,
+        low=projected.low,
+        high=projected.high,
+        unit=given.unit,
+        value=given.value(projected.workers, projected.samples_per_s),
+        value_low=min(bounds),
+        value_high=max(bounds),
+        measured=projected.measured,
+        notes=projected.notes,
+        series_id=given.series.name,
+    )
+
+
+def _counts(workers: Iterable[int]) -> list[int]:
+    found = []
+    for index, count in enumerate(workers):
+        number = whole(count)
+        if number is None:
+            text = f"{shown(count)} is not a whole number from 1 to {MOST_WORKERS:,}; write workers=[16, 32], say"
+            raise TableError([Problem(text, f"workers[{index}]")])
+        found.append(number)
+    if not found:
+        raise TableError("workers=[] asks for nothing; name at least one count")
+    return found

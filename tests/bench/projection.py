@@ -1,0 +1,243 @@
+"""How well bare tables are projected: published series, largest counts held out, beside the laws that people use.
+
+python -m tests.bench.projection [series.csv]
+
+Protocol A holds out the largest count, B everything above a quarter of it; at least four counts in all, three of them
+fitted. Scored is the relative error of the rate at the largest count. Prints median and 90th percentile, plain and with
+sources weighted alike; coverage and width of the 80 % interval; both again with what was chosen on this corpus chosen
+anew, from a grid, without the source that is scored. Exit code 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from worldsize.analysis.laws import fit_amdahl, fit_gustafson, fit_log, fit_power, fit_usl
+from worldsize.analysis.projection import Projected, project_series
+from worldsize.analysis.series_law import DEFAULT, LawSettings, fit_series_law
+from worldsize.analysis.stats import Floats
+from worldsize.analysis.table import TableSeries
+from worldsize.errors import TableError
+from worldsize.tablefile import Table, read_table
+from worldsize.tableprojection import same_stack
+
+SHARED = Path(os.environ.get("WORLDSIZE_DATA", Path(__file__).parents[3] / "shared" / "data")).parent
+CORPUS = SHARED / "validation" / "series.csv"
+TARGETS = {"A": (0.026, 0.105), "B": (0.055, 0.38)}
+"""Median and 90th percentile of the relative error."""
+COVERAGE = {"A": (0.75, 0.90), "B": (0.72, 1.0)}
+ONE_SERIES_S, MANY_SERIES_S = 0.3, 90.0
+GRID = [
+    LawSettings(noise=noise, log_spread=log, crossing_usual=crossing)
+    for noise, log, crossing in itertools.product((0.03, 0.05, 0.08), (0.02, 0.03, 0.05), (0.1, 0.2, 0.3))
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    fitted: TableSeries
+    workers: int
+    rate: float
+    source: str
+    siblings: tuple[TableSeries, ...]
+
+
+def source_of(text: str) -> str:
+    """The repository a table was published in: what stands before its revision."""
+    return text.partition("@")[0]
+
+
+def cases(table: Table, protocol: str) -> list[Case]:
+    found = []
+    everything = [given.series for given in table.series]
+    for given in table.series:
+        series = given.series
+        kept = len(series.workers) - 1
+        if protocol == "B":
+            kept = sum(count <= series.largest / 4 for count in series.workers)
+        if len(series.workers) < 4 or kept < 3:
+            continue
+        fitted = TableSeries(
+            workers=series.workers[:kept],
+            rates=series.rates[:kept],
+            workers_per_node=series.workers_per_node,
+            name=series.name,
+            stack=series.stack,
+        )
+        found.append(
+            Case(
+                fitted=fitted,
+                workers=series.largest,
+                rate=float(series.samples_per_s[-1]),
+                source=source_of(given.about.get("source", "")) or "not given",
+                siblings=tuple(same_stack(series, everything)),
+            )
+        )
+    return found
+
+
+def linear(series: TableSeries, workers: int) -> float:
+    return float(series.samples_per_s[-1]) * workers / series.largest
+
+
+def _law(fit: Callable[[Sequence[int], Sequence[float]], object]) -> Callable[[TableSeries, int], float]:
+    return lambda series, workers: fit(series.workers, series.samples_per_s.tolist()).rate(workers)  # type: ignore[attr-defined]
+
+
+OTHERS: dict[str, Callable[[TableSeries, int], float]] = {
+    "linear (last efficiency)": linear,
+    "power law": _law(fit_power),
+    "Amdahl": _law(fit_amdahl),
+    "Gustafson": _law(fit_gustafson),
+    "USL": _law(fit_usl),
+    "a + b log2 n": _law(fit_log),
+}
+
+
+def ours(case: Case, *, siblings: bool = False, settings: LawSettings = DEFAULT) -> Projected:
+    return project_series(case.fitted, [case.workers], case.siblings if siblings else (), settings=settings)[0]
+
+
+def errors_of(rates: Iterable[float], among: Sequence[Case]) -> Floats:
+    return np.array([abs(rate / case.rate - 1) for rate, case in zip(rates, among, strict=True)])
+
+
+def equal_quantile(values: Floats, sources: Sequence[str], share: float) -> float:
+    """The quantile with every source weighing the same."""
+    counts = {source: sources.count(source) for source in sources}
+    weights = np.array([1 / counts[source] for source in sources])
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][min(int(np.searchsorted(reached, share)), len(values) - 1)])
+
+
+def off(projected: Projected, rate: float) -> float:
+    """How far outside: 1 is at the edge of the interval, in logarithms."""
+    error = float(np.log(rate / projected.samples_per_s))
+    edge = projected.high if error > 0 else projected.low
+    return error / float(np.log(edge / projected.samples_per_s))
+
+
+def line(name: str, errors: Floats, sources: Sequence[str]) -> str:
+    plain = f"{100 * np.median(errors):6.1f} {100 * np.quantile(errors, 0.9):6.1f}"
+    alike = f"{100 * equal_quantile(errors, sources, 0.5):6.1f} {100 * equal_quantile(errors, sources, 0.9):6.1f}"
+    return f"  {name:34s} {plain}    {alike}"
+
+
+def chosen_without(source: str, by_setting: dict[str, list[Floats]], among: dict[str, list[Case]]) -> int:
+    """The settings of GRID that do best on all other sources, by errors over their targets; the first of equals."""
+    scores = np.zeros(len(GRID))
+    for protocol, found in among.items():
+        keep = np.array([case.source != source for case in found])
+        for index, errors in enumerate(by_setting[protocol]):
+            if keep.any():
+                middle, far = TARGETS[protocol]
+                scores[index] += np.median(errors[keep]) / middle + np.quantile(errors[keep], 0.9) / far
+    return int(np.argmin(scores))
+
+
+def left_out(among: dict[str, list[Case]]) -> dict[str, tuple[Floats, Floats]]:
+    """Errors with the law's settings, and coverage with the interval's width, chosen without the source scored."""
+    by_setting = {
+        protocol: [errors_of([_rate(case, settings) for case in found], found) for settings in GRID]
+        for protocol, found in among.items()
+    }
+    offs = {name: np.array([off(ours(case), case.rate) for case in found]) for name, found in among.items()}
+    pooled = np.concatenate(list(offs.values()))
+    pooled_sources = np.array([case.source for found in among.values() for case in found])
+    result = {}
+    best = {source: chosen_without(source, by_setting, among) for source in set(pooled_sources.tolist())}
+    for name, found in among.items():
+        errors = np.array([by_setting[name][best[case.source]][index] for index, case in enumerate(found)])
+        factors = [np.quantile(pooled[pooled_sources != case.source], 0.8) for case in found]
+        result[name] = (errors, offs[name] <= np.array(factors))
+    return result
+
+
+def _rate(case: Case, settings: LawSettings) -> float:
+    law = fit_series_law(case.fitted, settings=settings)
+    return float(np.exp(law.log_rate(np.array([float(case.workers)]))[0]))
+
+
+def coverage_lines(found: Sequence[Case], projected: Sequence[Projected]) -> list[str]:
+    rows: dict[str, list[tuple[bool, float]]] = defaultdict(list)
+    for case, one in zip(found, projected, strict=True):
+        row = (one.low <= case.rate <= one.high, (one.high - one.low) / one.samples_per_s)
+        rows["all"].append(row)
+        rows[case.source].append(row)
+    return [
+        f"  {name:34s} {100 * np.mean([inside for inside, _ in some]):6.0f} %  "
+        f"width {100 * np.median([width for _, width in some]):5.0f} %  of {len(some)}"
+        for name, some in rows.items()
+    ]
+
+
+def misses(protocol: str, errors: Floats, covered: float) -> list[str]:
+    wanted, bounds = TARGETS[protocol], COVERAGE[protocol]
+    got = (float(np.median(errors)), float(np.quantile(errors, 0.9)))
+    told = [
+        f"{protocol}: error {100 * a:.1f} % above {100 * b:.1f} %" for a, b in zip(got, wanted, strict=True) if a > b
+    ]
+    if not bounds[0] <= covered <= bounds[1]:
+        told.append(
+            f"{protocol}: coverage {100 * covered:.0f} % outside {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f} %"
+        )
+    return told
+
+
+def main() -> None:
+    try:
+        table = read_table(Path(sys.argv[1]) if len(sys.argv) > 1 else CORPUS)
+    except TableError as error:
+        sys.exit(str(error))
+    among = {protocol: cases(table, protocol) for protocol in TARGETS}
+    anew = left_out(among)
+    missed: list[str] = []
+    for protocol, found in among.items():
+        sources = [case.source for case in found]
+        projected = [ours(case) for case in found]
+        errors = errors_of([one.samples_per_s for one in projected], found)
+        print(f"\n{protocol}: {len(found)} series            error %: median  90 %   sources alike")
+        for name, law in OTHERS.items():
+            print(line(name, errors_of([law(case.fitted, case.workers) for case in found], found), sources))
+        print(line("ours", errors, sources))
+        print(line("ours, settings chosen anew", anew[protocol][0], sources))
+        helped = [ours(case, siblings=True) for case in found]
+        print(
+            line(
+                "ours, with series of the same stack", errors_of([one.samples_per_s for one in helped], found), sources
+            )
+        )
+        print("80 % interval covers")
+        print("\n".join(coverage_lines(found, projected)))
+        print(f"  width chosen anew: {100 * np.mean(anew[protocol][1]):.0f} %")
+        print("  with series of the same stack:" + coverage_lines(found, helped)[0].removeprefix("  all"))
+        covered = float(np.mean([one.low <= case.rate <= one.high for case, one in zip(found, projected, strict=True)]))
+        missed += misses(protocol, errors, covered)
+    missed += timed([given.series for given in table.series])
+    print("\n" + ("missed: " + "; ".join(missed) if missed else "all targets met"))
+    sys.exit(1 if missed else 0)
+
+
+def timed(everything: Sequence[TableSeries]) -> list[str]:
+    slowest, began = 0.0, time.perf_counter()
+    for series in itertools.islice(itertools.cycle(everything), 600):
+        one = time.perf_counter()
+        project_series(series, [series.largest * 2, series.largest * 4])
+        slowest = max(slowest, time.perf_counter() - one)
+    whole = time.perf_counter() - began
+    print(f"\n600 series in {whole:.1f} s, the slowest {1e3 * slowest:.0f} ms")
+    return ["too slow"] if slowest > ONE_SERIES_S or whole > MANY_SERIES_S else []
+
+
+if __name__ == "__main__":
+    main()

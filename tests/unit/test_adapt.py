@@ -1,0 +1,102 @@
+"""`workers: auto`, from the file to the last round, on a machine of known laws."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.synthetic import Made, run_plan, write_study
+from worldsize.errors import SpecError
+from worldsize.launch.runner import Silent
+from worldsize.machine import Machine
+from worldsize.results import Results, load
+from worldsize.spec import TrialSpec
+from worldsize.store import StudyFolder
+from worldsize.study import Study
+
+AUTO = """\
+name: auto
+workload: digits
+axes: {workers: auto, batch_per_worker: [16, 32, 64, 128]}
+probe: {repeats: 2}
+"""
+HERE = Machine(cores=16, gpus=0)
+
+
+def times(trial: TrialSpec) -> dict[str, float]:
+    """Up to 8 workers pay; at 16 the cores are all taken."""
+    n = trial.workers
+    compute = (1e-3 + 1e-4 * trial.worker_batch) * (1 + 0.02 * (n - 1)) * (2 if n == 16 else 1)
+    return {"forward": compute, "communication": 5e-4 * math.log2(n)}
+
+
+def run(folder: Path, text: str, made: Made) -> Results:
+    """As `Study.run` would: round after round."""
+    study, home = Study.from_text(text, machine=HERE), StudyFolder(folder)
+    study._write(home)
+    plan = study.plan()
+    while plan is not None:
+        run_plan(home, plan, made, study)
+        plan = study._search_on(home, plan, Silent())
+    return load(folder)
+
+
+def test_auto_is_every_doubling_that_fits() -> None:
+    study = Study.from_text(AUTO, machine=Machine(cores=12, gpus=0))
+    assert study.spec.axes.workers == (1, 2, 4, 8, 12)
+    assert study.spec.axes.adaptive
+    assert {trial.workers for trial in study.plan().trials.values()} == {1, 2}
+    assert Study.from_text(AUTO, set=["threads=4"], machine=HERE).spec.axes.workers == (1, 2, 4)
+    assert Study.from_text(AUTO, machine=Machine(cores=1, gpus=0)).spec.axes.workers == (1,)
+
+
+def test_the_answer_of_the_full_grid_for_less(tmp_path: Path) -> None:
+    made = Made(times=times)
+    adaptive = run(tmp_path / "auto", AUTO, made)
+    grid = write_study(tmp_path / "grid", AUTO.replace("workers: auto", "workers: [1, 2, 4, 8, 16]"), made)
+    assert adaptive.answer.row is not None
+    assert grid.answer.row is not None
+    assert adaptive.answer.row.setting == grid.answer.row.setting
+    spent = sum(trial.workers for trial in adaptive.trials.values())
+    assert spent <= 0.4 * sum(trial.workers for trial in grid.trials.values())
+    found = next(each for each in adaptive.answer.findings if each.code == "adaptive")
+    assert found.numbers["probes"] == len(adaptive.trials)
+    assert found.numbers["of"] == len(grid.trials)
+    assert 10 < found.numbers["percent"] <= 40
+    assert not [each for each in grid.answer.findings if each.code == "adaptive"]
+
+
+def test_only_what_is_recommended_is_trained(tmp_path: Path) -> None:
+    results = run(tmp_path / "auto", AUTO + "train: {epochs: 1}\nrepeats: 2\n", Made(times=times))
+    trained = {(trial.workers, trial.batch_per_worker) for trial in results.trials.values() if trial.kind == "train"}
+    assert len(trained) == 1
+    row = results.answer.row
+    assert row is not None
+    assert trained == {(row.setting.workers, row.setting.batch_per_worker)}
+    assert row.metric == 0.9
+
+
+def test_a_stopped_study_goes_on_with_the_same_rounds(tmp_path: Path) -> None:
+    made = Made(times=times)
+    whole = run(tmp_path / "whole", AUTO, made)
+    study, home = Study.from_text(AUTO, machine=HERE), StudyFolder(tmp_path / "parts")
+    study._write(home)
+    run_plan(home, study.plan(), made, study)
+    again = Study.from_text(AUTO, machine=HERE)  # another process
+    plan = again._search_on(home, load(home.path).plan, Silent())
+    assert plan is not None
+    assert set(plan.trials) <= set(whole.trials)
+
+
+def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:
+    text = AUTO.replace("batch_per_worker: [16, 32, 64, 128]", "global_batch: [128, 512]")
+    results = run(tmp_path / "strong", text, Made(times=times))
+    assert results.answer.row is not None
+    with pytest.raises(SpecError, match="unknown key 'zzz'"):
+        Study.from_text(AUTO + "zzz: 1\n", machine=HERE)
+    with pytest.raises(SpecError, match=r"axes\.workers"):
+        Study.from_text(AUTO.replace("workers: auto", "workers: [1, auto]"), machine=HERE)
+    with pytest.raises(SpecError, match="probe"):
+        Study.from_text(AUTO + "train: {epochs: 1}\n", set=["probe=false"], machine=HERE)

@@ -1,0 +1,105 @@
+"""The knee, the budget, the deadline and the limit, on tables made for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from worldsize.analysis.choice import Option, choose, knee, limit, marginal, pareto
+from worldsize.analysis.stats import Interval
+from worldsize.analysis.throughput import Parts
+
+
+def around(value: float, width: float = 0.1) -> Interval:
+    return Interval(value, value * (1 - width / 2), value * (1 + width / 2))
+
+
+def option(workers: int, step_s: float, *, measured: bool = True, width: float = 0.1, **more: object) -> Option:
+    """Weak scaling, batch 10 a worker, 10,000 samples."""
+    steps = 1000 / workers
+    fields: dict[str, object] = {
+        "parts": Parts(load_s=0.0, compute_s=step_s, exposed_s=0.0),
+        "steps": around(steps, 0.0),
+        "above_s": 0.0,
+        "wall_s": around(steps * step_s, width),
+        "price": 2.0,
+    }
+    return Option(
+        workers=workers,
+        nodes=1,
+        batch_per_worker=10,
+        accumulation=1,
+        measured=measured,
+        samples_per_s=around(workers * 10 / step_s, width),
+        step_s=around(step_s, width),
+        epoch_s=around(steps * step_s, width),
+        steps_an_epoch=steps,
+        **{**fields, **more},  # type: ignore[arg-type]
+    )
+
+
+LINE = [option(1, 1.0), option(2, 1.1), option(4, 1.3), option(8, 2.2), option(16, 4.6)]
+
+
+def test_the_knee_is_where_doubling_no_longer_pays() -> None:
+    assert [round(marginal(LINE[i], LINE[i + 1]), 2) for i in range(4)] == [0.9, 0.82, 0.31, -0.09]
+    assert knee(LINE).workers == 4
+    assert knee(LINE, margin=0.2).workers == 8
+    assert knee(LINE[:1]).workers == 1
+
+
+def test_budget_and_deadline() -> None:
+    # 2.0 a worker-hour: worker-seconds are 1000, 1100, 1300, 2200, 4600.
+    found = choose(LINE, budget=1250 * 2 / 3600, deadline_s=600)
+    assert found.fastest_in_budget is not None
+    assert found.fastest_in_budget.workers == 2
+    assert found.cheapest_in_time is not None
+    assert found.cheapest_in_time.workers == 2
+    nothing = choose(LINE, budget=0.01, deadline_s=1)
+    assert nothing.fastest_in_budget is None
+    assert nothing.cheapest_in_time is None
+
+
+def test_pareto_leaves_out_what_is_beaten_in_both() -> None:
+    assert pareto(LINE) == (1, 2, 4, 8)
+
+
+def test_counts_whose_target_is_out_of_reach_are_not_chosen() -> None:
+    lost = [LINE[0], LINE[1], *(replace(each, wall_s=None, steps=None) for each in LINE[2:])]
+    found = choose(lost)
+    assert found.knee.workers == 2
+    assert found.pareto == (1, 2)
+
+
+def test_a_wide_projection_is_no_advice() -> None:
+    line = [option(1, 1.0), option(2, 1.05), option(4, 1.1, measured=False, width=0.8)]
+    found = choose(line)
+    assert found.knee.workers == 2
+    assert found.unsure is not None
+    assert found.unsure.workers == 4
+    assert choose([*line[:2], option(4, 1.1, measured=False, width=0.2)]).knee.workers == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "changes"),
+    [
+        ("limit-communication", {"parts": Parts(load_s=0.0, compute_s=1.0, exposed_s=0.6)}),
+        ("limit-compute", {"parts": Parts(load_s=0.0, compute_s=1.5, exposed_s=0.1)}),
+        ("limit-data", {"parts": Parts(load_s=0.5, compute_s=1.0, exposed_s=0.1)}),
+        ("limit-learning", {"steps": around(450.0)}),
+        ("limit-above-the-step", {"above_s": 300.0}),
+        ("nothing-limits", {}),
+    ],
+)
+def test_the_limit_is_the_largest_loss(code: str, changes: dict[str, object]) -> None:
+    found = limit(option(2, 1.0), option(4, 1.0, **changes))
+    assert found is not None
+    assert found.code == code
+
+
+def test_too_few_updates_an_epoch() -> None:
+    found = limit(option(100, 1.0), option(400, 1.0))
+    assert found is not None
+    assert found.code == "limit-data-set-too-small"
+    assert found.numbers["steps_an_epoch"] == 2.5

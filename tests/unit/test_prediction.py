@@ -1,0 +1,170 @@
+"""A study of known laws is projected as it would have gone on; whole training, cost, other networks."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.synthetic import Made, write_study
+from worldsize.cli import app
+from worldsize.errors import SpecError
+from worldsize.networks import parse_network
+from worldsize.prediction import Question, doublings, predict
+from worldsize.report.prediction import choice_sentence
+from worldsize.results import Results
+from worldsize.spec import TrialSpec
+
+WEAK = """\
+name: weak
+workload: digits
+axes: {workers: [1, 2, 4], batch_per_worker: [32, 128]}
+probe: {repeats: 3}
+"""
+TRAINED = """\
+name: trained
+workload: digits
+axes: {workers: [1, 2, 4], batch_per_worker: [64]}
+train: {until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}
+repeats: 2
+"""
+
+
+def times(trial: TrialSpec) -> dict[str, float]:
+    """Computing slows a little with neighbours; an exchange of a few ms."""
+    n, work = trial.workers, trial.worker_batch
+    compute = (2e-3 + 1e-4 * work) * (1 + 0.02 * (n - 1))
+    return {"data": 1e-4, "forward": compute / 3, "backward": compute * 2 / 3, "communication": 1e-3 * math.log2(n)}
+
+
+def step_s(workers: int, batch: int) -> float:
+    compute = (2e-3 + 1e-4 * batch) * (1 + 0.02 * (workers - 1))
+    return 1e-4 + compute + 1e-3 * math.log2(workers)
+
+
+@pytest.fixture
+def weak(tmp_path: Path) -> Results:
+    return write_study(tmp_path / "weak", WEAK, Made(times=times))
+
+
+def accuracy(trial: TrialSpec, steps: int) -> float:
+    """Reaches 0.9 after 400 * (1 + 256 / B) steps."""
+    needed = 400 * (1 + 256 / trial.global_batch)
+    return 0.9 * (1 - math.exp(-3 * steps / needed)) / (1 - math.exp(-3))
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Results:
+    return write_study(tmp_path / "trained", TRAINED, Made(times=times, accuracy=accuracy))
+
+
+def test_counts_never_run(weak: Results) -> None:
+    found = predict(weak, Question(workers=(8, 16)))
+    assert [(option.workers, option.measured) for option in found.options] == [
+        (1, True),
+        (2, True),
+        (4, True),
+        (8, False),
+        (16, False),
+    ]
+    batch = found.setting.batch_per_worker
+    for option in found.options:
+        truth = option.workers * batch / step_s(option.workers, batch)
+        assert option.samples_per_s.value == pytest.approx(truth, rel=0.12)
+        assert option.samples_per_s.low < option.samples_per_s.value < option.samples_per_s.high
+        assert option.wall_s is None
+    assert doublings(weak) == (8, 16, 32)
+
+
+def test_a_batch_never_run(weak: Results) -> None:
+    found = predict(weak, Question(workers=(4, 8), batch_per_worker=64))
+    assert not any(option.measured for option in found.options)
+    at_four = next(option for option in found.options if option.workers == 4)
+    assert at_four.step_s.value == pytest.approx(step_s(4, 64), rel=0.08)
+
+
+def test_a_node_that_was_never_left_widens_and_is_said(weak: Results) -> None:
+    inside, outside = (predict(weak, Question(workers=(16,), workers_per_node=per)) for per in (16, 4))
+    widths = [each.options[-1].samples_per_s.relative_width for each in (inside, outside)]
+    assert widths[1] > 1.3 * widths[0]
+    assert "node-never-left" in [finding.code for finding in outside.findings]
+    assert outside.options[-1].parts is None
+
+
+def test_what_to_measure_next(weak: Results) -> None:
+    findings = predict(weak, Question(workers=(64,))).findings
+    assert [(each.code, each.numbers["workers"]) for each in findings if each.code.startswith("measure")] == [
+        ("measure-next", 16)
+    ]
+
+
+def test_a_declared_network(weak: Results) -> None:
+    slow, fast = (
+        predict(weak, Question(workers=(16,), network=parse_network(text)))
+        for text in ("4 x 1GB/s, 10Mbit/s/node", "4 x 100GB/s, 100GB/s")
+    )
+    assert slow.options[-1].step_s.value > 2 * fast.options[-1].step_s.value
+    assert slow.choice.limit is not None
+    with pytest.raises(SpecError, match="no rate across nodes"):
+        predict(weak, Question(workers=(16,), network=parse_network("4 x 1GB/s")))
+
+
+def test_the_whole_training(trained: Results) -> None:
+    """steps * step + start + preparation + evaluations: all of them."""
+    found = predict(trained, Question(workers=(8,), price=3.6))
+    for option in found.options:
+        assert option.steps is not None
+        assert option.wall_s is not None
+        needed = 400 * (1 + 256 / option.global_batch)
+        assert option.steps.value == pytest.approx(needed, rel=0.25)
+        assert option.above_s is not None
+        assert option.above_s > 6
+        assert option.wall_s.value == pytest.approx(option.steps.value * option.step_s.value + option.above_s, rel=1e-6)
+        assert option.cost is not None
+        assert option.cost.value == pytest.approx(option.workers * option.wall_s.value * 0.001)
+    assert "Use " in choice_sentence(found.choice, found.base)
+
+
+def test_another_target_than_the_study_had(trained: Results) -> None:
+    hard, easy = (predict(trained, Question(workers=(8,), target=target)) for target in (0.9, 0.5))
+    assert hard.options[0].wall_s is not None
+    assert easy.options[0].wall_s is not None
+    assert easy.options[0].wall_s.value < hard.options[0].wall_s.value
+    never = predict(trained, Question(workers=(8,), target=0.999))
+    assert never.options[0].wall_s is None
+
+
+def test_the_command(weak: Results, trained: Results) -> None:
+    runner = CliRunner()
+    shown = runner.invoke(app, ["predict", str(weak.folder.path), "--workers", "8,16"])
+    assert shown.exit_code == 0, shown.output
+    assert "~16" in shown.output
+    told = runner.invoke(app, ["predict", str(trained.folder.path), "--workers", "8", "--price", "2.5", "--json"])
+    assert told.exit_code == 0, told.output
+    parsed = json.loads(told.output)
+    assert [option["workers"] for option in parsed["options"]] == [1, 2, 4, 8]
+    assert parsed["level"] == 0.8
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--workers", "8,x"], ["--workers", "0"], ["--deadline", "soon"], ["--network", "fast"]]
+)
+def test_what_cannot_be_asked(weak: Results, arguments: list[str]) -> None:
+    answer = CliRunner().invoke(app, ["predict", str(weak.folder.path), *arguments])
+    assert isinstance(answer.exception, SpecError)
+    assert answer.exception.exit_code == 2
+
+
+def test_a_strong_study_keeps_its_global_batch(tmp_path: Path) -> None:
+    text = "name: strong\nworkload: digits\naxes: {workers: [1, 2, 4], global_batch: [128]}\nprobe: {repeats: 2}\n"
+    results = write_study(tmp_path / "strong", text, Made(times=times))
+    found = predict(results, Question(workers=(8, 24)))
+    assert [option.workers for option in found.options] == [1, 2, 4, 8]  # 128 does not divide among 24
+    assert {option.global_batch for option in found.options} == {128}
+    truth = 128 / step_s(8, 16)
+    assert found.options[-1].samples_per_s.value == pytest.approx(truth, rel=0.25)
+    with pytest.raises(SpecError, match="leave --batch out"):
+        predict(results, Question(workers=(8,), batch_per_worker=16))

@@ -1,0 +1,249 @@
+"""Bare series projected: what must hold for any series, and known laws found again."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worldsize.analysis import projection, series_law
+from worldsize.analysis.projection import Projected, blended_crossing, crossing_cost, project_series, series_doubt
+from worldsize.analysis.series_law import fit_series_law
+from worldsize.analysis.table import TableSeries, table_series
+from worldsize.analysis.widening import CROSSING_SHARE, doubt, reach
+
+GOOD = [(1, 100.0), (2, 196.0), (4, 382.0), (8, 750.0)]
+FAR = [16, 32, 64, 128, 1024, 8192]
+
+points = st.dictionaries(
+    st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 32, 64]), st.floats(1e-3, 1e6), min_size=1, max_size=7
+).map(lambda found: list(found.items()))
+nodes = st.sampled_from([None, 1, 4, 8, 16])
+
+
+def relative(one: Projected) -> tuple[float, float]:
+    return one.low / one.samples_per_s, one.high / one.samples_per_s
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(points, nodes)
+def test_any_series_gives_finite_positive_ordered_answers(rows: list[tuple[int, float]], node: int | None) -> None:
+    largest = max(count for count, _ in rows)
+    asked = [largest * 1024, largest * 2, largest * 4, 5, 1]
+    found = project_series(table_series(rows, workers_per_node=node), asked)
+    assert [one.workers for one in found] == asked
+    for one in found:
+        assert 0 < one.low <= one.samples_per_s <= one.high < math.inf
+        assert one.measured == (one.workers in dict(rows))
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(points, nodes)
+def test_intervals_widen_with_distance(rows: list[tuple[int, float]], node: int | None) -> None:
+    largest = max(count for count, _ in rows)
+    found = [
+        relative(one)
+        for one in project_series(table_series(rows, workers_per_node=node), [largest * 2**i for i in range(1, 11)])
+    ]
+    lows, highs = [low for low, _ in found], [high for _, high in found]
+    assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(lows))
+    assert all(after >= before * (1 - 1e-9) for before, after in itertools.pairwise(highs))
+    assert lows[-1] < lows[0]
+    assert highs[-1] > highs[0]
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(points, nodes, st.randoms(use_true_random=False), st.floats(1e-4, 1e4))
+def test_order_does_not_matter_and_the_unit_only_scales(
+    rows: list[tuple[int, float]], node: int | None, shuffler: random.Random, factor: float
+) -> None:
+    largest = max(count for count, _ in rows)
+    asked = [largest * 2, largest * 16]
+    plain = project_series(table_series(rows, workers_per_node=node), asked)
+    mixed = rows[:]
+    shuffler.shuffle(mixed)
+    assert project_series(table_series(mixed, workers_per_node=node), asked[::-1]) == plain[::-1]
+    scaled = project_series(table_series([(n, rate * factor) for n, rate in rows], workers_per_node=node), asked)
+    for one, other in zip(plain, scaled, strict=True):
+        for name in ("samples_per_s", "low", "high"):
+            assert getattr(other, name) == pytest.approx(factor * getattr(one, name), rel=1e-6)
+
+
+def test_a_measured_count_is_its_own_answer() -> None:
+    series = table_series([*GOOD, (8, 770.0), (8, 760.0)])
+    two, eight = project_series(series, [2, 8])
+    assert (two.samples_per_s, two.low, two.high, two.measured) == (196.0, 196.0, 196.0, True)
+    assert two.notes == (projection.NOTE_ONE_RUN,)
+    assert eight.samples_per_s == pytest.approx(760)
+    assert 740 < eight.low < 760 < eight.high < 780
+    assert eight.notes == ()
+
+
+def test_a_linear_series_goes_on_nearly_linearly_and_an_even_loss_as_evenly() -> None:
+    linear = project_series(table_series([(n, 100.0 * n) for n in (1, 2, 4, 8)]), [16])[0]
+    assert linear.samples_per_s == pytest.approx(1600, rel=0.02)
+    steady = [(2**i, 100 * 2**i * 0.95**i) for i in range(5)]
+    found = project_series(table_series(steady), [32, 64])
+    for one in found:
+        doublings = math.log2(one.workers)
+        assert one.samples_per_s == pytest.approx(100 * one.workers * 0.95**doublings, rel=0.03)
+
+
+def test_a_two_level_law_is_recovered_with_noise() -> None:
+    """8 workers a node: leaving it costs 20 % once; nothing more after. A cost per doubling would go on losing."""
+    rng = np.random.default_rng(3)
+    misses = []
+    for _ in range(20):
+        rows = []
+        for n in (1, 2, 4, 8, 16, 32):
+            step = 1 + 0.03 * (1 - 1 / min(n, 8)) + 0.2 * (1 - 1 / max(n / 8, 1))
+            rows.append((n, n / step * math.exp(0.01 * rng.normal())))
+        truth = 64 / (1 + 0.03 * 7 / 8 + 0.2 * 7 / 8)
+        one = project_series(table_series(rows, workers_per_node=8), [64])[0]
+        misses.append(abs(one.samples_per_s / truth - 1))
+    assert np.median(misses) < 0.02
+    assert max(misses) < 0.06
+
+
+def test_superlinear_series_do_not_stay_superlinear() -> None:
+    rows = [(1, 100.0), (2, 215.0), (4, 450.0), (8, 920.0)]
+    found = project_series(table_series(rows), [16, 8192])
+    assert 1600 < found[0].samples_per_s < 2 * 920 * 1.05
+    assert found[1].samples_per_s < 8192 * 920 / 8
+
+
+def test_a_turning_series_is_not_projected_upwards_as_if_it_were_linear() -> None:
+    rows = [(1, 100.0), (2, 180.0), (4, 260.0), (8, 250.0)]
+    one = project_series(table_series(rows), [16])[0]
+    assert one.samples_per_s == pytest.approx(250)
+    assert one.low < 230
+    assert projection.NOTE_SATURATING in one.notes
+
+
+def test_shared_cores_stay_used_up_and_another_node_brings_its_own() -> None:
+    rows = [(1, 100.0), (2, 190.0), (4, 195.0)]
+    inside, across = project_series(table_series(rows, workers_per_node=8), [8, 16])
+    assert inside.samples_per_s == pytest.approx(195, rel=0.05)
+    assert across.samples_per_s > 1.3 * inside.samples_per_s
+    assert projection.NOTE_SATURATING not in across.notes
+    # The same fall where a node was left is paid once.
+    left = project_series(table_series([(4, 380.0), (8, 750.0), (16, 900.0)], workers_per_node=8), [32])[0]
+    assert left.samples_per_s > 1.5 * 900
+
+
+def test_an_outlier_inside_the_series_moves_the_answer_little_and_widens_it() -> None:
+    steady = project_series(table_series(GOOD), [16])[0]
+    for factor in (0.3, 3.0):
+        bent = project_series(table_series([(n, rate * (factor if n == 2 else 1)) for n, rate in GOOD]), [16])[0]
+        assert bent.samples_per_s == pytest.approx(steady.samples_per_s, rel=0.15)
+        assert bent.high / bent.low >= steady.high / steady.low
+
+
+def test_a_bad_last_point_leaves_room_for_what_its_elders_say() -> None:
+    """A series that stops gaining, or a bad run: the point says the first, the interval reaches the second."""
+    last = project_series(table_series([*GOOD[:3], (8, 400.0)], workers_per_node=16), [16])[0]
+    assert last.samples_per_s < 440
+    assert last.high > 1.8 * 400
+    steady = project_series(table_series(GOOD, workers_per_node=16), [16])[0]
+    assert last.high / last.low > 1.5 * steady.high / steady.low
+
+
+def test_a_bad_repeat_is_outvoted() -> None:
+    repeated = [(n, rate * (1 + shift)) for n, rate in GOOD for shift in (-0.001, 0.0, 0.001)]
+    clean = project_series(table_series(repeated), [16])[0]
+    spoilt = project_series(table_series([*repeated[:-1], (8, 75.0)]), [16])[0]
+    assert spoilt.samples_per_s == pytest.approx(clean.samples_per_s, rel=0.01)
+    assert spoilt.high / spoilt.low > clean.high / clean.low
+
+
+def test_few_points_are_said_and_make_it_wider() -> None:
+    asked = [16]
+    one = project_series(table_series(GOOD[-1:]), asked)[0]
+    two = project_series(table_series(GOOD[-2:]), asked)[0]
+    four = project_series(table_series(GOOD), asked)[0]
+    assert projection.NOTE_ONE_POINT in one.notes
+    assert projection.NOTE_TWO_POINTS in two.notes
+    assert four.notes == (projection.NOTE_MAYBE_NEW_NODE,)
+    assert one.high / one.low >= two.high / two.low > four.high / four.low
+    assert 1.8 * 750 < one.samples_per_s < 2 * 750
+
+
+def test_a_node_boundary_never_crossed_is_said_costs_and_widens() -> None:
+    inside = project_series(table_series(GOOD, workers_per_node=16), [16])[0]
+    unknown = project_series(table_series(GOOD), [16])[0]
+    across = project_series(table_series(GOOD, workers_per_node=8), [16])[0]
+    assert inside.notes == ()
+    assert across.notes == (projection.NOTE_NEW_NODE,)
+    assert across.samples_per_s < 0.95 * inside.samples_per_s
+    assert relative(across)[0] < relative(unknown)[0] < relative(inside)[0]
+    crossed = project_series(table_series([*GOOD, (16, 1400.0)], workers_per_node=8), [32])[0]
+    assert crossed.notes == ()
+
+
+def test_siblings_of_the_same_stack_say_what_leaving_a_node_costs() -> None:
+    dear = [table_series([*GOOD, (16, 750.0)], workers_per_node=8, name=str(i)) for i in range(3)]
+    assert crossing_cost(dear[0], 8) == pytest.approx(2.0)
+    assert crossing_cost(dear[0], 4) is None
+    assert crossing_cost(table_series(GOOD, workers_per_node=8), 8) is None
+    assert blended_crossing([2.0] * 3) == pytest.approx((6 + 0.4) / 5)
+    series = table_series(GOOD, workers_per_node=8)
+    alone, informed = (project_series(series, [16], siblings)[0] for siblings in ((), dear))
+    assert informed.samples_per_s < 0.8 * alone.samples_per_s
+    assert projection.NOTE_SIBLINGS.format(count=3) in informed.notes
+    assert relative(informed)[0] > relative(alone)[0]
+    # A series that crossed the boundary itself needs no siblings.
+    own = table_series([*GOOD, (16, 1400.0)], workers_per_node=8)
+    assert project_series(own, [32], dear) == project_series(own, [32])
+
+
+def test_counts_between_and_below_are_told_apart() -> None:
+    series = table_series([(4, 380.0), (16, 1400.0)])
+    below, between = project_series(series, [2, 8])
+    assert projection.NOTE_BELOW in below.notes
+    assert projection.NOTE_BETWEEN in between.notes
+    assert between.samples_per_s == pytest.approx(math.sqrt(380 * 1400), rel=1e-6)
+    assert 190 <= below.samples_per_s < 220
+    far = project_series(series, [1024])[0]
+    assert projection.NOTE_FAR in far.notes
+
+
+def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gives_up(*_: object) -> None:
+        raise RuntimeError("Maximum number of iterations reached.")
+
+    monkeypatch.setattr(series_law, "nnls", gives_up)
+    one = project_series(table_series(GOOD), [16])[0]
+    assert projection.NOTE_NOT_CONVERGED in one.notes
+    assert one.samples_per_s == pytest.approx(1500, rel=0.1)
+
+
+def test_doubt_takes_the_worst_sign() -> None:
+    assert doubt(miss=0.02, loss_per_doubling=0.01, counts=4) == 0.02
+    assert doubt(miss=0.02, loss_per_doubling=0.3, counts=4) == 0.3
+    assert doubt(miss=5.0, loss_per_doubling=-1.0, counts=4) == 0.3
+    assert doubt(miss=None, loss_per_doubling=0.0, counts=1) == 0.1
+    assert doubt(miss=0.0, loss_per_doubling=0.0, spread=0.2, counts=5) == 0.2
+    smooth, rough = table_series(GOOD), table_series([*GOOD[:3], (8, 600.0)])
+    assert series_doubt(rough) > 2 * series_doubt(smooth)
+
+
+@pytest.mark.parametrize("crossing", CROSSING_SHARE)
+def test_reach_never_shrinks(crossing: str) -> None:
+    found = [reach(doublings=d, doubt=0.05, crossing=crossing) for d in (0.1, 0.5, 1, 2, 10)]  # type: ignore[arg-type]
+    assert [one.down for one in found] == sorted(one.down for one in found)
+    assert all(one.down > one.up > 0 for one in found)
+    assert reach(doublings=1, doubt=0.2).up > reach(doublings=1, doubt=0.1).up
+    assert reach(doublings=1, doubt=0.1, crossing="new").down > reach(doublings=1, doubt=0.1).down
+
+
+def test_everything_is_immutable() -> None:
+    series: TableSeries = table_series(GOOD)
+    for thing in (series, fit_series_law(series), project_series(series, [16])[0]):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            thing.workers = 3  # type: ignore[misc, union-attr]
