@@ -28,6 +28,9 @@ from worldsize.train_spec import steps_per_epoch
 
 OVERLAP_UNKNOWN = (1.0, 2.0, 10.0)
 """Nothing of the exchange hidden, some, almost all: the range where one worker or one batch could not tell."""
+NO_CORE_LEFT = 0.5
+"""How much slower, in logarithms, a step may be where no core is left: exchanges then wait for the scheduler, some 20 ms
+a step on 16 of 16 cores (docs/benchmarks/cores.md), and no smaller count shows it."""
 WHY = {
     None: "no law fits",
     "not-reached-there": "runs at this batch, or at a smaller one, missed it",
@@ -155,6 +158,14 @@ class Line:
         return replace(self.setting, workers=workers, batch_per_worker=share)
 
     def _throughput(self, setting: Setting) -> tuple[Interval, Parts | None, bool, tuple[str, ...]]:
+        """As `_expected_rate`; less sure where workers take every core, and launcher and system wait for one."""
+        rate, parts, measured, notes = self._expected_rate(setting)
+        cores = self.model.ground.cores if self.model and self.question.network is None else None
+        if measured or cores is None or placed(setting.workers, self.places)[0] * self.results.spec.threads < cores:
+            return rate, parts, measured, notes
+        return replace(rate, low=rate.low * math.exp(-NO_CORE_LEFT)), parts, measured, (*notes, "every core is taken")
+
+    def _expected_rate(self, setting: Setting) -> tuple[Interval, Parts | None, bool, tuple[str, ...]]:
         """Samples a second with an 80 % interval, the parts of the step, whether it was measured, what to know."""
         workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
         network = self.question.network

@@ -87,11 +87,19 @@ def test_a_batch_never_run(weak: Results) -> None:
 
 
 def test_a_node_that_was_never_left_widens_and_is_said(weak: Results) -> None:
-    inside, outside = (predict(weak, Question(workers=(16,), workers_per_node=per)) for per in (16, 4))
+    inside, outside = (predict(weak, Question(workers=(8,), workers_per_node=per)) for per in (16, 4))
     widths = [each.options[-1].samples_per_s.relative_width for each in (inside, outside)]
     assert widths[1] > 1.3 * widths[0]
     assert "node-never-left" in [finding.code for finding in outside.findings]
     assert outside.options[-1].parts is None
+
+
+def test_the_last_core_is_in_doubt(weak: Results) -> None:
+    at = {option.workers: option for option in predict(weak, Question(workers=(12, 16))).options}
+    downs = [math.log(at[n].samples_per_s.value / at[n].samples_per_s.low) for n in (12, 16)]
+    assert downs[1] > downs[0] + 0.5
+    assert "every core is taken" in at[16].notes
+    assert "every core is taken" not in at[12].notes
 
 
 def test_what_to_measure_next(weak: Results) -> None:
