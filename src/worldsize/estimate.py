@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,8 @@ LAUNCH_START_S = 6.0
 CORE_FLOP_PER_S = 2e10
 """A core at float32 on small layers, used only until the first step of the study has been measured."""
 GPU_FLOP_PER_S = 5e12
+HALVINGS = 5
+"""Of the gap between a batch and its double, until it is 5 % of the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,14 @@ def estimate(
 
 
 def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
-    """Seconds that a trial takes at this step time; an evaluation pass costs a third of a training one."""
+    """Seconds that a trial takes at this step time; an evaluation pass costs a third of a training one.
+
+    Where memory ends is what a search finds out: its cost is that of every batch that the data have samples for.
+    """
+    if trial.probe is not None and trial.largest is not None:
+        most = facts.train_samples // (trial.workers * trial.accumulation)
+        doublings = max(math.log2(min(trial.largest.most or most, most) / trial.batch_per_worker), 0)
+        return (doublings + HALVINGS) * trial.probe.max_seconds
     if trial.probe is not None:
         return min(trial.probe.max_seconds, 50 * step_s) + (trial.probe.warmup_steps + 1) * step_s
     assert trial.train is not None

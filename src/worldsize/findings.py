@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
             yield Finding(code=f"trials-{outcome}", numbers={"trials": outcomes.count(outcome)})
     if results.spec.axes.adaptive:
         yield _adaptive(results)
+    yield from _memory(results)
     yield from _targets(results)
     yield from _soonest(results, answer)
     yield from _edges(results)
@@ -42,7 +43,9 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
             yield Finding(code="straggler", numbers=numbers)
     if answer.row is not None:
         yield from _overfitting(results, answer.row.setting)
-    imprecise = sum(record.precision_reached is False for record in results.records.values())
+    reached = [record.precision_reached for record in results.records.values()]
+    reached += [each.precision_reached for record in results.records.values() for each in record.tries]
+    imprecise = reached.count(False)
     if imprecise and results.spec.probe:
         percent = results.spec.probe.precision * 100
         yield Finding(code="precision-not-reached", numbers={"trials": imprecise, "percent": percent})
@@ -64,6 +67,38 @@ def _adaptive(results: Results) -> Finding:
     whole = sum(workers * float(np.mean(took.get(workers) or every)) for workers in grid) if every else 0.0
     numbers = {"probes": float(len(probes)), "of": float(len(grid)), "worker_s": spent}
     return Finding(code="adaptive", numbers={**numbers, "percent": 100 * spent / whole if whole else 100.0})
+
+
+def _memory(results: Results) -> Iterator[Finding]:
+    """What searches for the largest batch found; batches that were listed and do not fit."""
+    for found in results.largest:
+        numbers: dict[str, float] = {
+            "workers": found.setting.workers,
+            "fits": found.fits or 0,
+            "enough": found.enough or 0,
+            "tried": found.too_large or found.rows[-1].batch_per_worker,
+        }
+        code = "largest-batch-none" if found.fits is None else f"largest-batch-{found.ended}"
+        others = [other.setting for other in results.largest]
+        yield Finding(code=code, numbers=numbers, names={"where": _where(found.setting, others)})
+    full: dict[tuple[int, int], int] = Counter(
+        (trial.workers, trial.batch_per_worker)
+        for name, record in results.records.items()
+        if record.outcome == "out_of_memory" and not (trial := results.trials[name]).largest
+    )
+    for (workers, batch), trials in sorted(full.items()):
+        yield Finding(code="out-of-memory", numbers={"workers": workers, "batch": batch, "trials": trials})
+
+
+def _where(setting: Setting, among: list[Setting]) -> str:
+    """`2 workers, zero`, as far as it tells searches apart."""
+    facts = {
+        "workers": f"{setting.workers} workers" if setting.workers > 1 else "1 worker",
+        "strategy": setting.strategy,
+        "precision": setting.precision,
+        "accumulation": f"in {setting.accumulation} parts",
+    }
+    return ", ".join(words for name, words in facts.items() if len({getattr(other, name) for other in among}) > 1)
 
 
 def _targets(results: Results) -> Iterator[Finding]:

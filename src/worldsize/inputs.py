@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from worldsize.analysis.batches import Tried
 from worldsize.analysis.breakdown import Exposed, Traffic, exposed
 from worldsize.analysis.learning import Trained
 from worldsize.analysis.link import Link, fit_link
@@ -21,7 +22,32 @@ from worldsize.spec import TrialSpec
 from worldsize.store import StudyFolder, read_json
 
 Ended = tuple[TrialSpec, TrialRecord]
-"""A probe or a training trial that has an outcome of its own: not failed."""
+"""A probe or a training trial that measured something: it did not fail, nor run out of memory."""
+
+
+def measuring(trial: TrialSpec, record: TrialRecord) -> Iterator[Ended]:
+    """What of a trial the analysis takes: itself; of a search for the largest batch, each batch that fits as a probe of
+    its own. (Telemetry is of the whole search, and of none of them.)"""
+    if record.outcome in ("failed", "out_of_memory") or trial.kind == "pretrain":
+        return
+    if trial.largest is None:
+        yield trial, record
+    for each in record.tries:
+        if each.outcome == "finished":
+            own = {"spans": each.spans, "warmup_steps": each.warmup_steps, "telemetry": (), "tries": ()}
+            size = {"batch_per_worker": each.batch_per_worker, "largest": None}
+            yield trial.model_copy(update=size), record.model_copy(update=own)
+
+
+def tried(trial: TrialSpec, record: TrialRecord) -> Iterator[Tried]:
+    """Batches of a search for the largest, whatever became of it."""
+    for each in record.tries:
+        yield Tried(
+            setting=setting_of(trial.model_copy(update={"batch_per_worker": each.batch_per_worker})),
+            fits=each.outcome == "finished",
+            samples_per_s=each.samples_per_s,
+            memory_bytes=each.memory_bytes,
+        )
 
 
 def setting_of(trial: TrialSpec) -> Setting:
@@ -83,6 +109,7 @@ def trained(trial: TrialSpec, record: TrialRecord, metric: str, starts: int) -> 
     until = trial.train.until if trial.train else None
     epochs = [epoch for epoch in record.epochs if metric in epoch.test]
     assert record.outcome != "failed"
+    assert record.outcome != "out_of_memory"
     kin, variant = labels(trial, starts)
     return Trained(
         setting=setting_of(trial),

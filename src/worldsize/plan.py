@@ -174,10 +174,9 @@ def study_points(spec: StudySpec) -> list[Point]:
 
 def product(spec: StudySpec) -> Iterator[Point]:
     axes = spec.axes
-    batches = axes.batch_per_worker or axes.global_batch or ()
     optimizers = [(entry, setting) for entry, each in enumerate(axes.optimizer) for setting in each.settings()]
     for workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
-        axes.workers, batches, axes.accumulation, optimizers, axes.strategy, axes.precision, spec.starts
+        axes.workers, axes.batches, axes.accumulation, optimizers, axes.strategy, axes.precision, spec.starts
     ):
         micro_batches = workers * accumulation
         yield Point(
@@ -223,7 +222,7 @@ def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> li
         rng.shuffle(one_pass)
         ordered += [
             _common_fields(spec, point, repeat)
-            | {"kind": "probe", "peak_rate": 0.0, "probe": spec.probe}
+            | {"kind": "probe", "peak_rate": 0.0, "probe": spec.probe, "largest": spec.axes.largest}
             # What is frozen changes the pace; with which weights, does not.
             | {"workload": _workload_of(spec, point.start).model_copy(update={"pretrained": None})}
             for point in one_pass
@@ -296,4 +295,5 @@ def _trial_id(number: int, width: int, fields: Mapping[str, Any], starts: int) -
         what += "-pretrained" if fields["workload"].pretrained else "-scratch"
     if fields["strategy"].name != "ddp":
         what += f"-{fields['strategy'].name}"
-    return f"{number:0{width}d}-w{fields['workers']}-b{fields['batch_per_worker']}-{what}-r{fields['repeat']}"
+    batch = "largest" if fields.get("largest") else f"b{fields['batch_per_worker']}"
+    return f"{number:0{width}d}-w{fields['workers']}-{batch}-{what}-r{fields['repeat']}"

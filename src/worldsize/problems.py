@@ -27,6 +27,7 @@ def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
         *_noise_scale(spec),
         *_searches(spec),
         *_adaptive(spec),
+        *_largest_batch(spec),
         *_points(spec),
     ]
 
@@ -204,6 +205,37 @@ def _adaptive(spec: StudySpec) -> Found:
             ("probe",),
             "probe=false leaves an adaptive study nothing to decide by; leave probe out, or list the counts",
         )
+    if spec.axes.adaptive and spec.axes.largest is not None:
+        yield (
+            ("axes", "batch_per_worker"),
+            "an adaptive study compares batches that are known, and `largest: true` is still looking for them; list "
+            "the batches, or list the counts",
+        )
+
+
+def _largest_batch(spec: StudySpec) -> Found:
+    search = spec.axes.largest
+    if search is None:
+        return
+    loc: Loc = ("axes", "batch_per_worker")
+    if search.most is not None and search.most < search.start:
+        yield (
+            (*loc, "most"),
+            f"most={search.most} is less than start={search.start}, the first that is tried; raise it, or lower start",
+        )
+    if spec.train is not None:
+        yield (
+            ("train",),
+            "train needs to know its batch, and `largest: true` is still looking for it; leave train out, then list "
+            "the batch that was found in a study of its own",
+        )
+    for index, strategy in enumerate(spec.axes.strategy):
+        if strategy.name == "fsdp" or strategy.sync_batch_norm:
+            yield (
+                ("axes", "strategy", index),
+                f"{strategy.label} exchanges inside forward, where ranks would wait forever for one that ran out of "
+                "memory; search with ddp or zero, or list the batches",
+            )
 
 
 def _points(spec: StudySpec) -> Found:

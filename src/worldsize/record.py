@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue
 from worldsize.errors import StoreError
 from worldsize.frozen import Frozen
 
-SCHEMA = 3
+SCHEMA = 4
 SPAN_UNIT_S = 1e-7
 """Spans are stored as whole tenths of a microsecond: uint32 holds a step of up to 429 s."""
 
@@ -22,9 +22,10 @@ SPANS = ("data", "copy", "forward", "backward", "communication", "optimizer", "r
 inputs), backward until the last gradient of the rank is there, what communication takes after that (waiting for slower
 ranks included), the optimiser, all else. They add up to the step."""
 
-Outcome = Literal["finished", "diverged", "plateaued", "stopped", "failed"]
+Outcome = Literal["finished", "diverged", "plateaued", "stopped", "out_of_memory", "failed"]
 """finished: ran to its end, or to its target. plateaued: no longer got better. stopped: hopeless beside the others of
-its search. Whether and when a target was reached follows from the epochs."""
+its search. out_of_memory: its batch does not fit, which is a result and not a failure. Whether and when a target was
+reached follows from the epochs."""
 
 
 class SpanFile(Frozen):
@@ -53,7 +54,7 @@ class Epoch(Frozen):
 
 
 class Failure(Frozen):
-    """Why a trial has no result."""
+    """Why a trial ended before its time: it failed, or its batch does not fit into memory."""
 
     rank: int | None
     """The first rank that failed; None where no rank could be blamed."""
@@ -62,6 +63,24 @@ class Failure(Frozen):
     error: str
     log: tuple[str, ...] = ()
     """The last lines that the failing rank printed."""
+
+
+class Try(Frozen):
+    """One batch that the search for the largest tried."""
+
+    batch_per_worker: int
+    outcome: Literal["finished", "out_of_memory"]
+    """The same on all ranks: where one is out of memory, none goes on."""
+    ranks: tuple[int, ...] = ()
+    """That were out of memory."""
+    samples_per_s: float | None = None
+    """Over all ranks, from the median step of rank 0: by which the search goes on. Answers come from the spans."""
+    precision_reached: bool | None = None
+    memory_bytes: float | None = None
+    """The most that a rank held: of its GPU, as tensors; on a CPU, the process."""
+    warmup_steps: int = 0
+    spans: tuple[SpanFile, ...] = ()
+    """Raw, as those of a trial."""
 
 
 class TrialRecord(Frozen):
@@ -106,6 +125,8 @@ class TrialRecord(Frozen):
     diverged_at_step: int | None = None
     precision_reached: bool | None = None
     """Probes only: whether the median step time is known as well as was asked for."""
+    tries: tuple[Try, ...] = ()
+    """Of a search for the largest batch, in their order; the spans are theirs, and the trial itself has none."""
     failure: Failure | None = None
     environment: dict[str, JsonValue] = Field(default_factory=dict)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from worldsize import inputs
 from worldsize.analysis.batch_study import BatchStudy, batch_studies
+from worldsize.analysis.batches import LargestBatch, largest_batches
 from worldsize.analysis.bests import Contest, contests
 from worldsize.analysis.breakdown import StepParts, breakdown
 from worldsize.analysis.learning import RateEdge, Target, Trained, mean_interval, rate_edges, summaries
@@ -63,6 +64,16 @@ class Results:
         return [row for series in self.series for row in series.rows]
 
     @cached_property
+    def largest(self) -> list[LargestBatch]:
+        """What searches for the largest batch found; empty where the study lists its batches."""
+        search = self.spec.axes.largest
+        if search is None:
+            return []
+        tried = [each for name, record in self.records.items() for each in inputs.tried(self.trials[name], record)]
+        paces = {row.setting: row.samples_per_s for row in self.rows}
+        return largest_batches(tried, paces, train_samples=self.facts.train_samples, most=search.most)
+
+    @cached_property
     def contests(self) -> list[Contest]:
         """What was trained, setting by setting, the best first."""
         found = summaries(self._trained, higher_is_better=self.facts.higher_is_better, target=self.target)
@@ -76,8 +87,10 @@ class Results:
 
     @cached_property
     def answer(self) -> Answer:
+        compared = [series for series in self.series if len(series.rows) > 1]
         answer = recommend(
-            self.series,
+            # A search tries other batches with each count: what one count alone tried says nothing about counts.
+            compared if self.spec.axes.largest and compared else self.series,
             higher_is_better=self.facts.higher_is_better,
             trained=self.spec.train is not None and bool(self._trained) and not self.left(),
             target=self.target is not None,
@@ -182,7 +195,8 @@ class Results:
                 "findings": [asdict(finding) for finding in self.answer.findings],
             },
             "table": self.table(),
-            "steps": [asdict(each) for each in self.steps],
+            "largest_batch": [asdict(each) for each in self.largest],
+            "steps": [_step(each) for each in self.steps],
             "hardware": [{**_flat(setting), **asdict(found)} for setting, found in self.hardware],
             "links": [_link(kind, link) for kind, link in self.links],
             "mfu": [{**_flat(setting), **asdict(found)} for setting, found in self.mfus.items()],
@@ -204,9 +218,9 @@ class Results:
     @cached_property
     def _ended(self) -> list[inputs.Ended]:
         return [
-            (self.trials[trial_id], record)
+            ended
             for trial_id, record in self.records.items()
-            if record.outcome != "failed" and self.trials[trial_id].kind != "pretrain"
+            for ended in inputs.measuring(self.trials[trial_id], record)
         ]
 
     @cached_property
@@ -273,6 +287,14 @@ def flat_row(row: Row) -> dict[str, Any]:
     flat = asdict(row)
     del flat["setting"]
     return {**_flat(row.setting), **flat}
+
+
+def _step(each: StepParts) -> dict[str, Any]:
+    traffic = each.traffic
+    flat = asdict(each)
+    if traffic is not None:
+        flat["traffic"] |= {"algbw": traffic.algbw, "busbw": traffic.busbw}
+    return flat
 
 
 def _link(kind: str, link: Link) -> dict[str, Any]:

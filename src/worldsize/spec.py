@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PositiveFloat, PositiveInt, Tag, model_validator
 
 from worldsize.augment_spec import AugmentSpec
 from worldsize.frozen import Frozen, NonNegativeFloat, listed, named
+from worldsize.largest import LargestSpec
 from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec
 from worldsize.train_spec import Schedule, ScheduleSpec, StrategySpec, TrainSpec
 
@@ -25,6 +26,20 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """Names become folder names, job names and titles: letters, digits, '.', '_' and '-' only."""
 
 Batches = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+
+
+def _search_or_list(value: Any) -> str:
+    """Tags in brackets: `studyfile.py` leaves them out of the place that an error names."""
+    return "<search>" if isinstance(value, dict | LargestSpec) else "<list>"
+
+
+def _listed_or_searched(value: Any) -> Any:
+    return value if isinstance(value, dict | LargestSpec) else listed(value)
+
+
+BatchAxis = Annotated[
+    Annotated[Batches, Tag("<list>")] | Annotated[LargestSpec, Tag("<search>")], Discriminator(_search_or_list)
+]
 Precision = Literal["fp32", "bf16"]
 Start = Literal["scratch", "pretrained"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -74,8 +89,8 @@ class AxesSpec(Frozen):
     """`auto` is short for 1, 2, 4, ... as far as the machine goes, with `adaptive: true`."""
     adaptive: bool = False
     """Probe counts and batches only while the answer can still change, then train what it recommends."""
-    batch_per_worker: Annotated[Batches | None, BeforeValidator(listed)] = None
-    """Weak scaling: the global batch grows with the workers."""
+    batch_per_worker: Annotated[BatchAxis | None, BeforeValidator(_listed_or_searched)] = None
+    """Weak scaling: the global batch grows with the workers. `{largest: true}` searches for the largest that fits."""
     global_batch: Annotated[Batches | None, BeforeValidator(listed)] = None
     """Strong scaling: the same global batch is shared out among the workers."""
     accumulation: Annotated[tuple[PositiveInt, ...], BeforeValidator(listed), Field(min_length=1)] = (1,)
@@ -101,6 +116,18 @@ class AxesSpec(Frozen):
                 "keep one"
             )
         return self
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """A worker or global, as far as they are known before anything runs: of a search, the first it tries."""
+        if isinstance(self.batch_per_worker, LargestSpec):
+            return (self.batch_per_worker.start,)
+        return self.batch_per_worker or self.global_batch or ()
+
+    @property
+    def largest(self) -> LargestSpec | None:
+        """The search for the largest batch, if the study is one."""
+        return self.batch_per_worker if isinstance(self.batch_per_worker, LargestSpec) else None
 
     @property
     def scaling(self) -> Literal["strong", "weak"]:
@@ -164,6 +191,8 @@ class StudySpec(Frozen):
     """auto: cuda where a GPU is visible."""
     threads: PositiveInt = 1
     """Threads a worker computes with on the CPU."""
+    memory_limit_gb: PositiveFloat | None = None
+    """Of each worker, in 10^9 bytes: of the GPU's memory, or on a CPU of what the process may allocate."""
     oversubscribe: bool = False
     """Allow more workers than cores or GPUs: they will share, and the times will say so."""
     retries: Annotated[int, Field(ge=0, le=10)] = 1
@@ -238,6 +267,8 @@ class TrialSpec(Frozen):
     seed: int
     threads: PositiveInt
     probe: ProbeSpec | None = None
+    largest: LargestSpec | None = None
+    """A probe that tries batches until the largest that fits is known; `batch_per_worker` is the first of them."""
     train: TrainSpec | None = None
     search: str | None = None
     """The search this trial belongs to."""

@@ -14,7 +14,7 @@ runs/<name>/
   trials/0007-w4-b128-sgd-r0/
     spec.json           all that the worker needs
     events.jsonl        appended by rank 0 while it runs
-    spans-rank03.npy    raw step spans, one file a rank
+    spans-rank03.npy    raw step spans, one file a rank; of a search for the largest batch, spans-b256-rank03.npy, ...
     noise-rank03.npy    square norms of gradients, where `train.noise_scale` asks for them
     losses.npy          the loss of every step
     telemetry-rank03.npy   how busy and how full the hardware of a rank was, over time
@@ -127,9 +127,8 @@ class StudyFolder:
         except FileNotFoundError:
             return None
         record = from_json(text)
-        for file in filter(
-            None, (*record.spans, *record.noise, *record.exposed, *record.telemetry, record.losses, record.weights)
-        ):
+        arrays = (*record.spans, *record.noise, *record.exposed, *record.telemetry, record.losses, record.weights)
+        for file in filter(None, (*arrays, *(file for each in record.tries for file in each.spans))):
             try:
                 content = (path.parent / file.name).read_bytes()
             except OSError as error:

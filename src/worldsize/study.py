@@ -195,7 +195,7 @@ def _forget_failures(home: StudyFolder) -> None:
             continue
         # Trials begin with what pretraining leaves: if it diverged, that is a failure too.
         if record is not None and (
-            record.outcome == "failed" or (record.outcome, trial_id) == ("diverged", PRETRAIN_ID)
+            record.outcome == "failed" or (record.outcome in ("diverged", "out_of_memory") and trial_id == PRETRAIN_ID)
         ):
             path = home.trial(trial_id) / "record.json"
             path.rename(path.with_name("record.json.failed"))

@@ -38,7 +38,7 @@ def next_round(spec: StudySpec, plan: Plan, records: Mapping[str, TrialRecord], 
 
 
 def _wanted(entry: OptimizerAxis, runs: Runs, facts: WorkloadFacts, spec: StudySpec) -> list[OptimizerSpec]:
-    if not runs or any(record.outcome == "failed" for _, record in runs):
+    if not runs or any(record.outcome in ("failed", "out_of_memory") for _, record in runs):
         return []  # what failed may be tried again first; a search must not go round it
     if entry.tpe is not None:
         settings = len({trial.optimizer for trial, _ in runs})

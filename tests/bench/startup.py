@@ -45,7 +45,8 @@ def ours(path: Path) -> float:
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json().encode())
     ids = [trial.id for trial in trials]
     launched_at = time.time()
-    launch = {"threads": 1, "device": "cpu", "backend": "gloo", "trials": ids, "commit": None, "data": "", "cache": ""}
+    launch = {"threads": 1, "memory_limit_gb": None, "device": "cpu", "backend": "gloo", "trials": ids}
+    launch |= {"commit": None, "data": "", "cache": ""}
     launch |= {"metric": "accuracy", "higher_is_better": True, "rivals": {}, "interconnect_s": 0}
     write_json(folder.launch("0001") / "launch.json", {**launch, "launched_at": launched_at})
     run_launch(folder, "0001", workers=WORKERS, threads=1, trials=ids, hang_timeout_s=120, on_event=lambda *_: None)

@@ -51,6 +51,7 @@ def run_trials(path: Path, trials: list[TrialSpec]) -> StudyFolder:
     names = [each.id for each in trials]
     launch = {
         "threads": 1,
+        "memory_limit_gb": None,
         "device": "cpu",
         "backend": "gloo",
         "trials": names,

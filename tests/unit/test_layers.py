@@ -18,6 +18,7 @@ ALLOWED = {
         "data",
         "spec",
         "augment_spec",
+        "largest",
         "optimizer_spec",
         "train_spec",
         "record",

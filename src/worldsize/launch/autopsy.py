@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from worldsize.record import Failure
-from worldsize.store import TRIAL_MARK, read_json
+from worldsize.record import Failure, Outcome, Try
+from worldsize.store import TRIAL_MARK, StudyFolder, read_json
 
 LOG_LINES = 40
 PEER_LOST = re.compile(r"connection (closed|reset)|broken pipe|peer|socket|timed out|nccl", re.IGNORECASE)
@@ -21,6 +22,8 @@ class Cause:
     failure: Failure
     retryable: bool
     """Killed, lost and hung processes may be bad luck; an error in the code is not."""
+    outcome: Outcome = "failed"
+    """Of the trial, unless it is tried again."""
     is_input: bool = False
     """What was asked for cannot be had (no such model, no such file): no trial of the study would fare better."""
 
@@ -28,14 +31,21 @@ class Cause:
 def find_cause(
     launch: Path, trial_id: str, *, workers: int, hung: bool, patience_s: float, last_step: int | None
 ) -> Cause:
-    """Blames in this order: a hang, a rank killed by a signal, the earliest error that is not the loss of a peer."""
+    """Blames in this order: a hang, a rank killed by a signal, one out of memory, the earliest error that is not the
+    loss of a peer."""
 
     def cause(
-        rank: int | None, error: str, *, retryable: bool, step: int | None = last_step, is_input: bool = False
+        rank: int | None,
+        error: str,
+        *,
+        retryable: bool,
+        step: int | None = last_step,
+        is_input: bool = False,
+        outcome: Outcome = "failed",
     ) -> Cause:
         log = tuple(trial_log(launch, trial_id, rank)[-LOG_LINES:])
         failure = Failure(rank=rank, step=step, error=error, log=log)
-        return Cause(failure=failure, retryable=retryable, is_input=is_input)
+        return Cause(failure=failure, retryable=retryable, is_input=is_input, outcome=outcome)
 
     if hung:
         return cause(None, f"no sign of life for {patience_s:.0f} s; the processes were ended", retryable=True)
@@ -46,6 +56,11 @@ def find_cause(
         hint = " (the system does that when memory runs out)" if name == "SIGKILL" else ""
         return cause(rank, f"killed by {name}{hint}", retryable=True)
     failures = sorted((read_json(path) for path in launch.glob("failure-rank*.json")), key=lambda found: found["at"])
+    if full := [found for found in failures if found.get("out_of_memory")]:
+        # The others lost it, and may say so in any words.
+        first = full[0]
+        error = f"{first['type']}: {first['error']}"
+        return cause(first["rank"], error, retryable=False, step=first["step"], outcome="out_of_memory")
     own = [found for found in failures if workers == 1 or not PEER_LOST.search(found["error"])]
     if own:
         first = own[0]
@@ -83,6 +98,25 @@ def trial_log(launch: Path, trial_id: str, rank: int | None = None) -> list[str]
             elif inside:
                 lines.append(line if rank is not None else f"[{number}] {line}")
     return lines
+
+
+def tries_told(folder: StudyFolder, trial_id: str) -> tuple[Try, ...]:
+    """Of a search that ended in the middle of a try, as rank 0 told them; that last one is what did not fit."""
+    tries: list[Try] = []
+    under_way: int | None = None
+    for event in folder.events(trial_id):
+        match event["event"]:
+            case "start":  # an earlier attempt may have told of its own
+                tries, under_way = [], None
+            case "trying":
+                under_way = event["batch_per_worker"]
+            case "try":
+                told = {name: value for name, value in event.items() if name in Try.model_fields}
+                tries.append(Try.model_validate_json(json.dumps(told)))
+                under_way = None
+    if under_way is not None:
+        tries.append(Try(batch_per_worker=under_way, outcome="out_of_memory"))
+    return tuple(tries)
 
 
 def launch_log(launch: Path) -> list[str]:

@@ -39,6 +39,7 @@ def run_launch(
     *,
     workers: int,
     threads: int,
+    cpu_limit_gb: float | None = None,
     trials: Sequence[str],
     hang_timeout_s: float,
     on_event: Callable[[str, dict[str, Any]], None],
@@ -53,7 +54,7 @@ def run_launch(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=worker_environment(os.environ, threads),
+            env=worker_environment(os.environ, threads, cpu_limit_gb),
             start_new_session=True,  # a Ctrl-C in the terminal is ours to pass on
             preexec_fn=tie_to_parent,
         )

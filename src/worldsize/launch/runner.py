@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
+
 from worldsize.data.folders import cache_root
 from worldsize.data.sets import data_root
 from worldsize.errors import LaunchError, SpecError
-from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log
+from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log, tries_told
 from worldsize.launch.commands import backend_for
 from worldsize.launch.local import LaunchEnd, end_leftovers, run_launch
 from worldsize.machine import Machine
@@ -20,6 +22,9 @@ from worldsize.plan import Launch, Plan
 from worldsize.record import TrialRecord, rival_curve
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, read_json, write_atomic, write_json
+
+SHARE_TO_FILL = 0.8
+"""Of the memory that is free when a launch starts: others on the machine need some too."""
 
 
 class Progress(Protocol):
@@ -92,11 +97,13 @@ def _run_once(
     for trial in trials:
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
     device = machine.device(spec.device)
+    limit_gb = memory_limit_gb(spec, device, workers, psutil.virtual_memory().available)
     write_json(
         folder.launch(launch_id) / "launch.json",
         {
             "workers": workers,
             "threads": spec.threads,
+            "memory_limit_gb": limit_gb,
             "device": device,
             "backend": backend_for(device, workers, machine.gpus),
             "trials": left,
@@ -123,6 +130,7 @@ def _run_once(
         launch_id,
         workers=workers,
         threads=spec.threads,
+        cpu_limit_gb=limit_gb if device == "cpu" else None,
         trials=left,
         hang_timeout_s=spec.hang_timeout_s,
         on_event=on_event,
@@ -148,12 +156,19 @@ def _run_once(
         raise KeyboardInterrupt
 
 
+def memory_limit_gb(spec: StudySpec, device: str, workers: int, available_bytes: float) -> float | None:
+    """Of each worker. A search on a CPU has one in any case: the system would kill what fills the machine."""
+    if spec.memory_limit_gb is not None or device != "cpu" or spec.axes.largest is None:
+        return spec.memory_limit_gb
+    return round(SHARE_TO_FILL * available_bytes / workers / 1e9, 2)
+
+
 def _rivals(folder: StudyFolder, plan: Plan, trials: list[TrialSpec], goal: Goal) -> dict[str, list[list[float]]]:
     """What earlier launches have shown of the searches of these trials: the metric, epoch by epoch."""
     wanted = {trial.search for trial in trials if trial.stop_hopeless and trial.search}
     found: dict[str, list[list[float]]] = {search: [] for search in sorted(wanted)}
     for other in plan.trials.values():
-        if other.search in found and (record := folder.record(other.id)) is not None and record.outcome != "failed":
+        if other.search in found and (record := folder.record(other.id)) is not None and record.failure is None:
             most = other.train.planned_epochs(goal.train_samples, other.global_batch) if other.train else 0
             found[other.search].append(rival_curve(record.epochs, record.outcome, goal.metric, most))
     return found
@@ -189,10 +204,11 @@ def _blame(
     folder.write_record(
         TrialRecord(
             trial=trial.id,
-            outcome="failed",
+            outcome=cause.outcome,
             launch=launch_id,
             started_at=started_at,
             wall_s=end.wall_s,
+            tries=tries_told(folder, trial.id) if cause.outcome == "out_of_memory" else (),
             failure=cause.failure,
         )
     )

@@ -86,6 +86,8 @@ class StudyProgress:
                 pace = event["samples_per_s"] * self._facts.units_per_sample
                 words = f"step {event['step']}, {number(pace)} {self._facts.unit}/s"
                 self._live.update(self._trial_bar, completed=event["step"], words=words)
+            case "trying":
+                self._live.update(self._trial_bar, words=f"trying a batch of {event['batch_per_worker']}")
             case "evaluation":
                 self._live.update(self._trial_bar, words="evaluating")
             case "epoch" if event["test"]:
@@ -96,7 +98,7 @@ class StudyProgress:
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
         if trial.id in self._left:
             self._left.remove(trial.id)
-        if record.failure is not None:
+        if record.outcome == "failed":
             self._console.print(failure_view(record))
         elif self._live is None or trial.kind == "train":
             self._console.print(self._ended_line(trial, record), soft_wrap=True)
@@ -117,6 +119,12 @@ class StudyProgress:
         result = duration(record.wall_s) + tested
         if record.outcome == "diverged":
             result = f"diverged at step {record.diverged_at_step}"
+        elif record.outcome == "out_of_memory":
+            rank = f" on rank {record.failure.rank}" if record.failure else ""
+            result = f"out of memory{rank}"
+        elif record.tries:
+            fitting = [each.batch_per_worker for each in record.tries if each.outcome == "finished"]
+            result += f", {counted(len(record.tries), 'batch', 'batches')} tried, the largest that fits: {max(fitting)}"
         elif record.outcome in OUTCOME_WORDS:
             result += f", {OUTCOME_WORDS[record.outcome]} after {counted(len(record.epochs), 'epoch')}"
         return Text(f"{trial.id}: {result}" + ("" if self._live else f" ({self._progress_words()})"))

@@ -12,7 +12,7 @@ from worldsize.analysis.link import Link
 from worldsize.analysis.noise_scale import NoiseScale
 from worldsize.analysis.telemetry import Hardware
 from worldsize.report.tables import how, plain_table
-from worldsize.report.words import LEVEL_WORDS, number, percent
+from worldsize.report.words import byte_size, number, percent
 from worldsize.results import Results
 
 HEADERS = {
@@ -26,7 +26,6 @@ HEADERS = {
     "rest": "rest",
 }
 """Short, so that all of them fit into 80 columns: waiting for data, waiting for the slowest rank."""
-MOST_LINES = 6
 LEAST_SHARE = 0.01
 """A span that is nowhere more than this is not shown: the table is about what matters."""
 
@@ -51,42 +50,19 @@ def steps_view(results: Results) -> list[Any]:
             *(str(setting.workers), str(setting.batch_per_worker), *told, number(each.parts.step_s.value * 1e3)),
             *(_span(each, name) for name in spans),
         )
-    exchanges = [each for each in shown if each.exposed]
-    lines = [Text(_exchange_words(each, how(each.setting, settings)), style="dim") for each in exchanges[:MOST_LINES]]
-    if len(exchanges) > MOST_LINES:
-        lines.append(Text(f"and {len(exchanges) - MOST_LINES} more settings, with --json", style="dim"))
-    return [Text(""), table, *lines]
-
-
-def _exchange_words(each: StepParts, told: str) -> str:
-    """What was measured, and beside it what people would compute by hand."""
-    setting, found = each.setting, each.exposed
-    assert found is not None
-    where = f"{setting.workers} workers, batch {setting.batch_per_worker}" + (f", {told}" if told else "")
-    words = (
-        f"Exchanging gradients ({where}) adds {number(found.seconds * 1e3)} ms a step ({number(found.low * 1e3)} to "
-        f"{number(found.high * 1e3)}, {LEVEL_WORDS}): the median step with it less without it"
-    )
-    if each.traffic is not None:
-        words += f"; bus bandwidth {_size(each.traffic.busbw)}/s"
-    if each.by_subtraction_s is None:
-        return f"{words}."
-    return (
-        f"{words}. The step less that of 1 worker would be {number(each.by_subtraction_s * 1e3)} ms, which is no "
-        "measure of it: computing itself slows when cores, memory or power are shared."
-    )
+    return [Text(""), table]
 
 
 def hardware_view(results: Results) -> list[Any]:
     """One row a setting, and only the columns that somebody saw."""
     columns: dict[str, Callable[[Hardware], str]] = {
         "GPU busy": lambda one: _known(one.gpu_busy_percent, lambda value: f"{value:.0f} %"),
-        "GPU memory\n(fullest)": lambda one: _known(one.gpu_memory_bytes, _size),
+        "GPU memory\n(fullest)": lambda one: _known(one.gpu_memory_bytes, byte_size),
         "GPU power\n(all)": lambda one: _known(one.gpu_power_w, lambda value: f"{number(value)} W"),
         "joules a\nsample": lambda one: _known(one.joules_per_sample, number),
         "throttled": lambda one: percent(sum(one.throttled.values())) if any(one.throttled.values()) else "",
         "cores\n(all ranks)": lambda one: _known(one.process_cores, number),
-        "memory\n(largest rank)": lambda one: _known(one.process_memory_bytes, _size),
+        "memory\n(largest rank)": lambda one: _known(one.process_memory_bytes, byte_size),
         "sent": lambda one: _known(one.network_bytes_per_s, _pace),
     }
     rows = results.hardware
@@ -138,13 +114,13 @@ def _link_words(kind: str, link: Link) -> str:
         best = max(link.sizes, key=lambda size: size.busbw_bytes_per_s)
         return (
             f"{where} ({link.workers} workers) two numbers do not describe the link; the best bus bandwidth was "
-            f"{_size(best.busbw_bytes_per_s)}/s, for {_size(best.size_bytes)}."
+            f"{byte_size(best.busbw_bytes_per_s)}/s, for {byte_size(best.size_bytes)}."
         )
     bandwidth, latency = link.bandwidth_bytes_per_s, link.latency_s
     return (
-        f"{where} ({link.workers} workers): {_size(bandwidth.value)}/s ({_size(bandwidth.low)} to "
-        f"{_size(bandwidth.high)}), latency {number(latency.value * 1e6)} us ({number(latency.low * 1e6)} to "
-        f"{number(latency.high * 1e6)}), from all-reduces of 1 KB to {_size(link.sizes[-1].size_bytes)}."
+        f"{where} ({link.workers} workers): {byte_size(bandwidth.value)}/s ({byte_size(bandwidth.low)} to "
+        f"{byte_size(bandwidth.high)}), latency {number(latency.value * 1e6)} us ({number(latency.low * 1e6)} to "
+        f"{number(latency.high * 1e6)}), from all-reduces of 1 KB to {byte_size(link.sizes[-1].size_bytes)}."
     )
 
 
@@ -153,11 +129,7 @@ def _known(value: float | None, words: Callable[[float], str]) -> str:
 
 
 def _pace(bytes_per_s: float) -> str:
-    return f"{_size(bytes_per_s)}/s" if bytes_per_s > 1e6 else ""
-
-
-def _size(count: float) -> str:
-    return f"{number(count / 1e9)} GB" if count >= 1e9 else f"{number(count / 1e6)} MB"
+    return f"{byte_size(bytes_per_s)}/s" if bytes_per_s > 1e6 else ""
 
 
 def _span(each: StepParts, name: str) -> Text:

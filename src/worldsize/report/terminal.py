@@ -22,19 +22,23 @@ from worldsize.estimate import Estimate
 from worldsize.launch.commands import torchrun_command
 from worldsize.optimizer_spec import Search
 from worldsize.plan import Plan
-from worldsize.record import TrialRecord
+from worldsize.record import Outcome, TrialRecord
+from worldsize.report.batches import batches_view
+from worldsize.report.exchange import exchange_view
 from worldsize.report.learning import how_words, learning_view
 from worldsize.report.steps import hardware_view, links_view, noise_view, steps_view
 from worldsize.report.tables import ACCENT, how, plain_table, where
 from worldsize.report.words import (
     DOUBTS,
     IN_THE_ANSWER,
+    LARGEST_BATCH,
     LEVEL_WORDS,
     answer_sentence,
     contest_sentence,
     counted,
     duration,
     finding_sentence,
+    largest_batch_sentences,
     metric_value,
     number,
     only_one_count,
@@ -56,8 +60,10 @@ def answer_view(results: Results) -> Group:
     trained = answer.row is not None and answer.row.metric is not None
     style = "bold" if answer.verdict == "use" or (only_one_count(answer) and trained) else "bold yellow"
     compared = [contest for contest in results.contests if len(contest.variants) > 1]
-    parts: list[Any] = [Text("")]
-    if not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS:
+    searched = largest_batch_sentences(answer)
+    parts: list[Any] = [Text(""), *(Text(words, style="bold") for words in searched)]
+    asks_elsewhere = only_one_count(answer) or not results.series  # than how many workers
+    if not (asks_elsewhere and searched) and (not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS):
         parts.append(Text(answer_sentence(answer, metric, how_words(results)), style=style))
     until = results.spec.train.until if results.spec.train else None
     for contest in compared if len(compared) <= MOST_CONTESTS else []:
@@ -66,10 +72,13 @@ def answer_view(results: Results) -> Group:
     said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}
     if only_one_count(answer):
         said = {code for code in said if code != "one-count" or not trained}
-    parts += [Text(finding_sentence(found), style="dim") for found in answer.findings if found.code not in said]
-    if results.series:
+    others = [found for found in answer.findings if found.code not in said and LARGEST_BATCH not in found.code]
+    parts += [Text(finding_sentence(found), style="dim") for found in others]
+    parts += batches_view(results)
+    if results.series and not (searched and only_one_count(answer)):
         parts += [Text(""), scaling_table(results, metric)]
     parts += steps_view(results)
+    parts += exchange_view(results)
     parts += links_view(results)
     parts += hardware_view(results)
     parts += learning_view(results)
@@ -157,6 +166,8 @@ def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
 
 def _more_to_come(spec: StudySpec) -> Iterator[str]:
     """What is not in the plan yet, or may end before its last step."""
+    if spec.axes.largest is not None:
+        yield f"batch_per_worker: doubled from {spec.axes.largest.start}, then the largest that fits is closed in on"
     for entry in spec.axes.optimizer:
         if entry.tpe is not None:
             yield f"{entry.name}: a quarter of its {entry.tpe} settings; TPE proposes the rest from what these show"
@@ -185,7 +196,7 @@ def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
             steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
             cells += [trial.optimizer.family, f"{trial.peak_rate:g}", str(each), str(steps), f"{steps / each:g}"]
         else:
-            cells += ["", "", str(each), "probe", ""]
+            cells += ["", "", str(each), "search" if trial.largest else "probe", ""]
         table.add_row(*cells)
     return table
 
@@ -199,7 +210,8 @@ def status_view(results: Results, running: str | None, holder: dict[str, Any] | 
     outcomes = Counter(record.outcome for record in results.records.values())
     left = len(results.left()) - (1 if running else 0) - len(results.damaged)
     counts = [f"{outcomes['finished']} finished"]
-    counts += [f"{outcomes[kind]} {kind}" for kind in ("plateaued", "stopped", "diverged", "failed") if outcomes[kind]]
+    kinds: tuple[Outcome, ...] = ("plateaued", "stopped", "diverged", "out_of_memory", "failed")
+    counts += [f"{outcomes[kind]} {kind.replace('_', ' ')}" for kind in kinds if outcomes[kind]]
     counts += [f"{len(results.damaged)} damaged"] if results.damaged else []
     counts += ["1 running"] if running else []
     parts: list[Any] = [
@@ -207,7 +219,8 @@ def status_view(results: Results, running: str | None, holder: dict[str, Any] | 
             (results.spec.name, "bold"), f": {', '.join([*counts, f'{left} left'])} of {len(results.trials)}"
         ),
     ]
-    if results.series:
+    parts += [Text(words) for words in largest_batch_sentences(results.answer)]
+    if results.series and not (results.largest and only_one_count(results.answer)):
         parts.append(Text(answer_sentence(results.answer, results.facts.metric, how_words(results))))
     if holder:
         parts.append(Text(f"run by pid {holder['pid']} on {holder['host']}" + (f"; now {running}" if running else "")))

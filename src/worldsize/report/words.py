@@ -40,6 +40,11 @@ def answer_sentence(answer: Answer, metric: str, how: str = "") -> str:
     return " ".join([lead, *following, metric_sentence(row, metric)]).strip()
 
 
+def largest_batch_sentences(answer: Answer) -> list[str]:
+    """The answer of a study that searches for the largest batch, one a search."""
+    return [finding_sentence(finding) for finding in answer.findings if finding.code.startswith(LARGEST_BATCH)]
+
+
 def only_one_count(answer: Answer) -> bool:
     """A study of one count asks something else than how many: what was trained comes first then."""
     return [finding.code for finding in answer.findings if finding.code in DOUBTS] == ["one-count"]
@@ -108,11 +113,15 @@ def reach(estimate: Estimate, words: Callable[[float], str] | None = None) -> st
 
 
 def finding_sentence(finding: Finding) -> str:
-    return SENTENCES[finding.code].format(**finding.numbers, **finding.names)
+    sentence = SENTENCES[finding.code].format(**finding.numbers, **finding.names)
+    where = finding.names.get("where")
+    return f"With {where}: {sentence}" if where else sentence
 
 
 IN_THE_ANSWER = "next-count-not-worth-it"
 """What the next count would bring belongs to the answer itself."""
+LARGEST_BATCH = "largest-batch-"
+"""Begins the codes of what a search for the largest batch found."""
 DOUBTS = {"nothing-measured", "nothing-learned", "nothing-reached", "one-count", "too-noisy"}
 SENTENCES = {
     "nothing-measured": "no trial has finished; run the study.",
@@ -159,6 +168,22 @@ SENTENCES = {
         "At {factor:.3g} x the batch ({batch:.0f}) and equal epochs, {unscaled} loses {lost:.3g} of {metric}; "
         "{variant} wins back {percent:.0f} % of it ({low:.0f} to {high:.0f})."
     ),
+    "largest-batch-memory": (
+        "Largest batch a worker that fits: {fits:,.0f} ({tried:,.0f} runs out of memory). Smallest within 5 % of "
+        "the best throughput: {enough:,.0f}."
+    ),
+    "largest-batch-throughput": (
+        "A batch of {fits:,.0f} a worker fits; larger ones were not tried, since throughput no longer rises. "
+        "Smallest within 5 % of the best throughput: {enough:,.0f}."
+    ),
+    "largest-batch-most": (
+        "A batch of {fits:,.0f} a worker fits, the largest that the study allows. Smallest within 5 % of the best "
+        "throughput: {enough:,.0f}."
+    ),
+    "largest-batch-none": "No batch fits: even {tried:,.0f} a worker runs out of memory.",
+    "out-of-memory": (
+        "A batch of {batch:,.0f} a worker does not fit into memory with {workers:.0f} worker(s); {trials:.0f} trial(s)."
+    ),
     "straggler": (
         "With {workers:.0f} workers rank {rank:.0f} computes {extra_ms:.3g} ms a step longer than the others, who wait "
         "for it: look at what else runs on its core or GPU, and at its share of the data."
@@ -198,6 +223,10 @@ def whole(value: float) -> str:
 
 def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
+
+
+def byte_size(count: float) -> str:
+    return f"{number(count / 1e9)} GB" if count >= 1e9 else f"{number(count / 1e6)} MB"
 
 
 def duration(seconds: float) -> str:

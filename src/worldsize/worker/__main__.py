@@ -30,11 +30,20 @@ def main() -> None:
         session.run()
     except BaseException as error:
         trial_id, step = session.position() if session else (None, None)
-        process.write_failure(folder.launch(launch_id) / f"failure-rank{rank:02d}.json", rank, trial_id, step, error)
+        path = folder.launch(launch_id) / f"failure-rank{rank:02d}.json"
+        process.write_failure(path, rank, trial_id, step, error, out_of_memory=_out_of_memory(error))
         os._exit(1)
     # All records are written. Native destructors add nothing, and gloo's sometimes abort.
     sys.stdout.flush()
     os._exit(0)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    try:
+        from worldsize.worker.memory import is_out_of_memory
+    except Exception:  # torch itself could not be imported: that is what failed
+        return isinstance(error, MemoryError)
+    return is_out_of_memory(error)
 
 
 if __name__ == "__main__":

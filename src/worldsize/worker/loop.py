@@ -1,8 +1,8 @@
 """The training loop. One for every workload, strategy and device, readable from top to bottom.
 
 `run_steps` is the loop; `train` calls it epoch by epoch, evaluates in between and asks `ending` whether that is enough;
-`probe` calls it until the median step time is known well enough. Times are taken by `laps` (every step, every rank) and
-`phases` (above the step).
+`probe` calls it until the median step time is known well enough; `batches.py` does so with batch after batch. Times are
+taken by `laps` (every step, every rank) and `phases` (above the step).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from worldsize.record import Epoch, Outcome
+from worldsize.record import Epoch, Outcome, Try
 from worldsize.spec import ProbeSpec, TrialSpec
 from worldsize.train_spec import steps_per_epoch
 from worldsize.worker.augment import augment, generator_for
@@ -90,6 +90,10 @@ class Result:
     warmup_steps: int = 0
     exposed: npt.NDArray[np.uint32] | None = None
     """Of a probe of several workers: steps with and without the exchange of gradients."""
+    tries: tuple[Try, ...] = ()
+    """Of a search for the largest batch."""
+    spans_of_tries: dict[int, npt.NDArray[np.uint32]] = field(default_factory=dict)
+    """Of those that fit, by batch a worker."""
 
 
 def run_steps(course: Course, shares: Iterable[Share], *, alone: bool = False) -> npt.NDArray[np.float32]:
@@ -200,25 +204,42 @@ def train(course: Course) -> Result:
 
 
 def probe(course: Course, spec: ProbeSpec) -> Result:
-    """As many steps as the stated precision of their median needs, within the stated time; rank 0 decides for all."""
-    stream = itertools.chain.from_iterable(course.shares(epoch) for epoch in itertools.count())
+    """Steps, timed; then what exchanging gradients adds to them."""
+    stream = whole_batches(course)
     course.journal.say("start", seconds=spec.max_seconds)
+    step_s, reached = timed_steps(course, stream, spec, spec.warmup_steps)
+    course.phases.enter("exchange")
+    exposed = exchange_blocks(course, stream, float(np.median(step_s)), spec.max_seconds)
+    course.phases.enter("gaps")
+    return Result(precision_reached=reached, warmup_steps=spec.warmup_steps, exposed=exposed)
+
+
+def whole_batches(course: Course) -> Iterator[Share]:
+    """Epoch after epoch, without the smaller batch at the end of each: a large one may be every second."""
+    for epoch in itertools.count():
+        yield from (share for share in course.shares(epoch) if share.total == course.trial.global_batch)
+
+
+def timed_steps(
+    course: Course, stream: Iterator[Share], spec: ProbeSpec, warmup_steps: int
+) -> tuple[npt.NDArray[np.float64], bool]:
+    """As many steps as the stated precision of their median needs, within the stated time; rank 0 decides for all.
+
+    Returns the seconds of each after the warm-up, and whether the precision was reached. The laps must be new.
+    """
     course.phases.enter("warm-up")
-    run_steps(course, itertools.islice(stream, spec.warmup_steps))
+    run_steps(course, itertools.islice(stream, warmup_steps))
     course.phases.enter("training")
     steps, reached = PROBE_FIRST_STEPS, False
     while steps := course.team.from_first(steps):
         run_steps(course, itertools.islice(stream, steps))
-        step_s = course.laps.seconds()[spec.warmup_steps :]
+        step_s = course.laps.seconds()[warmup_steps:]
         means = block_means(step_s, course.trial.strategy.period)
         reached = len(means) >= PROBE_LEAST_STEPS and median_precision(means) <= spec.precision
         out_of_time = float(step_s.sum()) >= spec.max_seconds
         block = max(PROBE_FIRST_STEPS, round(PROBE_BLOCK_S / float(np.median(step_s))))
         steps = 0 if reached or out_of_time else block
-    course.phases.enter("exchange")
-    exposed = exchange_blocks(course, stream, float(np.median(step_s)), spec.max_seconds)
-    course.phases.enter("gaps")
-    return Result(precision_reached=reached, warmup_steps=spec.warmup_steps, exposed=exposed)
+    return step_s, reached
 
 
 def exchange_blocks(

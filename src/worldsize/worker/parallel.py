@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -33,6 +34,13 @@ class Team:
         if self.workers > 1:
             dist.all_reduce(tensor, group=self.group)
         return tensor
+
+    def max(self, values: Sequence[float]) -> list[float]:
+        """Of each, the largest over all ranks."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        if self.workers > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group)
+        return tensor.tolist()
 
     def barrier(self) -> None:
         if self.workers > 1:

@@ -31,7 +31,9 @@ def mark_trial(trial_id: str) -> None:
     print(f"{TRIAL_MARK}{trial_id}", flush=True)
 
 
-def write_failure(path: Path, rank: int, trial_id: str | None, step: int | None, error: BaseException) -> None:
+def write_failure(
+    path: Path, rank: int, trial_id: str | None, step: int | None, error: BaseException, *, out_of_memory: bool
+) -> None:
     """The driver reads these after the launch and blames the earliest."""
     traceback.print_exc()
     sys.stdout.flush()
@@ -45,6 +47,7 @@ def write_failure(path: Path, rank: int, trial_id: str | None, step: int | None,
             "step": step,
             "at": time.time(),
             "type": type(error).__name__,
+            "out_of_memory": out_of_memory,
             "error": text[:2000],
         },
     )

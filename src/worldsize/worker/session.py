@@ -21,6 +21,7 @@ from worldsize.store import StudyFolder, read_json, save_array, write_json
 from worldsize.train_spec import StrategySpec
 from worldsize.worker import models, workloads
 from worldsize.worker.augment import generator_for
+from worldsize.worker.batches import search
 from worldsize.worker.clock import Phases, laps_for
 from worldsize.worker.clocks import clock_offsets
 from worldsize.worker.ending import Ending
@@ -29,6 +30,7 @@ from worldsize.worker.flops import count_flop, peak_flops
 from worldsize.worker.interconnect import measure_links
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Course, Result, probe, train
+from worldsize.worker.memory import free_memory, limit_memory
 from worldsize.worker.noise import meter_for
 from worldsize.worker.optim import rate_of_step
 from worldsize.worker.parallel import Crew, Team
@@ -64,6 +66,7 @@ class Session:
         crew = Crew(self.launch["device"], self.launch["backend"], sorted({trial.workers for trial in trials}))
         crew.tell(f"host/{crew.rank}", environment(crew.device, self.launch["backend"])["host"])
         self._measure_interconnect(crew)
+        limit_memory(self.launch["memory_limit_gb"], crew.device)
         self._telemetry = telemetry_of(crew, lambda: self._course.samples if self._course else 0)
         for number, trial in enumerate(trials):
             self._trial_id, self._course = trial.id, None
@@ -94,9 +97,13 @@ class Session:
     def _run_trial(self, number: int, trial: TrialSpec, team: Team, crew: Crew) -> None:
         self.phases.enter("preparation")
         before, started_at = self.phases.totals(), time.time()
+        if self.launch["memory_limit_gb"] or team.device.type == "cuda":
+            free_memory(team.device)  # what the last trial left must not decide whether this one fits
         self._telemetry.start()
         course = self._course = self._prepare(trial, team)
-        result = probe(course, trial.probe) if trial.probe else train(course)
+        if trial.largest and team.rank == 0:
+            self._compute(trial, course)  # what counting imports must not make the next search find less room
+        result = _run(course)
         self.phases.enter("saving")
         watched = self._telemetry.stop()
         if trial.search is not None:
@@ -104,7 +111,8 @@ class Session:
             self._rivals.setdefault(trial.search, []).append(shown)
         trained = course.strategy.whole() if trial.train and trial.train.save else None
         kept = {
-            "spans": course.laps.spans(),
+            "spans": None if trial.largest else course.laps.spans(),
+            **{f"spans-b{size}": spans for size, spans in result.spans_of_tries.items()},
             "exposed": result.exposed,
             "noise": course.noise.rows() if trial.train and trial.train.noise_scale else None,
             "telemetry": watched,
@@ -179,7 +187,12 @@ class Session:
             inputs, targets = batch(workload.train, torch.arange(min(4, len(workload.train))), course.team.device)
             flop = count_flop(course.strategy.module, workload.loss, workload.prepare(inputs), targets)
             peak = peak_flops(course.team.device, trial.precision)
-            found: dict[str, JsonValue] = {"flop_per_sample": flop.per_sample, "flop_unknown": flop.reason}
+            learning = [each for each in course.strategy.module.parameters() if each.requires_grad]
+            found: dict[str, JsonValue] = {
+                "flop_per_sample": flop.per_sample,
+                "flop_unknown": flop.reason,
+                "gradient_bytes": sum(each.numel() * each.element_size() for each in learning),
+            }
             if peak is not None:
                 found |= {"peak_flop_s": peak.flop_s, "peak_source": peak.source}
             self._computes[key] = found
@@ -231,7 +244,11 @@ class Session:
         started_at: float,
         facts: dict[str, Any],
     ) -> TrialRecord:
-        losses = np.concatenate(course.losses)
+        losses = np.concatenate([np.zeros(0, np.float32), *course.losses])
+        tries = [
+            each.model_copy(update={"spans": arrays.get(f"spans-b{each.batch_per_worker}", ())})
+            for each in result.tries
+        ]
         return TrialRecord(
             trial=trial.id,
             outcome=result.outcome,
@@ -241,7 +258,8 @@ class Session:
             phases_s=phases_s,
             columns=SPANS,
             warmup_steps=result.warmup_steps,
-            spans=arrays["spans"],
+            spans=arrays.get("spans", ()),
+            tries=tuple(tries),
             exposed=arrays.get("exposed", ()),
             noise=arrays.get("noise", ()),
             compute=self._compute(trial, course) if trial.kind == "probe" else {},
@@ -258,6 +276,13 @@ class Session:
             precision_reached=result.precision_reached,
             environment=facts,
         )
+
+
+def _run(course: Course) -> Result:
+    trial = course.trial
+    if trial.probe is None:
+        return train(course)
+    return search(course, trial.probe, trial.largest) if trial.largest else probe(course, trial.probe)
 
 
 def _strategy(trial: TrialSpec) -> StrategySpec:

@@ -94,7 +94,7 @@ class LastGradient:
     """
 
     def __init__(self, module: nn.Module, tell: Callable[[], None]) -> None:
-        self._tell = tell
+        self.tell = tell
         learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._handles = {each: each.register_post_accumulate_grad_hook(self._arrived) for each in learning}
         self._waiting = set(learning)
@@ -104,7 +104,7 @@ class LastGradient:
             handle.remove()
 
     def _arrived(self, parameter: Tensor) -> None:
-        self._tell()
+        self.tell()
         if self._waiting:
             self._waiting.discard(parameter)
             if not self._waiting:
@@ -146,6 +146,7 @@ class Replicated(Strategy):
     def when_ready(self, tell: Callable[[], None]) -> None:
         if self._watch is None:
             self._watch = LastGradient(self.module, tell)
+        self._watch.tell = tell  # another batch of a search has laps of its own
 
     @property
     def can_train_alone(self) -> bool:

@@ -1,6 +1,7 @@
 """Plants a fault in workers under test: on PYTHONPATH, Python imports this at start.
 
 PLANTED = "what:rank:trial-number:step[:once]", with what = raise | exit0 | kill | slow.
+PLANTED_LIMIT = "rank:bytes": a rank that may allocate less than the others.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import os
+import resource
 import signal
 import sys
 import time
@@ -64,5 +66,9 @@ class Planter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         plant(module, os.environ["PLANTED"])
 
 
+if "PLANTED_LIMIT" in os.environ:
+    rank, limit = os.environ["PLANTED_LIMIT"].split(":")
+    if os.environ.get("RANK") == rank:
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
 if "PLANTED" in os.environ:
     sys.meta_path.insert(0, Planter())

@@ -1,0 +1,117 @@
+"""The search for the largest batch: every try is rehearsed on each rank alone, agreed on, and measured as a probe is.
+
+A rank that runs out of memory inside an exchange leaves the others waiting. So what may fail is done where nobody
+waits: forward and backward of the bare model, with nothing exchanged. A flag a rank then tells all whether to go on.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from worldsize.largest import LEAST, LargestSpec, next_batch
+from worldsize.record import Try
+from worldsize.spec import ProbeSpec
+from worldsize.worker.augment import augment
+from worldsize.worker.clock import laps_for
+from worldsize.worker.loop import Course, Result, run_steps, timed_steps, whole_batches
+from worldsize.worker.memory import free_memory, is_out_of_memory, peak_bytes, reset_peak
+from worldsize.worker.workloads.base import batch
+
+FIRST_STEPS = 2
+"""Of a small batch: the first makes the state of the optimiser, the second the final buckets of gradients."""
+WARMUP_STEPS = 2
+"""Of a try: its rehearsal was the first."""
+HELD_BACK = 8 * 1024**2
+MOST_HELD_BACK = 64 * 1024**2
+
+
+def search(course: Course, spec: ProbeSpec, largest: LargestSpec) -> Result:
+    """Tries batches until the largest that fits is known. Rank 0 says which is next."""
+    trial, team = course.trial, course.team
+    room = len(course.workload.train) // (trial.workers * trial.accumulation)
+    course.journal.say("start", seconds=spec.max_seconds)
+    course.phases.enter("warm-up")
+    course.trial = trial.model_copy(update={"batch_per_worker": LEAST})
+    run_steps(course, itertools.islice(whole_batches(course), FIRST_STEPS))
+    course.losses = []
+    tries: list[Try] = []
+    spans: dict[int, npt.NDArray[np.uint32]] = {}
+    while size := team.from_first(next_batch(tries, largest, room) or 0):
+        course.trial = trial.model_copy(update={"batch_per_worker": size})
+        tries.append(_tried(course, spec))
+        if tries[-1].outcome == "finished":
+            spans[size] = course.laps.spans()
+        course.journal.say("try", **tries[-1].model_dump(mode="json"))
+    course.trial = trial
+    course.phases.enter("gaps")
+    fits = any(each.outcome == "finished" for each in tries)
+    return Result(outcome="finished" if fits else "out_of_memory", tries=tuple(tries), spans_of_tries=spans)
+
+
+def _tried(course: Course, spec: ProbeSpec) -> Try:
+    """The batch of `course.trial`, on all ranks or on none."""
+    team, size = course.team, course.trial.batch_per_worker
+    course.phases.enter("preparation")
+    course.journal.say("trying", batch_per_worker=size)
+    course.laps = laps_for(team.device)
+    free_memory(team.device)
+    reset_peak(team.device)
+    fits = _rehearsed(course)
+    # Here, where neither an error nor a frame of the rehearsal holds on to anything.
+    course.strategy.optimizer.zero_grad()
+    peak = peak_bytes(team.device)
+    free_memory(team.device)
+    flags = team.max([float(not fits and rank == team.rank) for rank in range(team.workers)])
+    if any(flags):
+        (memory,) = team.max([peak])
+        ranks = tuple(rank for rank, flag in enumerate(flags) if flag)
+        return Try(batch_per_worker=size, outcome="out_of_memory", ranks=ranks, memory_bytes=memory)
+    reset_peak(team.device)
+    step_s, reached = timed_steps(course, whole_batches(course), spec, WARMUP_STEPS)
+    (memory,) = team.max([peak_bytes(team.device)])
+    return Try(
+        batch_per_worker=size,
+        outcome="finished",
+        samples_per_s=course.trial.global_batch / float(np.median(step_s)),
+        precision_reached=reached,
+        memory_bytes=memory,
+        warmup_steps=WARMUP_STEPS,
+    )
+
+
+def _rehearsed(course: Course) -> bool:
+    """Forward and backward of the bare model, as a step has them. False: this rank is out of memory.
+
+    Not through DistributedDataParallel, even without its exchange: it broadcasts buffers in forward.
+    """
+    trial, workload, device = course.trial, course.workload, course.team.device
+    module, loss_of_each = course.strategy.module, workload.training_loss(None)
+    indices = torch.arange(trial.batch_per_worker)
+    try:
+        held = torch.empty(held_back(course), dtype=torch.uint8, device=device)
+        for _ in range(2):  # the second finds what a step finds of the one before
+            if trial.accumulation == 1:
+                course.strategy.optimizer.zero_grad()
+            inputs, targets = batch(workload.train, indices, device)
+            inputs = augment(workload.prepare(inputs), workload.augment, course.draws)
+            with course.autocast():
+                loss = loss_of_each(module(inputs), targets).mean()
+            loss.backward()
+        float(loss.detach())  # a GPU works ahead: what it has to say, it says by now
+        del held
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return True
+
+
+def held_back(course: Course) -> int:
+    """Bytes that a rehearsal leaves free: what the exchange of a real step takes for itself, and Python's own needs."""
+    learning = [parameter for parameter in course.strategy.module.parameters() if parameter.requires_grad]
+    gradients = sum(parameter.numel() * parameter.element_size() for parameter in learning)
+    return min(MOST_HELD_BACK, HELD_BACK + (2 * gradients if course.team.workers > 1 else 0))

@@ -1,0 +1,92 @@
+"""Memory of one rank: how much it may take, the most it took, whether an error says that it ran out, and letting go.
+
+On a CPU the limit is RLIMIT_DATA: what a process allocates for itself, and not what it maps from files. An allocation
+beyond it fails inside the allocator, so that the process lives, where the system would have killed it. Such processes
+are started with an allocator that gives back what is freed (`launch/commands.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import resource
+from pathlib import Path
+
+import torch
+
+from worldsize.errors import SpecError
+
+STATUS = Path("/proc/self/status")
+PEAK_RESET = Path("/proc/self/clear_refs")
+WORKING_ROOM = 32 * 1024**2
+"""Beside what a process holds before it trains: without any, Python itself could not go on."""
+SAYS_SO = re.compile(
+    r"can't allocate memory|DefaultCPUAllocator|out of memory|std::bad_alloc|_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
+"""torch's allocators, C++, cuDNN and cuBLAS; not all of them raise an error of a type of its own."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and SAYS_SO.search(str(error)) is not None
+
+
+def limit_memory(limit_gb: float | None, device: torch.device) -> None:
+    """From here on this rank may take no more. Raises SpecError for a limit that leaves no room to train."""
+    if limit_gb is None:
+        return
+    limit = int(limit_gb * 1e9)
+    if device.type == "cuda":
+        has = torch.cuda.get_device_properties(device).total_memory
+        if limit > has:
+            raise SpecError(
+                f"memory_limit_gb={limit_gb:g} is more than the {has / 1e9:.4g} GB of the GPU; leave it out or lower it"
+            )
+        torch.cuda.set_per_process_memory_fraction(limit / has, device)
+        return
+    gc.collect()
+    needed = allocated_bytes() + WORKING_ROOM
+    if limit < needed:
+        raise SpecError(
+            f"memory_limit_gb={limit_gb:g} is less than the {needed / 1e9:.2g} GB that a worker with torch needs "
+            "before it trains; use more"
+        )
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)  # a lower one that the user's shell or a scheduler has set
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def free_memory(device: torch.device) -> None:
+    """Whatever nobody holds goes back to the system, so that what follows finds it as a fresh process would."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def allocated_bytes() -> int:
+    """What RLIMIT_DATA counts."""
+    return _status_bytes("VmData")
+
+
+def reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        PEAK_RESET.write_text("5")
+
+
+def peak_bytes(device: torch.device) -> float:
+    """Since `reset_peak`: of a GPU, tensors; on a CPU, the whole process."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return float(_status_bytes("VmHWM"))
+
+
+def _status_bytes(name: str) -> int:
+    line = next(line for line in STATUS.read_text(encoding="ascii").splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
