@@ -29,8 +29,8 @@ from worldsize.train_spec import steps_per_epoch
 OVERLAP_UNKNOWN = (1.0, 2.0, 10.0)
 """Nothing of the exchange hidden, some, almost all: the range where one worker or one batch could not tell."""
 NO_CORE_LEFT = 0.5
-"""How much slower, in logarithms, a step may be where no core is left: exchanges then wait for the scheduler, some 20 ms
-a step on 16 of 16 cores (docs/benchmarks/cores.md), which no smaller count shows."""
+"""How much slower, in logarithms, a step may be where no core is left: exchanges then wait for the scheduler, about
+20 ms a step on 16 of 16 cores (docs/benchmarks/cores.md), which no smaller count shows."""
 WHY = {
     None: "no law fits",
     "not-reached-there": "runs at this batch, or at a smaller one, missed it",
