@@ -22,6 +22,7 @@ bench: $(READY)
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.decode
 	$(BIN)/python -m tests.bench.spans
+	$(BIN)/python -m tests.bench.report
 
 bench-projection: $(READY)
 	$(BIN)/python -m tests.bench.projection

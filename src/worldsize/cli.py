@@ -185,6 +185,30 @@ def predict(
 
 
 @app.command()
+def report(
+    folder: FolderArgument,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write. Default: DIR/report.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the report of a study: a page for any browser, figures and tables for papers. --json writes nothing."""
+    from worldsize.report.document import document
+    from worldsize.report.publish import publish, to_json
+    from worldsize.report.terminal import console
+    from worldsize.results import load
+
+    results = load(folder)
+    if as_json:
+        print(to_json(document(results)), end="")
+        return
+    made = publish(results, out)
+    console().print(
+        f"{visible(str(made.page))}: {made.size_bytes / 1e6:.1f} MB, {len(made.figures)} figures, "
+        f"{len(made.tables)} tables beside it",
+        soft_wrap=True,
+    )
+
+
+@app.command()
 def studies() -> None:
     """List the built-in studies."""
     from worldsize.report.terminal import console

@@ -166,7 +166,8 @@ def noise_scales(folder: StudyFolder, ended: Iterable[Ended], starts: int) -> li
     """Of each variant trained with `noise_scale`, over the second half of its steps and all its repeats."""
     rows: dict[tuple[Setting, str], list[tuple[Floats, Floats]]] = defaultdict(list)
     for trial, record in ended:
-        if record.noise and record.outcome != "diverged":
+        parts = trial.workers * trial.accumulation  # one alone has nothing to compare its gradient with
+        if record.noise and record.outcome != "diverged" and parts > 1:
             small, big = of_ranks(folder.noise(record))
             half = len(big) // 2
             rows[setting_of(trial), labels(trial, starts)[1]].append((small[half:], big[half:]))

@@ -37,6 +37,7 @@ ALLOWED = {
         "data",
         "errors",
         "estimate",
+        "inputs",
         "launch",
         "optimizer_spec",
         "plan",
@@ -44,9 +45,11 @@ ALLOWED = {
         "record",
         "results",
         "spec",
+        "store",
         "study",
         "tableprojection",
         "train_spec",
+        "",
     },
 }
 """Which rooms and modules a room may import; '' is the package itself, for its version."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from rich.table import Table
 
 from worldsize.analysis.points import Setting
+from worldsize.report.words import counted
 
 ACCENT = "cyan"
 HOW: dict[str, Callable[[Setting], str]] = {
@@ -15,7 +16,7 @@ HOW: dict[str, Callable[[Setting], str]] = {
     "accumulation": lambda setting: f"in {setting.accumulation} parts",
 }
 WHERE: dict[str, Callable[[Setting], str]] = {
-    "workers": lambda setting: f"{setting.workers} workers",
+    "workers": lambda setting: counted(setting.workers, "worker"),
     "global_batch": lambda setting: f"batch {setting.global_batch}",
     **HOW,
 }

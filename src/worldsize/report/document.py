@@ -1,0 +1,76 @@
+"""The report as one plain document: all that page, figures and tables are made from, and what --json prints."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from worldsize import __version__
+from worldsize.report import evidence
+from worldsize.report.opening import answer_sentences, other_findings, recommended_study
+from worldsize.report.trial_details import common_configuration, left_out, trial_details
+from worldsize.results import Results
+
+FORMAT = 1
+
+Document = dict[str, Any]
+
+
+def document(results: Results) -> Document:
+    """`Results.to_dict()`, its words, and what figures need. Strict JSON: what is not finite is None."""
+    pairs = evidence.ended(results)
+    groups = evidence.by_variant(results, pairs)
+    details, environments = trial_details(results)
+    started = [record.started_at for record in results.records.values()]
+    ended = [record.started_at + record.wall_s for record in results.records.values()]
+    facts = results.facts
+    numbers = results.to_dict()
+    for row in numbers["table"]:
+        pace = row["samples_per_s"]
+        ends = {"value": "value", "low": "high", "high": "low"}  # the faster, the shorter
+        row["epoch_s"] = {end: facts.train_samples / pace[other] for end, other in ends.items() if pace[other]}
+    found = {
+        "format": FORMAT,
+        "worldsize": __version__,
+        **numbers,
+        "title": facts.title,
+        "train_samples": facts.train_samples,
+        "test_samples": facts.test_samples,
+        "higher_is_better": facts.higher_is_better,
+        "measured_from": min(started, default=None),
+        "measured_until": max(ended, default=None),
+        "words": {
+            "verdict": results.answer.verdict,
+            "answer": answer_sentences(results),
+            "findings": other_findings(results),
+        },
+        "recommended_study": recommended_study(results),
+        "training": evidence.training(results, groups),
+        "curves": evidence.curves(results, groups),
+        "launches": evidence.launches(results),
+        "one_step": evidence.one_step(results, pairs),
+        "telemetry": evidence.telemetry(results, pairs),
+        "noise_over_time": evidence.noise_over_time(results, groups),
+        "configuration": common_configuration(results),
+        "environments": environments,
+        "runs": details,
+        "left_out": left_out(results),
+        "tries": [
+            {"trial": record.trial, "workers": results.trials[record.trial].workers, **tried.model_dump(mode="json")}
+            for record in results.records.values()
+            for tried in getattr(record, "tries", ())
+        ],
+    }
+    cleaned: Document = _strict(found)
+    return cleaned
+
+
+def _strict(value: Any) -> Any:
+    """JSON has neither infinity nor NaN nor keys that are no text; the document equals what is read back."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _strict(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(each) for each in value]
+    return value

@@ -1,0 +1,141 @@
+"""Figures of optimisers: which converges, which diverges, and how noisy gradients are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from worldsize.report.document import Document
+from worldsize.report.marks import Axis, Figure, Line, Panel, colour
+from worldsize.report.picks import Entry, setting_key, told_apart
+from worldsize.report.words import metric_value, number
+
+MOST_CONVERGENCE = 40
+MOST_NOISE = 6
+CUT = 30.0
+"""Losses beyond so many times the usual first one are cut: what diverges would flatten all the rest."""
+
+
+def convergence(document: Document) -> Figure | None:
+    """Every variant's loss over epochs on a log axis, one hue an optimiser; those that diverged end in a cross."""
+    every = [curve for curve in document["curves"] if curve["train_loss"] or curve["test_loss"] or curve["diverged"]]
+    if len({curve["variant"] for curve in every}) < 2:
+        return None
+    settings: dict[tuple[Any, ...], list[Entry]] = {}
+    for curve in every:
+        settings.setdefault(setting_key(curve), []).append(curve)
+    here = max(settings.values(), key=lambda of: len({curve["variant"] for curve in of}))
+    order = {(setting_key(entry), entry["variant"]): place for place, entry in enumerate(document["learning"])}
+    here = sorted(here, key=lambda curve: order.get((setting_key(curve), curve["variant"]), len(order)))
+    shown = here[:MOST_CONVERGENCE]
+    families = sorted({curve["family"] for curve in shown})
+    starts = [value for curve in shown if (value := _first_loss(curve)) is not None]
+    most = CUT * (sorted(starts)[len(starts) // 2] if starts else 1.0)
+    drawn = [(curve, line) for curve in shown if (line := _convergence_line(curve, shown, families, most))]
+    lines = [line for _, line in drawn]
+    if len(lines) < 2:
+        return None
+    crosses = [_cross(curve, line) for curve, line in drawn if curve["diverged"]]
+    best, diverged = shown[0], sum(1 for curve in shown if curve["diverged"])
+    title = f"{best['variant']} converges best" + (
+        f"; {diverged} of {len(shown)} settings diverged" if diverged else f" of {len(shown)} settings"
+    )
+    where = f" At {told_apart(best, every, but=('variant',))}." if len(settings) > 1 else ""
+    crossed = " Crosses: diverged; losses beyond are cut." if diverged else ""
+    more = f" The best {len(shown)} of {len(here)}; all are in the table." if len(here) > len(shown) else ""
+    axis = Axis(title="epoch", whole=True, log=max(curve["epochs"] for curve in shown) > 100)
+    panel = Panel(
+        x=axis,
+        y=Axis(title=f"{'training' if shown[0]['train_loss'] else 'test'} loss", log=True),
+        marks=(*lines, *crosses),
+    )
+    return Figure(
+        key="convergence",
+        section="learning",
+        title=title,
+        panels=(panel,),
+        note=f"One hue an optimiser, the paler the worse.{crossed} Mean over repeats.{where}{more}",
+    )
+
+
+def _first_loss(curve: Entry) -> float | None:
+    values = curve["train_loss"] or curve["test_loss"]
+    return next((value for value in values["value"] if value is not None and value > 0), None) if values else None
+
+
+def _convergence_line(curve: Entry, shown: Sequence[Entry], families: Sequence[str], most: float) -> Line | None:
+    values = curve["train_loss"] or curve["test_loss"]
+    points = [
+        (epoch, value)
+        for epoch, value in zip(curve["epoch"], values["value"] if values else (), strict=False)
+        if value is not None and value > 0
+    ]
+    beyond = next((place for place, (_, value) in enumerate(points) if value > most), len(points))
+    ends = beyond + 1 if curve["diverged"] == curve["repeats"] else len(points)
+    points = [(epoch, min(value, most)) for epoch, value in points[:ends]]
+    if not points:
+        return None
+    kin = [other["variant"] for other in shown if other["family"] == curve["family"]]
+    return Line(
+        name=curve["variant"],
+        colour=colour(families.index(curve["family"])),
+        symbol="none" if len(points) > 12 else "circle",
+        fade=1.0 - 0.7 * kin.index(curve["variant"]) / max(len(kin), 1),
+        x=tuple(float(epoch) for epoch, _ in points),
+        y=tuple(value for _, value in points),
+        says=tuple(f"{curve['variant']}, epoch {epoch}\nloss {metric_value(value)}" for epoch, value in points),
+    )
+
+
+def _cross(curve: Entry, line: Line) -> Line:
+    said = f"{curve['variant']}\n{curve['diverged']} of {curve['repeats']} diverged" + (
+        f", at step {curve['diverged_at_steps'][0]}" if curve["diverged_at_steps"] else ""
+    )
+    return Line(
+        name=curve["variant"],
+        colour=line.colour,
+        joined=False,
+        symbol="cross",
+        listed=False,
+        x=line.x[-1:],
+        y=line.y[-1:],
+        says=(said,),
+    )
+
+
+def noise(document: Document) -> Figure | None:
+    """The gradient noise scale while a model learns."""
+    found = [entry for entry in document["noise_over_time"] if any(entry["samples"])][:MOST_NOISE]
+    if not found:
+        return None
+    lines = []
+    for place, entry in enumerate(found):
+        name = told_apart(entry, found) or entry["variant"]
+        lines.append(
+            Line(
+                name=name,
+                colour=colour(place),
+                symbol="none",
+                x=tuple(float(step) for step in entry["step"]),
+                y=tuple(entry["samples"]),
+                says=tuple(
+                    "" if value is None else f"{name}, step {step:,}\nnoise scale {number(value)} samples"
+                    for step, value in zip(entry["step"], entry["samples"], strict=True)
+                ),
+            )
+        )
+    known = [entry["value"] for entry in document["noise_scale"] if entry["value"] is not None]
+    title = (
+        f"Beyond a batch of about {number(max(known))} samples, more samples a step help little"
+        if known
+        else "The gradient noise scale is not known: too few steps"
+    )
+    panel = Panel(x=Axis(title="step", whole=True), y=Axis(title="noise scale, samples", log=True), marks=tuple(lines))
+    return Figure(
+        key="noise",
+        section="learning",
+        title=title,
+        panels=(panel,),
+        note="A moving average over about 50 steps of the first repeat; gaps: not known there. "
+        "The title's number is that of the second half of training.",
+    )

@@ -1,0 +1,106 @@
+"""How the page opens: the answer in a sentence or two, what else to know, and the recommended study to copy."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from worldsize.analysis.scaling import Row
+from worldsize.inputs import labels, setting_of
+from worldsize.plan import study_points
+from worldsize.report.learning import how_words
+from worldsize.report.tables import where
+from worldsize.report.words import (
+    DOUBTS,
+    IN_THE_ANSWER,
+    answer_sentence,
+    contest_sentence,
+    finding_sentence,
+    only_one_count,
+)
+from worldsize.results import Results
+from worldsize.spec import TrialSpec
+
+MOST_CONTESTS = 4
+"""So many settings are worded one by one; beyond that the table speaks."""
+
+
+def answer_sentences(results: Results) -> list[str]:
+    """Where one count was measured, what was trained best is the answer; else how many workers."""
+    answer, metric = results.answer, results.facts.metric
+    compared = [contest for contest in results.contests if len(contest.variants) > 1]
+    until = results.spec.train.until if results.spec.train else None
+    told = []
+    if not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS:
+        told.append(answer_sentence(answer, metric, how_words(results)))
+    for contest in compared if len(compared) <= MOST_CONTESTS else []:
+        place = "" if len(compared) == 1 else f"{where(contest.setting, [each.setting for each in compared])}: "
+        told.append(place + contest_sentence(contest, metric, until))
+    return told
+
+
+def other_findings(results: Results) -> list[dict[str, str]]:
+    """Those that the answer does not say already, worded."""
+    answer = results.answer
+    said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}
+    if only_one_count(answer) and answer.row is not None and answer.row.metric is not None:
+        said = said - {"one-count"}
+    return [
+        {"code": found.code, "text": finding_sentence(found)} for found in answer.findings if found.code not in said
+    ]
+
+
+def recommended_study(results: Results) -> str | None:
+    """The recommended setting alone, as a study file; None where nothing was measured. Left out: the defaults."""
+    row = results.answer.row
+    if row is None:
+        return None
+    trial = _trial_of(results, row)
+    spec = results.spec.model_dump(mode="json", exclude_defaults=True, exclude={"small", "skip", "axes", "name"})
+    axes: dict[str, Any] = {"workers": [row.setting.workers]}
+    if row.setting.scaling == "weak":
+        axes["batch_per_worker"] = [row.setting.batch_per_worker]
+    else:
+        axes["global_batch"] = [row.setting.global_batch]
+    if row.setting.accumulation > 1:
+        axes["accumulation"] = [row.setting.accumulation]
+    axes["optimizer"] = [short_optimizer(trial)]
+    if trial.strategy.name != "ddp" or trial.strategy.model_dump(exclude_defaults=True):
+        axes["strategy"] = [trial.strategy.model_dump(mode="json", exclude_defaults=True)]
+    if trial.precision != "fp32":
+        axes["precision"] = [trial.precision]
+    if len(results.spec.starts) > 1:
+        axes["start"] = ["pretrained" if trial.workload.pretrained else "scratch"]
+    if isinstance(spec.get("train"), dict):
+        # Alone, the setting would be its own base, and the rate rule would scale nothing.
+        spec["train"]["base_batch"] = base_batch(results)
+    rest = {key: False if value is None else value for key, value in spec.items() if key != "workload"}
+    study = {"name": f"{results.spec.name[:50]}-recommended", "workload": spec["workload"], "axes": axes, **rest}
+    stream = io.StringIO()
+    yaml = YAML(typ="rt")
+    yaml.default_flow_style = None
+    yaml.width = 78
+    yaml.dump(study, stream)
+    return stream.getvalue()
+
+
+def short_optimizer(trial: TrialSpec) -> dict[str, Any]:
+    """As one would write it."""
+    given = trial.optimizer.model_dump(mode="json", exclude_defaults=True)
+    return {"name": trial.optimizer.name} | {key: value for key, value in given.items() if key != "momentum" or value}
+
+
+def base_batch(results: Results) -> int:
+    """The global batch at which rates are as written: what the rate rule scales from."""
+    given = results.spec.train.base_batch if results.spec.train else None
+    return given or min(point.global_batch for point in study_points(results.spec))
+
+
+def _trial_of(results: Results, row: Row) -> TrialSpec:
+    """One that was trained with the best variant of the row; where nothing was trained, a probe of it."""
+    starts = len(results.spec.starts)
+    here = [trial for trial in results.trials.values() if trial.kind != "pretrain" and setting_of(trial) == row.setting]
+    best = [trial for trial in here if trial.kind == "train" and labels(trial, starts)[1] == row.variant]
+    return (best or here)[0]

@@ -1,0 +1,57 @@
+"""Writes the report of a study: the page, the document, figures and tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from worldsize.report.document import Document, document
+from worldsize.report.draw_print import save
+from worldsize.report.figures import figures
+from worldsize.report.page import page
+from worldsize.report.sheet_files import to_csv, to_latex, to_markdown
+from worldsize.report.sheets import sheets
+from worldsize.results import Results
+from worldsize.store import write_atomic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    page: Path
+    figures: tuple[str, ...]
+    tables: tuple[str, ...]
+    size_bytes: int
+
+
+def publish(results: Results, folder: Path | None = None) -> Published:
+    """Into `report/` of the study folder, unless told where. What an older report had and this one has not, goes."""
+    return publish_document(document(results), folder or results.folder.path / "report")
+
+
+def publish_document(found: Document, folder: Path) -> Published:
+    drawn, tables = figures(found), sheets(found)
+    kept: set[Path] = set()
+    for figure in drawn:
+        kept |= set(save(figure, folder / "figures"))
+    for sheet in tables:
+        for ending, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
+            path = folder / "tables" / f"{sheet.key}.{ending}"
+            write_atomic(path, write(sheet).encode())
+            kept.add(path)
+    for path in [*(folder / "figures").glob("*"), *(folder / "tables").glob("*")]:
+        if path not in kept and path.suffix in (".svg", ".pdf", ".png", ".csv", ".md", ".tex"):
+            path.unlink()
+    write_atomic(folder / "report.json", to_json(found).encode())
+    content = page(found, drawn, tables).encode()
+    write_atomic(folder / "index.html", content)  # last: a page is there with all it speaks of
+    return Published(
+        page=folder / "index.html",
+        figures=tuple(figure.key for figure in drawn),
+        tables=tuple(sheet.key for sheet in tables),
+        size_bytes=len(content),
+    )
+
+
+def to_json(found: Document) -> str:
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"

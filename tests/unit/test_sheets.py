@@ -1,0 +1,151 @@
+"""Tables: read back strictly, the document's own numbers in all of them, hostile text harmless."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.made import HOSTILE, STUDY, hostile, made_study
+from worldsize.report.document import Document, document
+from worldsize.report.sheet import Cell, Column, Sheet
+from worldsize.report.sheet_files import csv_text, latex_text, markdown_text, to_csv, to_latex, to_markdown
+from worldsize.report.sheets import sheets
+from worldsize.results import load
+
+MANY = STUDY.replace("[64]", "[32, 64]").replace("rate: 0.05}", "rate: [0.05, 3.0]}, {name: adam, rate: 0.001}")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Document:
+    return document(load(made_study(tmp_path_factory.mktemp("study") / "made", MANY).path))
+
+
+def numbers(value: Any) -> set[float]:
+    if isinstance(value, dict):
+        return set().union(*map(numbers, value.values())) if value else set()
+    if isinstance(value, list):
+        return set().union(*map(numbers, value)) if value else set()
+    return {float(value)} if isinstance(value, int | float) and not isinstance(value, bool) else set()
+
+
+def parsed_latex(text: str) -> list[list[str]]:
+    """The rows of one booktabs table. Raises for what LaTeX would stumble over: specials, braces, columns."""
+    plain = re.sub(r"(?<!\\)%.*", "", text)
+    found = re.fullmatch(
+        r"\s*\\begin\{table\}\s*\\centering\s*\\caption\{(?P<caption>.*)\}\s*\\label\{tab:[a-z-]+\}\s*"
+        r"\\begin\{tabular\}\{(?P<places>[lr]+)\}\s*\\toprule\s(?P<head>.*)\\midrule\s(?P<body>.*)\\bottomrule\s*"
+        r"\\end\{tabular\}\s*\\end\{table\}\s*",
+        plain,
+        re.DOTALL,
+    )
+    assert found, text
+    rows = []
+    for line in (found["head"] + found["body"]).strip().splitlines():
+        assert line.endswith(r" \\"), line
+        cells = re.split(r"(?<!\\)&", line.removesuffix(r"\\"))
+        assert len(cells) == len(found["places"]), line
+        rows.append([untexed(cell.strip()) for cell in cells])
+    untexed(found["caption"])
+    return rows
+
+
+def untexed(words: str) -> str:
+    """Text again; any special character left over is an error."""
+    names = {"textbackslash": "\\", "textasciicircum": "^", "textasciitilde": "~", "textless": "<"}
+    names |= {"textgreater": ">", "textbar": "|", "textquotedbl": '"'}
+    words = re.sub(r"\{\\footnotesize \(([^{}]*)\)\}", r"(\1)", words)
+    out, place = "", 0
+    while place < len(words):
+        named = re.match(r"\\(text[a-z]+)\{\}", words[place:])
+        if named:
+            out += names[named[1]]
+            place += len(named[0])
+        elif words[place] == "\\":
+            assert words[place + 1] in "{}$&#%_", words
+            out += words[place + 1]
+            place += 2
+        else:
+            assert words[place] not in '{}$&#%_^~<>|"\\\x00\x1b', words
+            out += words[place]
+            place += 1
+    return out
+
+
+def parsed_markdown(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    assert {len(row) for row in rows} == {len(rows[0])}
+    return [[re.sub(r"\\(.)", r"\1", cell) for cell in row] for row in rows]
+
+
+def test_the_tables_of_a_study_with_everything(made: Document) -> None:
+    assert [sheet.key for sheet in sheets(made)] == ["scaling", "batch", "steps", "optimizers", "large-batch"]
+
+
+def test_a_study_of_one_point_has_only_what_it_has(tmp_path: Path) -> None:
+    text = STUDY.replace("[1, 2, 4]", "[1]").replace("train: {epochs: 30}\n", "")
+    found = sheets(document(load(made_study(tmp_path / "one", text).path)))
+    assert [sheet.key for sheet in found] == ["scaling", "steps"]
+    assert "test accuracy" not in [column.title for column in found[0].columns]
+
+
+def test_csv_has_the_documents_own_numbers(made: Document) -> None:
+    known = numbers(made)
+    for sheet in sheets(made):
+        rows = list(csv.DictReader(io.StringIO(to_csv(sheet)), strict=True))
+        assert len(rows) == len(sheet.rows)
+        for row in rows:
+            for name, cell in row.items():
+                if re.fullmatch(r"-?[\d.]+(e-?\d+)?", cell):
+                    assert float(cell) in known, (sheet.key, name, cell)
+        assert {"repeats"} <= set(rows[0])
+    table = list(csv.DictReader(io.StringIO(to_csv(sheets(made)[0]))))
+    assert [float(row["speedup_low"]) for row in table] == [row["speedup"]["low"] for row in made["table"]]
+
+
+def test_markdown_and_latex_say_the_same(made: Document) -> None:
+    for sheet in sheets(made):
+        markdown, latex = parsed_markdown(to_markdown(sheet)), parsed_latex(to_latex(sheet))
+        assert [[cell.replace("--", "–") for cell in row] for row in latex[2:]] == markdown[2:]
+        assert len(markdown) == len(sheet.rows) + 2
+
+
+def test_hostile_text_steers_no_table(made: Document) -> None:
+    for sheet in sheets(hostile(made)):
+        for row in csv.reader(io.StringIO(to_csv(sheet)), strict=True):
+            assert not any(cell.startswith(("=", "+", "@")) for cell in row)
+            assert not any(re.match(r"-\D", cell) for cell in row)
+        assert "\x1b" not in to_csv(sheet) + to_markdown(sheet) + to_latex(sheet)
+        assert len(parsed_markdown(to_markdown(sheet))) == len(sheet.rows) + 2
+        assert len(parsed_latex(to_latex(sheet))) == len(sheet.rows) + 2
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\n"])
+def test_no_text_is_a_formula(start: str) -> None:
+    assert csv_text(f"{start}cmd|' /C calc'!A0").startswith("'")
+
+
+def test_negative_numbers_stay_numbers() -> None:
+    sheet = Sheet(key="k", section="s", title="t", columns=(Column(key="a", title="a"),), rows=((Cell(value=-1.5),),))
+    assert to_csv(sheet) == "a\n-1.5\n"
+
+
+def test_escapes_read_back() -> None:
+    plain = HOSTILE.replace("\x1b", "").replace("\x00", "").replace("\u2028", "")
+    assert untexed(latex_text(plain)) == plain
+    assert re.sub(r"\\(.)", r"\1", markdown_text(plain)) == plain
+
+
+def test_intervals_and_their_absence() -> None:
+    column = Column(key="step_s", title="step", unit="ms", factor=1e3)
+    assert column.words(Cell(value=0.0123)) == "12.3"
+    assert column.reach(Cell(value=0.0123, low=0.011, high=0.013)) == "11.0–13.0"
+    assert column.reach(Cell(value=1.0, low=1.0, high=1.0)) == ""
+    assert column.reach(Cell(value=1.0, low=-0.001, high=0.002)) == "-1.00 to 2.00"
+    assert column.words(Cell(value=None)) == ""
+    assert column.words(Cell(value=0.0)) == "0"
