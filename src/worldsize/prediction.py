@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from worldsize.analysis.choice import Choice, Option, choose
+from worldsize.analysis.choice import Choice, Option, choose, limit
 from worldsize.analysis.points import Setting
 from worldsize.analysis.recommend import Finding
 from worldsize.analysis.widening import LEVEL as PROJECTED_LEVEL
@@ -13,7 +13,7 @@ from worldsize.errors import SpecError
 from worldsize.prediction_line import Line, Question
 from worldsize.results import Results
 
-__all__ = ["Prediction", "Question", "doublings", "predict", "to_dict"]
+__all__ = ["Outlook", "Prediction", "Question", "doublings", "outlook", "predict", "to_dict"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,23 @@ def doublings(results: Results) -> tuple[int, ...]:
     """What is asked when nobody says: 2, 4 and 8 times the largest measured count."""
     largest = max((row.setting.workers for row in results.rows), default=1)
     return tuple(largest * factor for factor in (2, 4, 8))
+
+
+Outlook = tuple[Prediction, Finding | None]
+
+
+def outlook(results: Results) -> Outlook | None:
+    """What lies beyond the largest measured count, and what limits the step after the recommended one.
+
+    None where fewer than two counts were measured, or a batch is being looked for: then scaling was not the question.
+    """
+    row = results.answer.row
+    if row is None or results.largest or len({each.setting.workers for each in results.rows}) < 2:
+        return None
+    found = predict(results, Question(workers=doublings(results)))
+    here = next((option for option in found.options if option.workers == row.setting.workers), None)
+    further = [option for option in found.options if here and option.workers > here.workers]
+    return found, limit(here, further[0]) if here and further else None
 
 
 def to_dict(found: Prediction) -> dict[str, Any]:

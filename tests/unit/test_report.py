@@ -75,7 +75,18 @@ def test_the_document_is_strict_json_and_reads_back(made: Document) -> None:
 
 
 def test_figures_of_a_study_that_trains(made: Document) -> None:
-    wanted = ["speedup", "outcome", "step", "timeline", "wall-time", "devices", "curves", "stable", "convergence"]
+    wanted = [
+        "speedup",
+        "pareto",
+        "outcome",
+        "step",
+        "timeline",
+        "wall-time",
+        "devices",
+        "curves",
+        "stable",
+        "convergence",
+    ]
     assert keys(made) == wanted
     for figure in figures(made):
         assert figure.title
@@ -110,8 +121,8 @@ def test_projection_is_dashed_and_hatched_beyond_what_was_measured(made: Documen
     assert any("fillpattern" in trace for trace in drawn)
 
 
-def test_time_against_cost(made: Document) -> None:
-    points = [{"workers": n, "time_s": 100 / n**0.8, "cost": n**0.2, "measured": n < 4} for n in (1, 2, 4)]
+def test_time_against_worker_hours(made: Document) -> None:
+    points = [{"workers": n, "time_s": 100 / n**0.8, "worker_hours": n**0.2, "measured": n < 4} for n in (1, 2, 4)]
     figure = next(figure for figure in figures({**made, "pareto": points}) if figure.key == "pareto")
     assert figure.title == "Fastest with 4 workers, cheapest with 1 worker"
 

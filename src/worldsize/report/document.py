@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from worldsize import __version__
+from worldsize.prediction import Outlook, outlook, to_dict
 from worldsize.report import evidence
-from worldsize.report.opening import answer_sentences, other_findings, recommended_study
+from worldsize.report.opening import answer_sentences, beyond, other_findings, recommended_study
 from worldsize.report.trial_details import common_configuration, left_out, trial_details
 from worldsize.results import Results
 
@@ -23,7 +24,7 @@ def document(results: Results) -> Document:
     details, environments = trial_details(results)
     started = [record.started_at for record in results.records.values()]
     ended = [record.started_at + record.wall_s for record in results.records.values()]
-    facts = results.facts
+    facts, seen = results.facts, outlook(results)
     numbers = results.to_dict()
     for row in numbers["table"]:
         pace = row["samples_per_s"]
@@ -42,9 +43,11 @@ def document(results: Results) -> Document:
         "words": {
             "verdict": results.answer.verdict,
             "answer": answer_sentences(results),
+            "beyond": beyond(seen),
             "findings": other_findings(results),
         },
         "recommended_study": recommended_study(results),
+        **_projected(seen),
         "training": evidence.training(results, groups),
         "curves": evidence.curves(results, groups),
         "launches": evidence.launches(results),
@@ -58,11 +61,29 @@ def document(results: Results) -> Document:
         "tries": [
             {"trial": record.trial, "workers": results.trials[record.trial].workers, **tried.model_dump(mode="json")}
             for record in results.records.values()
-            for tried in getattr(record, "tries", ())
+            for tried in record.tries
         ],
     }
     cleaned: Document = _strict(found)
     return cleaned
+
+
+def _projected(seen: Outlook | None) -> dict[str, Any]:
+    """Counts that were never run, and time against what it costs, measured and projected."""
+    if seen is None:
+        return {"projection": [], "pareto": []}
+    found = seen[0]
+    front = [
+        {
+            "workers": option.workers,
+            "time_s": option.time_s,
+            "worker_hours": option.workers * option.time_s / 3600,
+            "measured": option.measured,
+            "best": option.workers in found.choice.pareto,
+        }
+        for option in found.options
+    ]
+    return {"projection": to_dict(found)["options"], "pareto": front}
 
 
 def _strict(value: Any) -> Any:

@@ -138,8 +138,8 @@ def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line
 
 
 def pareto(document: Document) -> Figure | None:
-    """Time against cost, where the document has it: entries of {workers, time_s, cost, measured, best}."""
-    entries = [entry for entry in document.get("pareto") or () if entry.get("time_s") and entry.get("cost")]
+    """Time against worker-hours, where the document has it: {workers, time_s, worker_hours, measured, best}."""
+    entries = [entry for entry in document.get("pareto") or () if entry.get("time_s") and entry.get("worker_hours")]
     if len(entries) < 2:
         return None
     front = sorted((entry for entry in entries if entry.get("best", True)), key=lambda entry: entry["time_s"])
@@ -150,9 +150,9 @@ def pareto(document: Document) -> Figure | None:
             joined=False,
             symbol="open" if kind == "projected" else "circle",
             x=tuple(entry["time_s"] for entry in here),
-            y=tuple(entry["cost"] for entry in here),
+            y=tuple(entry["worker_hours"] for entry in here),
             says=tuple(
-                f"{counted(entry['workers'], 'worker')}\n{duration(entry['time_s'])}, cost {number(entry['cost'])}"
+                f"{counted(entry['workers'], 'worker')}\n{duration(entry['time_s'])}, {number(entry['worker_hours'])} worker-hours"
                 for entry in here
             ),
         )
@@ -160,9 +160,12 @@ def pareto(document: Document) -> Figure | None:
         if (here := [entry for entry in entries if entry.get("measured", True) == (kind == "measured")])
     ]
     marks.insert(
-        0, _reference("nothing is both faster and cheaper", [e["time_s"] for e in front], [e["cost"] for e in front])
+        0,
+        _reference(
+            "nothing is both faster and cheaper", [e["time_s"] for e in front], [e["worker_hours"] for e in front]
+        ),
     )
-    panel = Panel(x=Axis(title="time, s", log=True), y=Axis(title="cost", log=True), marks=tuple(marks))
+    panel = Panel(x=Axis(title="time, s", log=True), y=Axis(title="worker-hours", log=True), marks=tuple(marks))
     ends = [counted(entry["workers"], "worker") for entry in front]
     return Figure(
         key="pareto",

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from worldsize.analysis.points import Setting
 from worldsize.analysis.scaling import Row
 from worldsize.inputs import labels, setting_of
 from worldsize.plan import study_points
+from worldsize.prediction import Outlook
 from worldsize.report.learning import how_words
+from worldsize.report.prediction import sentence
 from worldsize.report.tables import where
 from worldsize.report.words import (
     DOUBTS,
     IN_THE_ANSWER,
+    LARGEST_BATCH,
     answer_sentence,
     contest_sentence,
     finding_sentence,
+    largest_batch_sentences,
     only_one_count,
 )
 from worldsize.results import Results
@@ -28,12 +34,14 @@ MOST_CONTESTS = 4
 
 
 def answer_sentences(results: Results) -> list[str]:
-    """Where one count was measured, what was trained best is the answer; else how many workers."""
+    """Of a search for the largest batch, what it found; where one count was measured, what was trained best; else how
+    many workers."""
     answer, metric = results.answer, results.facts.metric
     compared = [contest for contest in results.contests if len(contest.variants) > 1]
     until = results.spec.train.until if results.spec.train else None
-    told = []
-    if not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS:
+    told = largest_batch_sentences(answer)
+    asks_elsewhere = only_one_count(answer) or not results.series  # than how many workers
+    if not (asks_elsewhere and told) and (not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS):
         told.append(answer_sentence(answer, metric, how_words(results)))
     for contest in compared if len(compared) <= MOST_CONTESTS else []:
         place = "" if len(compared) == 1 else f"{where(contest.setting, [each.setting for each in compared])}: "
@@ -48,8 +56,19 @@ def other_findings(results: Results) -> list[dict[str, str]]:
     if only_one_count(answer) and answer.row is not None and answer.row.metric is not None:
         said = said - {"one-count"}
     return [
-        {"code": found.code, "text": finding_sentence(found)} for found in answer.findings if found.code not in said
+        {"code": found.code, "text": finding_sentence(found)}
+        for found in answer.findings
+        if found.code not in said and LARGEST_BATCH not in found.code
     ]
+
+
+def beyond(seen: Outlook | None) -> list[dict[str, str]]:
+    """What limits the next step up, and the measurement that would say most about it."""
+    if seen is None:
+        return []
+    prediction, limiting = seen
+    wanted = [found for found in prediction.findings if found.code.startswith("measure")]
+    return [{"code": found.code, "text": sentence(found)} for found in [*([limiting] if limiting else []), *wanted]]
 
 
 def recommended_study(results: Results) -> str | None:
@@ -101,6 +120,14 @@ def base_batch(results: Results) -> int:
 def _trial_of(results: Results, row: Row) -> TrialSpec:
     """One that was trained with the best variant of the row; where nothing was trained, a probe of it."""
     starts = len(results.spec.starts)
-    here = [trial for trial in results.trials.values() if trial.kind != "pretrain" and setting_of(trial) == row.setting]
+    here = [trial for trial in results.trials.values() if trial.kind != "pretrain" and _runs(trial, row.setting)]
     best = [trial for trial in here if trial.kind == "train" and labels(trial, starts)[1] == row.variant]
     return (best or here)[0]
+
+
+def _runs(trial: TrialSpec, setting: Setting) -> bool:
+    """A search for the largest batch ran every batch it tried."""
+    own = setting_of(trial)
+    return own == setting or (
+        trial.largest is not None and replace(own, batch_per_worker=setting.batch_per_worker) == setting
+    )

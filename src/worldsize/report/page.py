@@ -130,6 +130,7 @@ def _opening(document: Document) -> str:
             for sentence in words["answer"][:1]
         ),
         *(f'<p class="answer">{escape(sentence)}</p>' for sentence in words["answer"][1:]),
+        *(f'<p class="outlook">{escape(one["text"])}</p>' for one in words["beyond"]),
         _tiles(document),
     ]
     if document["recommended_study"]:

@@ -22,22 +22,19 @@ from worldsize.estimate import Estimate
 from worldsize.launch.commands import torchrun_command
 from worldsize.optimizer_spec import Search
 from worldsize.plan import Plan
+from worldsize.prediction import outlook
 from worldsize.record import Outcome, TrialRecord
 from worldsize.report.batches import batches_view
 from worldsize.report.exchange import exchange_view
 from worldsize.report.learning import how_words, learning_view
+from worldsize.report.opening import answer_sentences, beyond, other_findings
 from worldsize.report.steps import hardware_view, links_view, noise_view, steps_view
-from worldsize.report.tables import ACCENT, how, plain_table, where
+from worldsize.report.tables import ACCENT, how, plain_table
 from worldsize.report.words import (
-    DOUBTS,
-    IN_THE_ANSWER,
-    LARGEST_BATCH,
     LEVEL_WORDS,
     answer_sentence,
-    contest_sentence,
     counted,
     duration,
-    finding_sentence,
     largest_batch_sentences,
     metric_value,
     number,
@@ -49,34 +46,19 @@ from worldsize.spec import StudySpec, TrialSpec
 from worldsize.study import Study
 from worldsize.train_spec import steps_per_epoch
 
-MOST_CONTESTS = 4
-"""So many settings are worded one by one; beyond that the table speaks."""
-
 
 def answer_view(results: Results) -> Group:
     """The sentence, what else to know, the table."""
-    metric = results.facts.metric
-    answer = results.answer
+    answer, searched = results.answer, bool(results.largest)
     trained = answer.row is not None and answer.row.metric is not None
-    style = "bold" if answer.verdict == "use" or (only_one_count(answer) and trained) else "bold yellow"
-    compared = [contest for contest in results.contests if len(contest.variants) > 1]
-    searched = largest_batch_sentences(answer)
-    parts: list[Any] = [Text(""), *(Text(words, style="bold") for words in searched)]
-    asks_elsewhere = only_one_count(answer) or not results.series  # than how many workers
-    if not (asks_elsewhere and searched) and (not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS):
-        parts.append(Text(answer_sentence(answer, metric, how_words(results)), style=style))
-    until = results.spec.train.until if results.spec.train else None
-    for contest in compared if len(compared) <= MOST_CONTESTS else []:
-        place = "" if len(compared) == 1 else f"{where(contest.setting, [each.setting for each in compared])}: "
-        parts.append(Text(place + contest_sentence(contest, metric, until), style="bold"))
-    said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}
-    if only_one_count(answer):
-        said = {code for code in said if code != "one-count" or not trained}
-    others = [found for found in answer.findings if found.code not in said and LARGEST_BATCH not in found.code]
-    parts += [Text(finding_sentence(found), style="dim") for found in others]
+    sure = answer.verdict == "use" or searched or (only_one_count(answer) and trained)
+    parts: list[Any] = [Text("")]
+    parts += [Text(words, style="bold" if sure else "bold yellow") for words in answer_sentences(results)]
+    parts += [Text(found["text"]) for found in beyond(outlook(results))]
+    parts += [Text(found["text"], style="dim") for found in other_findings(results)]
     parts += batches_view(results)
     if results.series and not (searched and only_one_count(answer)):
-        parts += [Text(""), scaling_table(results, metric)]
+        parts += [Text(""), scaling_table(results, results.facts.metric)]
     parts += steps_view(results)
     parts += exchange_view(results)
     parts += links_view(results)
