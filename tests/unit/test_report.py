@@ -124,7 +124,7 @@ def test_projection_is_dashed_and_hatched_beyond_what_was_measured(made: Documen
 def test_time_against_worker_hours(made: Document) -> None:
     points = [{"workers": n, "time_s": 100 / n**0.8, "worker_hours": n**0.2, "measured": n < 4} for n in (1, 2, 4)]
     figure = next(figure for figure in figures({**made, "pareto": points}) if figure.key == "pareto")
-    assert figure.title == "Fastest with 4 workers, cheapest with 1 worker"
+    assert figure.title == "Fastest with 4 workers (projected), cheapest with 1 worker"
 
 
 def test_batches_that_do_not_fit_are_crosses_and_a_row(made: Document) -> None:

@@ -41,7 +41,7 @@ def speedup(document: Document) -> Figure | None:
     )
     more = f" {len(found) - MOST_SERIES} more series are in the table." if len(found) > MOST_SERIES else ""
     note = f"Bands: {LEVEL_WORDS}s. Grey: ideal." + (
-        " Dashed and hatched: projected, not measured." if projected["speedup"] else ""
+        " Dashed and hatched: projected, not measured, 80 % intervals." if projected["speedup"] else ""
     )
     return Figure(
         key="speedup",
@@ -152,7 +152,8 @@ def pareto(document: Document) -> Figure | None:
             x=tuple(entry["time_s"] for entry in here),
             y=tuple(entry["worker_hours"] for entry in here),
             says=tuple(
-                f"{counted(entry['workers'], 'worker')}\n{duration(entry['time_s'])}, {number(entry['worker_hours'])} worker-hours"
+                f"{counted(entry['workers'], 'worker')}\n{duration(entry['time_s'])}, "
+                f"{number(entry['worker_hours'])} worker-hours"
                 for entry in here
             ),
         )
@@ -166,7 +167,9 @@ def pareto(document: Document) -> Figure | None:
         ),
     )
     panel = Panel(x=Axis(title="time, s", log=True), y=Axis(title="worker-hours", log=True), marks=tuple(marks))
-    ends = [counted(entry["workers"], "worker") for entry in front]
+    ends = [
+        counted(entry["workers"], "worker") + ("" if entry.get("measured", True) else " (projected)") for entry in front
+    ]
     return Figure(
         key="pareto",
         section="scaling",

@@ -50,11 +50,13 @@ def _legend(figure: Figure) -> str:
 def _look(mark: Mark) -> str:
     if isinstance(mark, Bars):
         return "bar"
-    return "dots" if not mark.joined else mark.kind
+    if not mark.joined:
+        return "rings" if mark.symbol == "open" else "dots"
+    return mark.kind
 
 
 def _hue(mark: Mark) -> str:
-    filled = isinstance(mark, Bars) or not mark.joined
+    filled = isinstance(mark, Bars) or (not mark.joined and mark.symbol != "open")
     fade = "" if isinstance(mark, Bars) else f";opacity:{mark.fade:.2f}"
     return f"{'background' if filled else 'border-color'}:var(--{mark.colour}){fade}"
 
