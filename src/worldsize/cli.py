@@ -57,6 +57,7 @@ def run(
     ] = False,
 ) -> None:
     """Run a study, or continue it: the same command picks up where it stopped. Alone: the built-in quickstart."""
+    from worldsize.report.live import LivePage
     from worldsize.report.progress import StudyProgress
     from worldsize.report.terminal import answer_view, console
     from worldsize.results import load
@@ -72,8 +73,12 @@ def run(
     try:
         known = before.step_s() if before else {}
         plan = before.plan if before else the_study.plan()  # a search may have added to it
-        with StudyProgress(progress_console, plan, the_study.facts, finished, known) as progress:
-            results = the_study.run(home, progress=progress, retry_failed=retry_failed, take_over=take_over)
+        with StudyProgress(progress_console, plan, the_study.facts, finished, known) as shown:
+            progress = LivePage(shown, home, the_study.machine)
+            try:
+                results = the_study.run(home, progress=progress, retry_failed=retry_failed, take_over=take_over)
+            finally:
+                progress.close()
     except KeyboardInterrupt:
         progress_console.print("stopped; finished trials are kept, the same command continues")
         raise typer.Exit(130) from None
@@ -81,6 +86,13 @@ def run(
         print(json.dumps(results.to_dict(), indent=1, allow_nan=False))
     else:
         console().print(answer_view(results))
+    if len(finished) < len(results.records) or not (home / "report" / "index.html").exists():
+        from worldsize.report.publish import publish
+
+        made = publish(results, printed=False)
+        where = visible(str(made.page))
+        words = f"The report is {where}; `worldsize report` adds figures for print"
+        progress_console.print(words, style="dim", soft_wrap=True)
     raise typer.Exit(1 if results.failed() else 0)
 
 
@@ -188,6 +200,9 @@ def predict(
 def report(
     folder: FolderArgument,
     out: Annotated[Path | None, typer.Option("--out", help="Where to write. Default: DIR/report.")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="A page that comes back by itself, while the study runs.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write the report of a study: a page for any browser, figures and tables for papers. --json writes nothing."""
@@ -200,7 +215,7 @@ def report(
     if as_json:
         print(to_json(document(results)), end="")
         return
-    made = publish(results, out)
+    made = publish(results, out, printed=not live, live=live)
     console().print(
         f"{visible(str(made.page))}: {made.size_bytes / 1e6:.1f} MB, {len(made.figures)} figures, "
         f"{len(made.tables)} tables beside it",

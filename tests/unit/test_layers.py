@@ -39,6 +39,7 @@ ALLOWED = {
         "estimate",
         "inputs",
         "launch",
+        "machine",
         "optimizer_spec",
         "plan",
         "prediction",

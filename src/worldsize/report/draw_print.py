@@ -19,12 +19,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from worldsize.errors import visible
 from worldsize.report.draw_page import stretches
-from worldsize.report.marks import PALETTE, Axis, Bars, Figure, Line, Mark, Panel
+from worldsize.report.marks import FORMATS, PALETTE, Axis, Bars, Figure, Line, Mark, Panel
 
 WIDTH_IN = 3.4
 """A column of most journals."""
 PNG_DPI = 300
-FORMATS = ("svg", "pdf", "png")
 INK, SOFT, GRID = "#1b2330", "#5b6573", "#e3e6ea"
 PANEL_IN = 1.45
 BAR_IN = 0.27

@@ -10,6 +10,8 @@ from typing import Literal
 Number = float | None
 Kind = Literal["measured", "projected", "reference"]
 """Measured is solid, projected is dashed and hatched, a reference is a thin grey line: everywhere."""
+FORMATS = ("svg", "pdf", "png")
+"""Of figures for print."""
 
 PALETTE = {
     "blue": ("#0072b2", "#5cb3ea"),

@@ -40,6 +40,7 @@ THEMES = {
         "axis": "#4b5867",
     },
 }
+REFRESH_S = 15
 LONG = 150
 """Characters of an answer beyond which it is set smaller."""
 BAD = (
@@ -54,7 +55,10 @@ BAD = (
 """Findings that say that something is wrong, not only worth knowing."""
 
 
-def page(document: Document, figures: Sequence[Figure], sheets: Sequence[Sheet]) -> str:
+def page(
+    document: Document, figures: Sequence[Figure], sheets: Sequence[Sheet], *, printed: bool = True, live: bool = False
+) -> str:
+    """`printed`: figures for print lie beside it. `live`: the study still runs; the page comes back by itself."""
     charts = [chart(panel, list(figure.legend)) for figure in figures for panel in figure.panels]
     sections = [("answer", "Answer", _opening(document)), ("findings", "Findings", _findings(document))]
     first = 0
@@ -65,7 +69,11 @@ def page(document: Document, figures: Sequence[Figure], sheets: Sequence[Sheet])
             parts = []
             for figure in here:
                 parts.append(
-                    figure_html(figure, first + sum(len(other.panels) for other in figures[: figures.index(figure)]))
+                    figure_html(
+                        figure,
+                        first + sum(len(other.panels) for other in figures[: figures.index(figure)]),
+                        printed=printed,
+                    )
                 )
             sections.append((key, words, "".join([f"<h2>{words}</h2>", *parts, *map(table_html, tables)])))
     sections += trials_section(document)
@@ -76,6 +84,8 @@ def page(document: Document, figures: Sequence[Figure], sheets: Sequence[Sheet])
     return Template(_text("page.html")).substitute(
         scripts,
         title=escape(f"{document['study']}: worldsize report"),
+        refresh=f'<meta http-equiv="refresh" content="{REFRESH_S}">' if live else "",
+        banner=_running(document) if live else "",
         palette=_palette(),
         css=_text("page.css"),
         contents=f"<ul>{contents}</ul>",
@@ -115,6 +125,11 @@ def _palette() -> str:
     light, dark = variables(0, "light"), variables(1, "dark")
     # On paper, always the light one; `paper` is set while the charts for it are drawn.
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root:not(.paper){{{dark}}}}}"
+
+
+def _running(document: Document) -> str:
+    done = sum(outcome != "left" for outcome in document["trials"].values())
+    return f'<p class="running" role="status">Still running: {done} of {len(document["trials"])} trials are done.</p>'
 
 
 def _opening(document: Document) -> str:

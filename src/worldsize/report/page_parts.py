@@ -5,8 +5,7 @@ from __future__ import annotations
 import html
 
 from worldsize.errors import visible
-from worldsize.report.draw_print import FORMATS
-from worldsize.report.marks import Bars, Figure, Mark
+from worldsize.report.marks import FORMATS, Bars, Figure, Mark
 from worldsize.report.sheet import Cell, Column, Sheet
 
 
@@ -15,7 +14,8 @@ def escape(words: object) -> str:
     return html.escape(visible(str(words)), quote=True)
 
 
-def figure_html(figure: Figure, first: int) -> str:
+def figure_html(figure: Figure, first: int, *, printed: bool) -> str:
+    """`printed`: its files lie beside the page."""
     panels = []
     for place, panel in enumerate(figure.panels, start=first):
         head = f"<h4>{escape(panel.y.title)}</h4>" if not panel.across else ""
@@ -26,10 +26,11 @@ def figure_html(figure: Figure, first: int) -> str:
         )
     one = " one" if len(panels) == 1 else ""
     links = ", ".join(f'<a href="figures/{figure.key}.{ending}">{ending.upper()}</a>' for ending in FORMATS)
+    files = f'<p class="files">For print: {links}</p>' if printed else ""
     return (
         f'<figure id="figure-{figure.key}" aria-label="{escape(figure.alt)}"><h3>{escape(figure.title)}</h3>'
         f'<div class="panels{one}">{"".join(panels)}</div>{_legend(figure)}'
-        f'<figcaption>{escape(figure.note)}</figcaption><p class="files">For print: {links}</p></figure>'
+        f"<figcaption>{escape(figure.note)}</figcaption>{files}</figure>"
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worldsize.report.document import Document, document
-from worldsize.report.draw_print import save
 from worldsize.report.figures import figures
 from worldsize.report.page import page
 from worldsize.report.sheet_files import to_csv, to_latex, to_markdown
@@ -24,16 +23,22 @@ class Published:
     size_bytes: int
 
 
-def publish(results: Results, folder: Path | None = None) -> Published:
-    """Into `report/` of the study folder, unless told where. What an older report had and this one has not, goes."""
-    return publish_document(document(results), folder or results.folder.path / "report")
+def publish(results: Results, folder: Path | None = None, *, printed: bool = True, live: bool = False) -> Published:
+    """Into `report/` of the study folder, unless told where. What an older report had and this one has not, goes.
+
+    `printed`: with figures for print, which are most of the work. `live`: the study still runs.
+    """
+    return publish_document(document(results), folder or results.folder.path / "report", printed=printed, live=live)
 
 
-def publish_document(found: Document, folder: Path) -> Published:
+def publish_document(found: Document, folder: Path, *, printed: bool = True, live: bool = False) -> Published:
     drawn, tables = figures(found), sheets(found)
     kept: set[Path] = set()
-    for figure in drawn:
-        kept |= set(save(figure, folder / "figures"))
+    if printed:
+        from worldsize.report.draw_print import save  # matplotlib takes a second to come
+
+        for figure in drawn:
+            kept |= set(save(figure, folder / "figures"))
     for sheet in tables:
         for ending, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
             path = folder / "tables" / f"{sheet.key}.{ending}"
@@ -43,7 +48,7 @@ def publish_document(found: Document, folder: Path) -> Published:
         if path not in kept and path.suffix in (".svg", ".pdf", ".png", ".csv", ".md", ".tex"):
             path.unlink()
     write_atomic(folder / "report.json", to_json(found).encode())
-    content = page(found, drawn, tables).encode()
+    content = page(found, drawn, tables, printed=printed, live=live).encode()
     write_atomic(folder / "index.html", content)  # last: a page is there with all it speaks of
     return Published(
         page=folder / "index.html",

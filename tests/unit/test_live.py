@@ -1,0 +1,94 @@
+"""The page while a study runs: when it is written, and what it says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tests.made import made_study
+from worldsize.launch.runner import Silent
+from worldsize.machine import Machine
+from worldsize.report import live
+from worldsize.report.live import EVERY_S, LivePage
+from worldsize.report.publish import publish
+from worldsize.results import load
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Process:
+    """Ends when told."""
+
+    started: ClassVar[list[list[str]]] = []
+    running = False
+
+    def __init__(self, argv: list[str], **_: object) -> None:
+        Process.started.append(argv)
+
+    def poll(self) -> int | None:
+        return None if Process.running else 0
+
+    def kill(self) -> None:
+        Process.running = False
+
+    def wait(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    Process.started, Process.running = [], False
+    monkeypatch.setattr(live.subprocess, "Popen", Process)
+    return Process.started
+
+
+def test_a_page_follows_trials_that_leave_a_core_free(tmp_path: Path, started: list[list[str]]) -> None:
+    results = load(made_study(tmp_path / "made").path)
+    trial, record = next((results.trials[name], each) for name, each in results.records.items())
+    clock = Clock()
+    page = LivePage(Silent(), tmp_path, Machine(cores=8, gpus=0), clock)
+    page.trial_ended(trial, record)
+    assert started == [["nice", "-n", "19", sys.executable, "-m", "worldsize.cli", "report", str(tmp_path), "--live"]]
+    page.trial_ended(trial, record)  # too soon
+    clock.now = EVERY_S
+    Process.running = True
+    page.trial_ended(trial, record)  # the last one is still being written
+    assert len(started) == 1
+    Process.running = False
+    page.trial_ended(trial, record)
+    assert len(started) == 2
+    page.close()
+
+
+def test_a_full_machine_is_left_alone_until_the_next_launch(tmp_path: Path, started: list[list[str]]) -> None:
+    results = load(made_study(tmp_path / "made").path)
+    trial, record = next((results.trials[name], each) for name, each in results.records.items())
+    page = LivePage(Silent(), tmp_path, Machine(cores=trial.workers, gpus=0), Clock())
+    page.launch_started("0001", [trial])
+    page.trial_ended(trial, record)
+    assert not started
+    page.launch_started("0002", [trial])
+    assert len(started) == 1
+
+
+def test_a_live_page_comes_back_and_the_last_one_does_not(tmp_path: Path) -> None:
+    home = made_study(tmp_path / "made")
+    (home.trial(home.trial_ids()[-1]) / "record.json").unlink()
+    made = publish(load(home.path), printed=False, live=True)
+    text = made.page.read_text(encoding="utf-8")
+    assert 'http-equiv="refresh"' in text
+    assert "Still running: " in text
+    assert "For print" not in text
+    assert not (home.path / "report" / "figures").exists()
+    last = publish(load(home.path)).page.read_text(encoding="utf-8")
+    assert 'http-equiv="refresh"' not in last
+    assert "Still running: " not in last
+    assert "For print" in last
