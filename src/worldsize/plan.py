@@ -130,12 +130,12 @@ def _training(spec: StudySpec, points: Sequence[Point], rng: random.Random) -> l
     """Rounds over all counts in alternating order, one a repeat."""
     if spec.train is None:
         return []
-    base_batch = spec.train.base_batch or min(point.global_batch for point in study_points(spec))
+    base = base_batch(spec)
     counts = sorted({point.workers for point in points})
     drafts: list[Draft] = []
     for repeat in range(spec.repeats):
         for workers in counts if repeat % 2 == 0 else reversed(counts):
-            here = [_train_fields(spec, point, repeat, base_batch) for point in points if point.workers == workers]
+            here = [_train_fields(spec, point, repeat, base) for point in points if point.workers == workers]
             rng.shuffle(here)
             if drafts and drafts[-1].workers == workers:
                 drafts[-1].members.extend(here)  # one round ends and the next begins with this count: one start-up
@@ -165,6 +165,12 @@ def scaled_rate(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int, b
         rule = "linear" if optimizer.name in SGD_KINDS else "sqrt"
     factor = global_batch / base_batch
     return optimizer.rate * {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
+
+
+def base_batch(spec: StudySpec) -> int:
+    """The global batch at which rates are as written: what the rate rule scales from."""
+    given = spec.train.base_batch if spec.train else None
+    return given or min(point.global_batch for point in study_points(spec))
 
 
 def study_points(spec: StudySpec) -> list[Point]:

@@ -81,7 +81,7 @@ def predict(results: Results, question: Question) -> Prediction:
     if row is None:
         raise SpecError(f"{results.folder.path} has no measured throughput to project from; run the study first")
     line = Line.of(results, row, question)
-    counts = sorted({*question.workers, *(each.setting.workers for each in line.rows)})
+    counts = sorted({*question.workers, *(each.setting.workers for each in line.rates.rows)})
     options = [line.option(workers) for workers in counts if line.possible(workers)]
     choice = choose(options, budget=question.budget, deadline_s=question.deadline_s)
     base = min((option for option in options if option.measured), key=lambda option: option.workers, default=options[0])

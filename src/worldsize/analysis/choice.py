@@ -40,6 +40,8 @@ class Option:
     """Of the whole training, outside steps."""
     wall_s: Interval | None = None
     joules: Interval | None = None
+    rate: float | None = None
+    """Learning rate at this batch, after the study's rate rule. None: nothing was trained."""
     epochs_stable: Interval | None = None
     metric: Interval | None = None
     """Expected at the end of the study's epochs at this batch, under its rate rule. None: not known."""

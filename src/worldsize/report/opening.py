@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from worldsize.analysis.points import Setting
 from worldsize.analysis.scaling import Row
 from worldsize.inputs import labels, setting_of
-from worldsize.plan import study_points
+from worldsize.plan import base_batch
 from worldsize.prediction import Outlook
 from worldsize.report.learning import how_words
 from worldsize.report.prediction import sentence
@@ -94,7 +94,7 @@ def recommended_study(results: Results) -> str | None:
         axes["start"] = ["pretrained" if trial.workload.pretrained else "scratch"]
     if isinstance(spec.get("train"), dict):
         # Alone, the setting would be its own base, and the rate rule would scale nothing.
-        spec["train"]["base_batch"] = base_batch(results)
+        spec["train"]["base_batch"] = base_batch(results.spec)
     rest = {key: False if value is None else value for key, value in spec.items() if key != "workload"}
     study = {"name": f"{results.spec.name[:50]}-recommended", "workload": spec["workload"], "axes": axes, **rest}
     stream = io.StringIO()
@@ -109,12 +109,6 @@ def short_optimizer(trial: TrialSpec) -> dict[str, Any]:
     """As one would write it."""
     given = trial.optimizer.model_dump(mode="json", exclude_defaults=True)
     return {"name": trial.optimizer.name} | {key: value for key, value in given.items() if key != "momentum" or value}
-
-
-def base_batch(results: Results) -> int:
-    """The global batch at which rates are as written: what the rate rule scales from."""
-    given = results.spec.train.base_batch if results.spec.train else None
-    return given or min(point.global_batch for point in study_points(results.spec))
 
 
 def _trial_of(results: Results, row: Row) -> TrialSpec:

@@ -89,7 +89,11 @@ def sentence(finding: Finding) -> str:
 def choice_sentence(choice: Choice, base: Option, goal: str = "") -> str:
     """`Use 8 workers (projected): 5.1 x the throughput of 1 (4.6 to 5.4), 64 % efficient. ...`"""
     chosen = choice.knee
-    words = f"Use {counted(chosen.workers, 'worker')} ({'measured' if chosen.measured else 'projected'})"
+    rate = f", rate {chosen.rate:.3g}" if chosen.rate is not None else ""
+    words = (
+        f"Use {counted(chosen.workers, 'worker')} with a batch of {chosen.batch_per_worker} each, "
+        f"{chosen.global_batch} in all{rate} ({'measured' if chosen.measured else 'projected'})"
+    )
     if chosen.workers != base.workers:
         speedup = speedup_of(chosen, base)
         efficiency = speedup.value * base.workers / chosen.workers

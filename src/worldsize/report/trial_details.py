@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from worldsize.report.opening import base_batch, short_optimizer
+from worldsize.plan import base_batch
+from worldsize.report.opening import short_optimizer
 from worldsize.results import Results
 from worldsize.spec import TrialSpec
 
@@ -21,7 +22,7 @@ OWN = {"id", "kind", "repeat", "seed", "search", "scaling"}
 def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """All trials, and the distinct environments that they name by number."""
     environments: dict[str, int] = {}
-    base = base_batch(results)
+    base = base_batch(results.spec)
     details = []
     common = _common(results)
     for trial_id, trial in results.trials.items():

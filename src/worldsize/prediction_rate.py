@@ -1,0 +1,123 @@
+"""Throughput of any count of a line: measured, from parts of the step, from the bare series, on another network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from worldsize.analysis.intervals import narrower
+from worldsize.analysis.network import Network, placed
+from worldsize.analysis.points import Setting
+from worldsize.analysis.projection import crossing_kind, project_series, series_doubt
+from worldsize.analysis.scaling import Row
+from worldsize.analysis.stats import Interval
+from worldsize.analysis.table import TableSeries
+from worldsize.analysis.throughput import Parts, ThroughputModel, fit_throughput
+from worldsize.analysis.widening import Reach, doubt, reach
+from worldsize.errors import SpecError
+
+OVERLAP_UNKNOWN = (1.0, 2.0, 10.0)
+"""Nothing of the exchange hidden, some, almost all: the range where one worker or one batch could not tell."""
+NO_CORE_LEFT = 0.5
+"""How much slower, in logarithms, a step may be where no core is left: exchanges then wait for the scheduler, about
+20 ms a step on 16 of 16 cores (docs/benchmarks/cores.md), which no smaller count shows."""
+NETWORK_USE = (0.6, 0.8, 1.0)
+"""Of a declared rate: what real transfers reach."""
+
+
+Told = tuple[Interval, Parts | None, bool, tuple[str, ...]]
+"""Samples a second with an 80 % interval, the parts of the step, whether it was measured, what to know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    rows: tuple[Row, ...]
+    """Measured ones of the line."""
+    model: ThroughputModel | None
+    series: TableSeries
+    places: int
+    """Workers on a node."""
+    network: Network | None
+    """Declared, in place of the measured one."""
+    threads: int
+
+    def at(self, setting: Setting) -> Told:
+        """As `_expected_rate`; less sure where workers take every core, and launcher and system wait for one."""
+        rate, parts, measured, notes = self._expected_rate(setting)
+        cores = self.model.ground.cores if self.model and self.network is None else None
+        if measured or cores is None or placed(setting.workers, self.places)[0] * self.threads < cores:
+            return rate, parts, measured, notes
+        return replace(rate, low=rate.low * math.exp(-NO_CORE_LEFT)), parts, measured, (*notes, "every core is taken")
+
+    def _expected_rate(self, setting: Setting) -> Told:
+        """Samples a second with an 80 % interval, the parts of the step, whether it was measured, what to know."""
+        workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
+        row = next((each for each in self.rows if each.setting.workers == workers), None)
+        if row is not None and (self.network is None or workers == 1):
+            return (
+                narrower(row.samples_per_s),
+                self.model.parts(workers, batch, times) if self.model else None,
+                True,
+                (),
+            )
+        if self.network is not None:
+            return self._on_network(setting, self.network)
+        found = project_series(self.series, [workers])[0]
+        new_node = placed(workers, self.places)[1] > placed(self.series.largest, self.places)[1]
+        if self.model is None or self.model.top == 1 or new_node:
+            # What an exchange costs, a worker alone cannot say; what leaving a node costs, no span inside one can.
+            return Interval(found.samples_per_s, found.low, found.high), None, False, found.notes
+        parts = self.model.parts(workers, batch, times)
+        by_parts = setting.global_batch / parts.step_s
+        # Where the work of a rank changes with the workers, a bare series cannot tell that from what scaling costs.
+        both = [by_parts] if setting.scaling == "strong" else [by_parts, found.samples_per_s]
+        value = math.exp(sum(map(math.log, both)) / len(both))
+        low, high = self._reach(workers).around(value)
+        # Two models that disagree say how little is known: the interval holds both.
+        return Interval(value, min(low, *both), max(high, *both)), parts, False, found.notes
+
+    def _reach(self, workers: int) -> Reach:
+        distance = min(abs(math.log2(workers / other)) for other in self.series.workers)
+        return reach(doublings=distance, doubt=self._doubt(), crossing=crossing_kind(self.series, workers))
+
+    def _doubt(self) -> float:
+        """How well the parts of smaller counts foretell the largest one; of a single count, what a bare series says."""
+        assert self.model is not None
+        top = self.model.top
+        smaller = [each for each in self.model.timed if each.workers < top]
+        if not smaller:
+            return series_doubt(self.series)
+        foretelling = fit_throughput(smaller, self.model.ground)
+        misses = [
+            abs(math.log(foretelling.parts(top, each.batch_per_worker, each.accumulation).step_s / each.step_s))
+            for each in self.model.timed
+            if each.workers == top
+        ]
+        apart = max(math.log2(top / max(each.workers for each in smaller)), 1.0)
+        counts = len({each.workers for each in self.model.timed})
+        return doubt(miss=sum(misses) / len(misses) / apart, loss_per_doubling=0.0, counts=counts)
+
+    def _on_network(self, setting: Setting, network: Network) -> Told:
+        """On a network that was declared: how much of the exchange hides and how much of the rate is reached is a
+        range, and so is the answer."""
+        assert self.model is not None
+        workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
+        if placed(workers, network.workers_per_node)[1] > 1 and network.across is None:
+            raise SpecError(
+                f"{workers} workers need {placed(workers, network.workers_per_node)[1]} nodes, and the network "
+                f"({network.source}) has no rate across nodes; add one: '8 x 450GB/s 2us, 50GB/s 5us'"
+            )
+        if self.model.ground.payload_bytes is None and workers > 1:
+            raise SpecError("the records do not tell how many bytes of gradients a step sends; measure it again")
+        known = self.model.overlap if self.model.overlap_known else None
+        overlaps = OVERLAP_UNKNOWN if known is None else (max(known / 2, 1.0), known, min(known * 2, 10.0))
+        slow, middle, fast = (
+            self.model.parts_on(network, workers, batch, times, overlap=overlap, use=use)
+            for overlap, use in zip(overlaps, NETWORK_USE, strict=True)
+        )
+        rates = [setting.global_batch / each.step_s for each in (slow, middle, fast)]
+        doublings = math.log2(workers) if workers > 1 else 0.0
+        # Computing is as measured; what more workers add beyond the wire (stragglers) widens as elsewhere.
+        more = reach(doublings=min(doublings, 3.0), doubt=0.0)
+        low, high = rates[0] * math.exp(-more.down), rates[2] * math.exp(more.up)
+        return Interval(rates[1], low, high), middle, False, (f"network {network.source}",)
