@@ -224,6 +224,57 @@ def report(
 
 
 @app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="The study folder that the others are held against.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another study folder.")],
+    third: Annotated[Path | None, typer.Argument(metavar="C", help="And one more.", show_default=False)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show by what studies differ at equal settings, and which differences are more than noise."""
+    from worldsize.comparison import compare_studies, to_dict
+    from worldsize.report.compare import comparison_view
+    from worldsize.report.terminal import console
+    from worldsize.results import load
+
+    found = compare_studies([load(folder) for folder in (first, second, third) if folder is not None])
+    if as_json:
+        print(json.dumps(to_dict(found), indent=1, allow_nan=False))
+    else:
+        console().print(comparison_view(found))
+
+
+@app.command()
+def export(
+    folder: FolderArgument,
+    to: Annotated[str, typer.Option(metavar="csv,...", help="Any of csv, parquet, tensorboard, mlflow.")] = "csv",
+    out: Annotated[Path | None, typer.Option(help="Where to. Default: DIR/export.", show_default=False)] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank too, not only medians.")] = False,
+) -> None:
+    """Write what a study measured for the tools people already use."""
+    from worldsize.export import export_study, formats_of
+    from worldsize.results import load
+
+    for written in export_study(load(folder), formats_of(to), out or folder / "export", steps=steps):
+        print(visible(str(written)))
+
+
+@app.command()
+def serve(
+    folder: FolderArgument,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 0,
+) -> None:
+    """Show a study's report in a browser of this machine. Read-only; Ctrl-C ends it."""
+    from worldsize.serve import report_server
+
+    with report_server(folder, port) as server:
+        print(f"{server.address} shows {visible(str(server.root))}; Ctrl-C ends it", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("stopped")
+
+
+@app.command()
 def studies() -> None:
     """List the built-in studies."""
     from worldsize.report.terminal import console

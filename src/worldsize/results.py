@@ -20,7 +20,7 @@ from worldsize.analysis.learning import RateEdge, Target, Trained, mean_interval
 from worldsize.analysis.link import Link
 from worldsize.analysis.mfu import mfu
 from worldsize.analysis.noise_scale import NoiseScale
-from worldsize.analysis.points import Setting, points, setting_order
+from worldsize.analysis.points import Point, Setting, points, setting_order
 from worldsize.analysis.recommend import Answer, recommend
 from worldsize.analysis.scaling import Row, Series, scaling
 from worldsize.analysis.stats import Interval, outliers
@@ -56,7 +56,12 @@ class Results:
     @cached_property
     def series(self) -> list[Series]:
         best = {contest.setting: contest.variants[0] for contest in self.contests}
-        return scaling(points(inputs.measured(self.folder, self._ended)), best)
+        return scaling(self.points, best)
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """Step times of each setting, repeat by repeat."""
+        return points(inputs.measured(self.folder, self._ended))
 
     @cached_property
     def rows(self) -> list[Row]:

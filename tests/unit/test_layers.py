@@ -30,10 +30,12 @@ ALLOWED = {
     "launch": {"launch", "data", "spec", "plan", "record", "store", "errors", "machine", "lock", "tether"},
     "data": {"data", "spec", "frozen", "store", "errors"},
     "analysis": {"analysis"},
+    "export": {"export", "analysis", "errors", "inputs", "record", "results", "spec", "store", ""},
     "report": {
         "report",
         "analysis",
         "catalog",
+        "comparison",
         "data",
         "errors",
         "estimate",

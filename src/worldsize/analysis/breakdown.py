@@ -27,6 +27,8 @@ class Breakdown:
     spans: dict[str, Estimate]
     of_ranks: list[dict[str, float]]
     """The same of each rank, mean over repeats."""
+    of_repeats: dict[int, dict[str, float]]
+    """The same of each repeat, mean over ranks, by its number."""
 
     def share(self, span: str) -> float:
         return self.spans[span].value / self.step_s.value
@@ -91,6 +93,9 @@ def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdow
         step_s=mean_interval(means.sum(axis=1).tolist()),
         spans={name: mean_interval(means[:, place].tolist()) for place, name in enumerate(names)},
         of_ranks=[dict(zip(names, rank.tolist(), strict=True)) for rank in of_repeats.mean(axis=0)],
+        of_repeats={
+            repeat: dict(zip(names, mean.tolist(), strict=True)) for repeat, mean in zip(repeats, means, strict=True)
+        },
     )
 
 

@@ -10,7 +10,27 @@ from typing import Any
 
 from worldsize.analysis.learning import VariantSummary
 from worldsize.analysis.points import Point, Setting
-from worldsize.analysis.stats import Interval, median_step
+from worldsize.analysis.stats import Interval, Sampled, median_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Of one setting, as sampled: what a row says with intervals."""
+
+    setting: Setting
+    baseline: Setting
+    step: Sampled
+    speedup: Sampled
+    repeats: int
+
+    @property
+    def throughput(self) -> Sampled:
+        """Samples a second."""
+        return self.step.inverse().times(self.setting.global_batch)
+
+    @property
+    def efficiency(self) -> Sampled:
+        return self.speedup.times(self.baseline.workers / self.setting.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +67,17 @@ def scaling(points: Iterable[Point], best: Mapping[Setting, VariantSummary] = Ma
     For a fixed global batch that is T(1)/T(n); for a fixed batch a worker, n * T(1)/T(n). `best` is the best that was
     trained at each setting.
     """
+    return [Series(rows=tuple(_row(pace, best.get(pace.setting)) for pace in group)) for group in paces(points)]
+
+
+def paces(points: Iterable[Point]) -> list[list[Pace]]:
+    """Groups that differ in workers only, each in the order of its counts."""
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         setting = point.setting
         batch = setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
         groups[setting.scaling, batch, setting.accumulation, setting.strategy, setting.precision].append(point)
-    ordered = [sorted(group, key=lambda point: point.setting.workers) for group in groups.values()]
-    return [_series(group, best) for group in ordered]
+    return [_paces(sorted(group, key=lambda point: point.setting.workers)) for group in groups.values()]
 
 
 def marginal_efficiency(smaller: Row, larger: Row) -> float:
@@ -63,26 +87,28 @@ def marginal_efficiency(smaller: Row, larger: Row) -> float:
     return saved / ideal
 
 
-def _series(group: list[Point], best: Mapping[Setting, VariantSummary]) -> Series:
+def _paces(group: list[Point]) -> list[Pace]:
     base = group[0].setting
     base_step = median_step(group[0].repeats)
-    rows = []
+    found = []
     for point in group:
-        setting, step = point.setting, median_step(point.repeats)
-        speedup = base_step.over(step).times(setting.global_batch / base.global_batch)
-        rows.append(
-            Row(
-                setting=setting,
-                baseline_workers=base.workers,
-                step_s=step.interval(),
-                samples_per_s=step.inverse().times(setting.global_batch).interval(),
-                speedup=speedup.interval(),
-                efficiency=speedup.times(base.workers / setting.workers).interval(),
-                repeats=len(point.repeats),
-                **_learned(best.get(setting)),
-            )
-        )
-    return Series(rows=tuple(rows))
+        step = median_step(point.repeats)
+        speedup = base_step.over(step).times(point.setting.global_batch / base.global_batch)
+        found.append(Pace(setting=point.setting, baseline=base, step=step, speedup=speedup, repeats=len(point.repeats)))
+    return found
+
+
+def _row(pace: Pace, best: VariantSummary | None) -> Row:
+    return Row(
+        setting=pace.setting,
+        baseline_workers=pace.baseline.workers,
+        step_s=pace.step.interval(),
+        samples_per_s=pace.throughput.interval(),
+        speedup=pace.speedup.interval(),
+        efficiency=pace.efficiency.interval(),
+        repeats=pace.repeats,
+        **_learned(best),
+    )
 
 
 def _learned(best: VariantSummary | None) -> dict[str, Any]:

@@ -187,6 +187,16 @@ def joules_per_sample(usages: Sequence[Usage]) -> float | None:
     return sum(known) if known and len(known) == len(watched) else None
 
 
+def foreign_cores(ranks: Sequence[Usage]) -> float | None:
+    """Cores of the host that were busy with something else than these ranks, which must be all on that host.
+
+    What a hypervisor kept for others counts too. None: not seen.
+    """
+    host = [rank.host_cores + (rank.host_stolen_cores or 0.0) for rank in ranks if rank.host_cores is not None]
+    own = [rank.process_cores for rank in ranks if rank.process_cores is not None]
+    return max(float(np.mean(host)) - sum(own), 0.0) if host and len(own) == len(ranks) else None
+
+
 def imbalance(usages: Sequence[Usage]) -> tuple[Imbalance, ...]:
     """Which rank is busier, fuller or hungrier than the others, or less so: one for each figure that two ranks know.
 

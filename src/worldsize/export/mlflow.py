@@ -1,0 +1,121 @@
+"""MLflow: a run a trial, in a SQLite file that `mlflow ui --backend-store-uri sqlite:///.../mlflow.db` shows."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from worldsize.export.tables import Cell, epoch_rows, outcome, parameters, step_row
+from worldsize.record import TrialRecord
+from worldsize.results import Results
+
+DATABASE = "mlflow.db"
+STATUS = {"failed": "FAILED", "stopped": "KILLED"}
+"""Of MLflow's words for how a run ended; FINISHED is the rest, and the tag `outcome` has ours."""
+MOST_METRICS, MOST_PARAMS = 1000, 100
+"""That MLflow takes in one call."""
+MOST_CHARACTERS = 5000
+T = TypeVar("T")
+
+
+def write_mlflow(results: Results, stage: Path, target: Path, steps: bool) -> None:
+    """The database is made where SQLite is safe, and copied: study folders live on NFS and Lustre."""
+    with _quiet(), tempfile.TemporaryDirectory() as local:
+        database, whole = Path(local) / "open.db", Path(local) / DATABASE
+        _write(results, database, (target / "artifacts").absolute().as_uri(), steps)
+        # MLflow keeps its file open; SQLite itself knows how to take a whole copy of it.
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(whole)) as copy:
+            source.backup(copy)
+        shutil.copyfile(whole, stage / DATABASE)
+
+
+def _write(results: Results, database: Path, artifacts: str, steps: bool) -> None:
+    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{database}")
+    experiment = client.create_experiment(results.spec.name, artifact_location=artifacts)
+    for trial_id, record in results.records.items():
+        began_ms, ended_ms = (round(time * 1000) for time in (record.started_at, record.started_at + record.wall_s))
+        run = client.create_run(experiment, start_time=began_ms, run_name=trial_id).info.run_id
+        params = [Param(key, _text(value)) for key, value in _params(results, trial_id).items()]
+        tags = [RunTag(key, _text(value)) for key, value in _tags(results, trial_id, record).items()]
+        metrics = [
+            Metric(_key(name), value, round((record.started_at + at_s) * 1000), step)
+            for name, value, at_s, step in _metrics(results, trial_id, record, steps)
+        ]
+        client.log_batch(run, params=params[:MOST_PARAMS], tags=tags)
+        for some in _chunks(metrics, MOST_METRICS):
+            client.log_batch(run, metrics=some)
+        client.set_terminated(run, STATUS.get(record.outcome, "FINISHED"), ended_ms)
+
+
+def _params(results: Results, trial_id: str) -> dict[str, Cell]:
+    found = parameters(results, results.trials[trial_id])
+    return {key: value for key, value in found.items() if value is not None and key != "trial"}
+
+
+def _tags(results: Results, trial_id: str, record: TrialRecord) -> dict[str, Cell]:
+    facts = {"study": results.spec.name, "trial": trial_id, **outcome(results, trial_id, record)}
+    facts |= {key: value for key, value in record.environment.items() if isinstance(value, str | int | float)}
+    return {_key(key): value for key, value in facts.items() if value is not None}
+
+
+def _metrics(
+    results: Results, trial_id: str, record: TrialRecord, steps: bool
+) -> Iterator[tuple[str, float, float, int]]:
+    """Name, value, seconds since the trial began, step: the number of the epoch, and of the step with --steps."""
+    for row in epoch_rows(record):
+        at_s, epoch = row["time_s"], row["epoch"]
+        assert isinstance(at_s, float)
+        assert isinstance(epoch, int)
+        for name, value in row.items():
+            if name not in ("trial", "epoch") and isinstance(value, int | float):
+                yield name, float(value), at_s, epoch
+    if record.spans and len(results.folder.span_s(record)):
+        for name, value in step_row(results, results.trials[trial_id]).items():
+            if name.endswith("_s") and isinstance(value, float):
+                yield f"median_{name}", value, record.wall_s, 0
+        for place, seconds in enumerate(results.folder.step_s(record).max(axis=1).tolist()) if steps else ():
+            yield "each_step_s", seconds, record.wall_s, place + record.warmup_steps
+
+
+def _key(name: str) -> str:
+    """MLflow refuses other characters."""
+    return re.sub(r"[^A-Za-z0-9_\-. /]", "_", name)[:250]
+
+
+def _text(value: Cell) -> str:
+    return str(value)[:MOST_CHARACTERS]
+
+
+def _chunks(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    return (values[start : start + most] for start in range(0, len(values), most))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """MLflow neither calls home from a compute node, nor tells a user how it sets its tables up."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is first imported
+    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SQLAlchemy's, about MLflow's code
+        import mlflow.tracking  # noqa: F401 - it sets its own levels when it is first imported
+
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.WARNING)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,178 @@
+"""A study as plain tables: its trials, their epochs, where their steps went, its settings; raw spans on request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from worldsize import inputs
+from worldsize.record import TrialRecord
+from worldsize.results import Results
+from worldsize.spec import TrialSpec
+
+Cell = str | int | float | bool | None
+FACTS = ("host", "device", "gpu", "torch", "worldsize")
+"""Of the environment of a trial."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def tables(results: Results) -> list[Table]:
+    """Every cell a number, a text, or None where there is no value."""
+    trials = list(results.trials.values())
+    return [
+        _table("trials", (trial_row(results, trial) for trial in trials)),
+        _table("epochs", (row for trial in trials for row in epoch_rows(results.records.get(trial.id)))),
+        _table("steps", (step_row(results, trial) for trial in trials if _has_spans(results, trial))),
+        _table("settings", map(_flat, results.table())),
+    ]
+
+
+def span_tables(results: Results) -> Iterator[Table]:
+    """Every step of every rank after warm-up, seconds; a table a trial, so that one is in memory at a time."""
+    for trial in results.trials.values():
+        if _has_spans(results, trial):
+            record = results.records[trial.id]
+            spans = results.folder.span_s(record)
+            columns = ("step", "rank", *(f"{name}_s" for name in record.columns))
+            rows = tuple(
+                (step + record.warmup_steps, rank, *spans[step, rank].tolist())
+                for step in range(spans.shape[0])
+                for rank in range(spans.shape[1])
+            )
+            yield Table(name=safe_name(trial.id), columns=columns, rows=rows)
+
+
+def trial_row(results: Results, trial: TrialSpec) -> dict[str, Cell]:
+    record = results.records.get(trial.id)
+    return {**parameters(results, trial), **outcome(results, trial.id, record), **_ran(record), **finals(record)}
+
+
+def parameters(results: Results, trial: TrialSpec) -> dict[str, Cell]:
+    """What was asked for. The optimiser and its rates only of what was trained: a probe has none."""
+    trained = trial.kind != "probe"
+    optimizer = trial.optimizer
+    return {
+        "trial": trial.id,
+        "kind": trial.kind,
+        "workload": trial.workload.name,
+        "model": trial.workload.model,
+        "workers": trial.workers,
+        "batch_per_worker": trial.batch_per_worker,
+        "accumulation": trial.accumulation,
+        "global_batch": trial.global_batch,
+        "scaling": trial.scaling,
+        "strategy": trial.strategy.label,
+        "precision": trial.precision,
+        "optimizer": optimizer.family if trained else None,
+        "momentum": optimizer.momentum if trained else None,
+        "weight_decay": optimizer.weight_decay if trained else None,
+        "rate": optimizer.rate if trained else None,
+        "peak_rate": trial.peak_rate if trained else None,
+        "variant": inputs.labels(trial, len(results.spec.starts))[1] if trained else None,
+        "repeat": trial.repeat,
+        "seed": trial.seed,
+    }
+
+
+def outcome(results: Results, trial_id: str, record: TrialRecord | None) -> dict[str, Cell]:
+    """`left`: it has not run yet."""
+    if record is None:
+        return {"outcome": "damaged" if trial_id in results.damaged else "left"}
+    failure = record.failure.error.splitlines() if record.failure else []
+    return {
+        "outcome": record.outcome,
+        "diverged_at_step": record.diverged_at_step,
+        "failure": failure[0] if failure else None,
+        "launch": record.launch,
+    }
+
+
+def finals(record: TrialRecord | None) -> dict[str, Cell]:
+    """Of the last evaluation."""
+    return {f"test_{name}": value for name, value in record.metrics.items()} if record else {}
+
+
+def epoch_rows(record: TrialRecord | None) -> Iterator[dict[str, Cell]]:
+    """`step` and `time_s` count from the beginning of the trial's training."""
+    step, time_s = 0, 0.0
+    for epoch in record.epochs if record else ():
+        step, time_s = step + epoch.steps, time_s + epoch.train_s
+        assert record is not None
+        yield {
+            "trial": record.trial,
+            "epoch": epoch.epoch,
+            "step": step,
+            "time_s": time_s,
+            "steps": epoch.steps,
+            "samples": epoch.samples,
+            "train_s": epoch.train_s,
+            "evaluation_s": epoch.evaluation_s,
+            "train_loss": epoch.train_loss,
+            **{f"test_{name}": value for name, value in epoch.test.items()},
+            **{f"trained_{name}": value for name, value in epoch.train.items()},
+        }
+
+
+def step_row(results: Results, trial: TrialSpec) -> dict[str, Cell]:
+    """Medians over the steps after warm-up: of the slowest rank's step, and of each span's mean over ranks."""
+    record = results.records[trial.id]
+    spans = results.folder.span_s(record)
+    slowest = spans.sum(axis=2).max(axis=1)
+    medians = np.median(spans.mean(axis=1), axis=0).tolist()
+    return {
+        "trial": trial.id,
+        "steps": len(slowest),
+        "step_s": float(np.median(slowest)),
+        **{f"{name}_s": value for name, value in zip(record.columns, medians, strict=True) if name != "step"},
+    }
+
+
+def safe_name(text: str) -> str:
+    """As the name of a file or folder: nothing that leads elsewhere or hides."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text).lstrip(".") or "_"
+
+
+def _ran(record: TrialRecord | None) -> dict[str, Cell]:
+    if record is None:
+        return {}
+    facts = {name: record.environment.get(name) for name in FACTS}
+    return {
+        "started_at": record.started_at,
+        "wall_s": record.wall_s,
+        "samples": record.samples,
+        "epochs": len(record.epochs),
+        **{name: None if value is None else str(value) for name, value in facts.items()},
+    }
+
+
+def _has_spans(results: Results, trial: TrialSpec) -> bool:
+    record = results.records.get(trial.id)
+    return record is not None and bool(record.spans) and len(results.folder.span_s(record)) > 0
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Cell]:
+    """An interval is three columns: `step_s`, `step_s_low`, `step_s_high`."""
+    found: dict[str, Cell] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            found |= {name if end == "value" else f"{name}_{end}": number for end, number in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def _table(name: str, rows: Iterable[dict[str, Cell]]) -> Table:
+    """Columns in the order in which they are first seen; None where a row has none."""
+    kept = list(rows)
+    columns = tuple(dict.fromkeys(column for row in kept for column in row))
+    return Table(name=name, columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in kept))

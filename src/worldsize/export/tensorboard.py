@@ -1,0 +1,68 @@
+"""TensorBoard event files, by TensorBoard's own writer: a run a trial, with its hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from worldsize.export.tables import epoch_rows, finals, parameters, safe_name, step_row
+from worldsize.record import TrialRecord
+from worldsize.results import Results
+from worldsize.spec import TrialSpec
+
+SCALARS = ("train_s", "evaluation_s", "train_loss")
+"""Of an epoch, besides its metrics."""
+
+
+def write_tensorboard(results: Results, stage: Path, target: Path, steps: bool) -> None:
+    """One folder a trial: `tensorboard --logdir` shows each as a run of that name."""
+    del target
+    for trial_id, record in results.records.items():
+        trial = results.trials[trial_id]
+        writer = EventFileWriter(str(stage / safe_name(trial_id)))
+        try:
+            known = {key: value for key, value in parameters(results, trial).items() if value is not None}
+            hparams = hparams_pb(known, trial_id=trial_id, start_time_secs=record.started_at)
+            writer.add_event(Event(wall_time=record.started_at, summary=hparams))
+            for tag, step, at_s, value in _scalars(results, trial, record, steps):
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.add_event(Event(wall_time=record.started_at + at_s, step=step, summary=summary))
+        finally:
+            writer.close()
+
+
+def _scalars(
+    results: Results, trial: TrialSpec, record: TrialRecord, steps: bool
+) -> Iterator[tuple[str, int, float, float]]:
+    """Tag, step, seconds since the trial began, value. `test/accuracy` and `train/loss` over steps."""
+    for row in epoch_rows(record):
+        step, at_s = row["step"], row["time_s"]
+        assert isinstance(step, int)
+        assert isinstance(at_s, float)
+        for name, value in row.items():
+            known = name in SCALARS or name.startswith(("test_", "trained_"))
+            if known and isinstance(value, int | float):
+                yield _tag(name), step, at_s, float(value)
+    for name, value in finals(record).items():
+        assert isinstance(value, float)
+        yield f"final/{name.removeprefix('test_')}", 0, record.wall_s, value
+    if record.spans and len(results.folder.span_s(record)):
+        for name, value in step_row(results, trial).items():
+            if name.endswith("_s") and isinstance(value, float):
+                yield f"step/{name}", 0, record.wall_s, value
+        if steps:
+            for place, seconds in enumerate(results.folder.step_s(record).max(axis=1).tolist()):
+                yield "step/each_s", place + record.warmup_steps, record.wall_s, seconds
+
+
+def _tag(name: str) -> str:
+    """TensorBoard groups by what stands before the slash."""
+    if name in ("train_s", "evaluation_s"):
+        return f"time/{name}"
+    group, _, rest = name.partition("_")
+    return f"{group}/{rest}"

@@ -1,0 +1,179 @@
+"""The report in a browser of this machine: a read-only server of the files below DIR/report, and of nothing else.
+
+Whatever a page in the same browser, or a name that points here, may ask for: it listens on 127.0.0.1 only, answers only
+requests addressed to 127.0.0.1 or localhost (a name of somebody else's that resolves to 127.0.0.1 is not), and never
+follows a path or a link out of the report.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socketserver
+import stat
+import sys
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote_to_bytes
+
+from worldsize.errors import SpecError, StoreError
+
+HERE = "127.0.0.1"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self' 'unsafe-inline' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer. A report is made again while its page is open, so nothing is kept."""
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".csv": "text/csv; charset=utf-8",
+    ".md": "text/plain; charset=utf-8",
+    ".tex": "text/plain; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".pdf": "application/pdf",
+}
+"""By hand: what the system's own table says differs from machine to machine."""
+
+
+class ReportServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, root: Path, port: int) -> None:
+        self.root = root
+        super().__init__((HERE, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Without asking a name server what 127.0.0.1 is called, which can take seconds."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = HERE, int(self.server_address[1])
+
+    @property
+    def address(self) -> str:
+        return f"http://{HERE}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of an answer is no news."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+def report_server(folder: Path, port: int) -> ReportServer:
+    """Bound, not yet serving. Port 0: any free one."""
+    root = folder / "report"
+    if not (root / "index.html").is_file():
+        raise StoreError(f"{root / 'index.html'} is missing; `worldsize report {folder}` makes it")
+    if not root.resolve().is_relative_to(folder.resolve()):
+        raise StoreError(f"{root} leads out of the study folder, to {root.resolve()}; serve the folder that it is in")
+    try:
+        return ReportServer(root.resolve(), port)
+    except OSError as error:
+        raise SpecError(
+            f"port {port} cannot be used ({error.strerror}); choose another, or 0 for any free one"
+        ) from error
+
+
+def find_file(root: Path, target: str) -> BinaryIO | None:
+    """The file that a request names, opened; None for all that is not a plain file below `root`.
+
+    The name is decoded once. Links may lead to other files of the report, nowhere else.
+    """
+    path = target.partition("?")[0]
+    try:
+        parts = unquote_to_bytes(path).decode().split("/")
+    except UnicodeDecodeError:
+        return None
+    if parts == ["", ""]:
+        parts = ["", "index.html"]
+    if parts[0] or any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts[1:]):
+        return None
+    try:
+        real = root.joinpath(*parts[1:]).resolve(strict=True)
+        if not real.is_relative_to(root):
+            return None
+        # Links are followed by now: one put there since is not. Nor is anybody waited for, as behind a pipe.
+        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (OSError, RuntimeError):
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "rb")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ReportServer
+    server_version, sys_version = "worldsize", ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def __getattr__(self, name: str) -> Any:
+        """The library looks for do_POST, do_PUT and whatever else somebody sends."""
+        if name.startswith("do_"):
+            return self._refuse_method
+        raise AttributeError(name)
+
+    def _refuse_method(self) -> None:
+        self._say(HTTPStatus.METHOD_NOT_ALLOWED if self._is_meant() else HTTPStatus.FORBIDDEN)
+
+    def _answer(self, *, body: bool) -> None:
+        if not self._is_meant():
+            self._say(HTTPStatus.FORBIDDEN, body=body)
+            return
+        file = find_file(self.server.root, self.path)
+        if file is None:
+            self._say(HTTPStatus.NOT_FOUND, body=body)
+            return
+        with file:
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", TYPES.get(self._suffix(), "application/octet-stream"))
+            self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
+            self.end_headers()
+            if body:
+                shutil.copyfileobj(file, self.wfile)
+
+    def _suffix(self) -> str:
+        path = self.path.partition("?")[0]
+        return ".html" if path == "/" else Path(path).suffix.lower()
+
+    def _is_meant(self) -> bool:
+        """Exactly one Host, ours: a page of another site that rebinds its name to 127.0.0.1 sends that name."""
+        port = self.server.server_port
+        hosts = self.headers.get_all("Host") or []
+        return len(hosts) == 1 and hosts[0].strip().lower() in (f"{HERE}:{port}", f"localhost:{port}")
+
+    def _say(self, status: HTTPStatus, *, body: bool = True) -> None:
+        text = f"{status.value} {status.phrase}\n".encode()
+        self.send_response(status)
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        if body:
+            self.wfile.write(text)
+
+    def end_headers(self) -> None:
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: what was asked for is nobody's business, and would be text from outside on a terminal."""
