@@ -1,0 +1,151 @@
+"""The commands that read a study folder and run nothing: predict, report, compare, export, serve."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from worldsize.errors import visible
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A study folder.")]
+
+
+def add_commands(app: typer.Typer) -> None:
+    for command in (predict, report, compare, export, serve):
+        app.command()(command)
+
+
+def predict(
+    source: Annotated[Path, typer.Argument(metavar="DIR|TABLE.csv", help="A study folder, or a table of workers.")],
+    workers: Annotated[
+        str, typer.Option(metavar="8,16,1024", help="Counts to ask about. Default: 2, 4 and 8 times more.")
+    ] = "",
+    target: Annotated[float | None, typer.Option(help="Time until this test metric; default: the study's own.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a worker for an hour, in any currency.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="Name the fastest count that costs no more.")] = None,
+    deadline: Annotated[str, typer.Option(metavar="90min", help="Name the cheapest count that is done by then.")] = "",
+    network: Annotated[
+        str, typer.Option(metavar="SPEC", help="Another network: '8 x 450GB/s 2us, 50GB/s 5us', or a preset: dgx-h100.")
+    ] = "",
+    workers_per_node: Annotated[int | None, typer.Option(min=1, help="Default: what fits on the machine.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples a worker; default: those of the answer.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Project to worker counts never run: throughput, time, cost, with intervals. Runs nothing."""
+    from worldsize.asked import counts_of, seconds_of
+    from worldsize.report.terminal import console
+
+    asked = counts_of(workers) if workers else ()
+    if source.is_dir():
+        from worldsize.networks import parse_network
+        from worldsize.prediction import Question, doublings, predict, to_dict
+        from worldsize.report.prediction import goal_words, prediction_view
+        from worldsize.results import load
+
+        results = load(source)
+        question = Question(
+            workers=asked or doublings(results),
+            batch_per_worker=batch,
+            target=target,
+            price=price,
+            budget=budget,
+            deadline_s=seconds_of(deadline) if deadline else None,
+            network=parse_network(network) if network else None,
+            workers_per_node=workers_per_node,
+        )
+        found = predict(results, question)
+        if as_json:
+            print(json.dumps(to_dict(found), indent=1, allow_nan=False))
+        else:
+            console().print(prediction_view(found, results.facts, goal_words(results, question)))
+        return
+    from worldsize.report.table_projection import table_view
+    from worldsize.tablefile import read_table
+    from worldsize.tableprojection import further, project_table
+
+    table = read_table(source)
+    projected = project_table(table, asked or further(table))
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(each) for each in projected], indent=1, allow_nan=False))
+    else:
+        console().print(table_view(projected))
+
+
+def report(
+    folder: FolderArgument,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write. Default: DIR/report.")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="A page that comes back by itself, while the study runs.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the report of a study: a page for any browser, figures and tables for papers. --json writes nothing."""
+    from worldsize.report.document import document
+    from worldsize.report.publish import publish, to_json
+    from worldsize.report.terminal import console
+    from worldsize.results import load
+
+    results = load(folder)
+    if as_json:
+        print(to_json(document(results)), end="")
+        return
+    made = publish(results, out, printed=not live, live=live)
+    console().print(
+        f"{visible(str(made.page))}: {made.size_bytes / 1e6:.1f} MB, {len(made.figures)} figures, "
+        f"{len(made.tables)} tables beside it",
+        soft_wrap=True,
+    )
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="The study folder that the others are held against.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another study folder.")],
+    third: Annotated[Path | None, typer.Argument(metavar="C", help="And one more.", show_default=False)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show by what studies differ at equal settings, and which differences are more than noise."""
+    from worldsize.comparison import compare_studies, to_dict
+    from worldsize.report.compare import comparison_view
+    from worldsize.report.terminal import console
+    from worldsize.results import load
+
+    found = compare_studies([load(folder) for folder in (first, second, third) if folder is not None])
+    if as_json:
+        print(json.dumps(to_dict(found), indent=1, allow_nan=False))
+    else:
+        console().print(comparison_view(found))
+
+
+def export(
+    folder: FolderArgument,
+    to: Annotated[str, typer.Option(metavar="csv,...", help="Any of csv, parquet, tensorboard, mlflow.")] = "csv",
+    out: Annotated[Path | None, typer.Option(help="Where to. Default: DIR/export.", show_default=False)] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank too, not only medians.")] = False,
+) -> None:
+    """Write what a study measured for the tools people already use."""
+    from worldsize.export import export_study, formats_of
+    from worldsize.results import load
+
+    for written in export_study(load(folder), formats_of(to), out or folder / "export", steps=steps):
+        print(visible(str(written)))
+
+
+def serve(
+    folder: FolderArgument,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 0,
+) -> None:
+    """Show a study's report in a browser of this machine. Read-only; Ctrl-C ends it."""
+    from worldsize.serve import report_server
+
+    with report_server(folder, port) as server:
+        print(f"{server.address} shows {visible(str(server.root))}; Ctrl-C ends it", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("stopped")
