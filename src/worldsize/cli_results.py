@@ -107,6 +107,7 @@ def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="The study folder that the others are held against.")],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another study folder.")],
     third: Annotated[Path | None, typer.Argument(metavar="C", help="And one more.", show_default=False)] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as a page too.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show by what studies differ at equal settings, and which differences are more than noise."""
@@ -116,6 +117,10 @@ def compare(
     from worldsize.results import load
 
     found = compare_studies([load(folder) for folder in (first, second, third) if folder is not None])
+    if page is not None:
+        from worldsize.report.compare_page import write_comparison
+
+        write_comparison(found, page)
     if as_json:
         print(json.dumps(to_dict(found), indent=1, allow_nan=False))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ from worldsize.cli import app
 from worldsize.comparison import Comparison, compare_studies, to_dict
 from worldsize.errors import SpecError
 from worldsize.report.compare import answer_sentence, comparison_page
+from worldsize.report.compare_page import compare_html
 from worldsize.results import load
 
 ONE = Setting(workers=1, batch_per_worker=32, scaling="weak", strategy="ddp", precision="fp32")
@@ -313,3 +315,20 @@ def test_the_command(tmp_path: Path) -> None:
     assert answer.output.strip().startswith("B is 1.71 x as fast as A at 2 workers")
     told = json.loads(CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(hostile), "--json"]).output)
     assert told["correction"] == "holm"
+
+
+def test_the_page_says_what_the_terminal_says_and_escapes_it(tmp_path: Path) -> None:
+    page = comparison_page(studies(tmp_path, made(), made(8.0)))
+    hostile = {**page, "answer": "<script>alert(1)</script>", "studies": ["A: </title><img src=x onerror=alert(1)>"]}
+    shown = compare_html(page)
+    assert html.escape(page["answer"]) in shown
+    for table in page["tables"]:
+        for row in table["rows"]:
+            assert all(html.escape(cell) in shown for cell in row)
+    assert "<script" not in compare_html(hostile)
+    assert "<img" not in compare_html(hostile)
+    path = tmp_path / "page.html"
+    folders = [str(each) for each in sorted(tmp_path.iterdir())[:2]]
+    answer = CliRunner().invoke(app, ["compare", *folders, "--page", str(path)])
+    assert answer.exit_code == 0, answer.output
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")

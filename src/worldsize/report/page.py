@@ -77,17 +77,17 @@ def page(
                 )
             sections.append((key, words, "".join([f"<h2>{words}</h2>", *parts, *map(table_html, tables)])))
     sections += trials_section(document)
-    scripts = {"plotly": plotly_js(), "js": _text("page.js")}
+    scripts = {"plotly": plotly_js(), "js": page_text("page.js")}
     shown = [(key, words, content) for key, words, content in sections if content]
     body = "\n".join(f'<section id="{key}">{content}</section>' for key, _, content in shown)
     contents = "".join(f'<li><a href="#{key}">{words}</a></li>' for key, words, _ in shown)
-    return Template(_text("page.html")).substitute(
+    return Template(page_text("page.html")).substitute(
         scripts,
         title=escape(f"{document['study']}: worldsize report"),
         refresh=f'<meta http-equiv="refresh" content="{REFRESH_S}">' if live else "",
         banner=_running(document) if live else "",
-        palette=_palette(),
-        css=_text("page.css"),
+        palette=palette(),
+        css=page_text("page.css"),
         contents=f"<ul>{contents}</ul>",
         body=f"{body}\n{_footer(document)}",
         charts=script_json(charts),
@@ -113,11 +113,11 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _text(name: str) -> str:
+def page_text(name: str) -> str:
     return (files("worldsize.report") / name).read_text(encoding="utf-8")
 
 
-def _palette() -> str:
+def palette() -> str:
     def variables(place: int, theme: str) -> str:
         every = {**{name: shades[place] for name, shades in PALETTE.items()}, **THEMES[theme]}
         return "".join(f"--{name}:{value};" for name, value in every.items())
