@@ -23,24 +23,29 @@ Line = tuple[int, str, str]
 def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     """The plan with the next round; None: nothing more to probe, and what is worth training is planned."""
     points = {_key(point, spec): point for point in study_points(spec)}
-    tried = {(*_line(setting), *_probe(setting)) for setting in _probed(plan, results)}
+    tried = {(_line(setting), _probe(setting)) for setting in _probed(plan, results)}
+    rates = _rates(results)
     wanted = [
         points[line, probe]
-        for line, rates in _rates(results).items()
-        for probe in next_probes(_counts(points, line), _batches(points, line), rates)
-        # A probe that failed has no rate and is wanted for ever.
-        if (line, probe) in points and (*line, *probe) not in tried
+        for line in dict.fromkeys(line for line, _ in points)
+        for probe in next_probes(
+            [probe for other, probe in points if other == line],
+            rates[line],
+            [probe for other, probe in tried if other == line],
+        )
     ]
     if wanted:
         return with_probes(plan, spec, wanted)
     row = results.answer.row
-    if spec.train is None or row is None or any(trial.kind == "train" for trial in plan.trials.values()):
+    if spec.train is None or row is None:
         return None
     chosen = [point for point in study_points(spec) if _key(point, spec) == (_line(row.setting), _probe(row.setting))]
-    return extended(plan, spec, chosen)
+    trained = any(trial.kind == "train" and setting_of(trial) == row.setting for trial in plan.trials.values())
+    return None if trained or not chosen else extended(plan, spec, chosen)
 
 
 def _probed(plan: Plan, results: Results) -> list[Setting]:
+    """Whatever came of it: a probe that failed has no rate, and is not wanted again."""
     return [
         setting_of(trial) for trial in plan.trials.values() if trial.kind == "probe" and trial.id in results.records
     ]
@@ -65,11 +70,3 @@ def _probe(setting: Setting) -> Probe:
 def _key(point: Point, spec: StudySpec) -> tuple[Line, Probe]:
     batch = point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
     return (point.accumulation, point.strategy.label, point.precision), (point.workers, batch)
-
-
-def _counts(points: Mapping[tuple[Line, Probe], Point], line: Line) -> list[int]:
-    return sorted({probe[0] for each, probe in points if each == line})
-
-
-def _batches(points: Mapping[tuple[Line, Probe], Point], line: Line) -> list[int]:
-    return sorted({probe[1] for each, probe in points if each == line})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 
 from worldsize.errors import SpecError
 
@@ -27,3 +29,16 @@ def seconds_of(text: str) -> float:
     if not parts or PART.sub("", text).strip() or not sum(float(number) for number, _ in parts):
         raise SpecError(f"{text!r} is no duration; write 45s, 90min, 1h30min or 2d")
     return sum(float(number) * SECONDS[unit] for number, unit in parts)
+
+
+def refuse_infinite(given: Mapping[str, float | None]) -> None:
+    for name, value in given.items():
+        if value is not None and not math.isfinite(value):
+            raise SpecError(f"{name}={value} is no finite number; write one, like --{name} 2.5")
+
+
+def refuse_for_tables(given: Mapping[str, object]) -> None:
+    """A table holds neither parts of a step nor training."""
+    for name, value in given.items():
+        if value not in (None, ""):
+            raise SpecError(f"--{name} needs a study folder: a table has throughput alone; leave it out")

@@ -36,9 +36,10 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Project to worker counts never run: throughput, time, cost, with intervals. Runs nothing."""
-    from worldsize.asked import counts_of, seconds_of
+    from worldsize.asked import counts_of, refuse_for_tables, refuse_infinite, seconds_of
     from worldsize.report.terminal import console
 
+    refuse_infinite({"target": target, "price": price, "budget": budget})
     asked = counts_of(workers) if workers else ()
     if source.is_dir():
         from worldsize.networks import parse_network
@@ -67,14 +68,17 @@ def predict(
     from worldsize.tablefile import read_table
     from worldsize.tableprojection import further, project_table
 
-    table = read_table(source)
+    refuse_for_tables(
+        {"target": target, "price": price, "budget": budget, "deadline": deadline, "network": network, "batch": batch}
+    )
+    table = read_table(source, workers_per_node=workers_per_node)
     projected = project_table(table, asked or further(table))
     if as_json:
         from dataclasses import asdict
 
         print(json.dumps([asdict(each) for each in projected], indent=1, allow_nan=False))
     else:
-        console().print(table_view(projected))
+        console().print(table_view(projected, table))
 
 
 def report(

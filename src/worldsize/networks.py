@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import replace
 
 from worldsize.analysis.network import Network, Wire
 from worldsize.errors import SpecError
@@ -39,6 +38,8 @@ def parse_network(text: str) -> Network:
         )
     if first["places"] is None or int(first["places"]) < 1:
         raise SpecError(f"network {text!r} does not say how many workers a node has; write '8 x 450GB/s 2us, ...'")
+    if first["node"]:
+        raise SpecError(f"network {text!r}: a rate inside a node is a worker's own; only one across may be '/node'")
     inside = _wire(first, "inside", text)
     across = None
     if len(parts) == 2:
@@ -47,7 +48,7 @@ def parse_network(text: str) -> Network:
             raise SpecError(f"network {text!r}: {parts[1]!r} is no rate across nodes such as '50GB/s 5us'")
         across = _wire(second, "across", text)
     return Network(
-        inside=replace(inside, shared_by_node=False),
+        inside=inside,
         across=across,
         workers_per_node=int(first["places"]),
         source=f"declared: {text.strip()}",

@@ -12,17 +12,17 @@ import itertools
 import json
 import math
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from worldsize.analysis.adaptive import FIRST
 from worldsize.optimizer_spec import SGD_KINDS, OptimizerSpec
 from worldsize.spec import Precision, SkipSpec, Start, StudySpec, TrialSpec, WorkloadSpec
 from worldsize.train_spec import StrategySpec, TrainSpec
 
 PRETRAIN_ID = "0000-pretrain"
-FIRST = 2
-"""Counts that an adaptive study probes with every batch: one step up shows how each of them scales."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +91,20 @@ def make_plan(spec: StudySpec) -> Plan:
 
 
 def first_points(spec: StudySpec) -> list[Point]:
-    """All of them, or the first two counts where what follows depends on these."""
+    """All of them, or the first two counts of each batch where what follows depends on these."""
     points = study_points(spec)
     if not spec.axes.adaptive:
         return points
-    counts = sorted({point.workers for point in points})[:FIRST]
-    return [point for point in points if point.workers in counts]
+    counts: dict[tuple[Any, ...], set[int]] = defaultdict(set)
+    for point in points:
+        counts[_line(point, spec)].add(point.workers)
+    return [point for point in points if point.workers in sorted(counts[_line(point, spec)])[:FIRST]]
+
+
+def _line(point: Point, spec: StudySpec) -> tuple[Any, ...]:
+    """What an adaptive study compares counts within."""
+    batch = point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
+    return batch, point.accumulation, point.strategy, point.precision
 
 
 def full_grid(spec: StudySpec) -> list[TrialSpec]:

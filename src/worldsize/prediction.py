@@ -23,15 +23,39 @@ class Prediction:
     options: tuple[Option, ...]
     """Counts that were measured, and those asked for."""
     choice: Choice
+    question: Question
     findings: tuple[Finding, ...]
     base: Option
     """What speedups are told against: the smallest measured count."""
 
 
 def doublings(results: Results) -> tuple[int, ...]:
-    """What is asked when nobody says: 2, 4 and 8 times the largest measured count."""
+    """What is asked when nobody says: 2, 4 and 8 times the largest measured count, as far as batches divide."""
     largest = max((row.setting.workers for row in results.rows), default=1)
-    return tuple(largest * factor for factor in (2, 4, 8))
+    row = results.answer.row
+    whole = row.setting.global_batch // row.setting.accumulation if row and row.setting.scaling == "strong" else 0
+    return tuple(count for factor in (2, 4, 8) if not whole % (count := largest * factor))
+
+
+def _check(results: Results, question: Question, line: Line) -> None:
+    """What cannot be answered is an error, not left out."""
+    impossible = [count for count in question.workers if not line.possible(count)]
+    if impossible:
+        whole = line.setting.global_batch // line.setting.accumulation
+        near = [count for count in range(1, min(whole, 4 * impossible[0]) + 1) if whole % count == 0][-4:]
+        raise SpecError(
+            f"workers={impossible[0]}: a global batch of {line.setting.global_batch} does not divide among them; ask "
+            f"about {', '.join(map(str, near))}"
+        )
+    if question.budget is not None and question.price is None:
+        raise SpecError(f"budget={question.budget:g} needs to know what a worker costs; add --price")
+    if results.spec.train is None:
+        for name, value in (("target", question.target), ("price", question.price), ("deadline", question.deadline_s)):
+            if value is not None:
+                raise SpecError(
+                    f"{name}={value:g}: the study trains nothing, so the time of a whole training is not known; add "
+                    f"`train:` to it, or leave --{name} out"
+                )
 
 
 Outlook = tuple[Prediction, Finding | None]
@@ -81,6 +105,7 @@ def predict(results: Results, question: Question) -> Prediction:
     if row is None:
         raise SpecError(f"{results.folder.path} has no measured throughput to project from; run the study first")
     line = Line.of(results, row, question)
+    _check(results, question, line)
     counts = sorted({*question.workers, *(each.setting.workers for each in line.rates.rows)})
     options = [line.option(workers) for workers in counts if line.possible(workers)]
     choice = choose(options, budget=question.budget, deadline_s=question.deadline_s)
@@ -89,6 +114,7 @@ def predict(results: Results, question: Question) -> Prediction:
         setting=line.setting,
         options=tuple(options),
         choice=choice,
+        question=question,
         findings=tuple(line.findings(question.workers)),
         base=base,
     )

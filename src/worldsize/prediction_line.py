@@ -25,6 +25,7 @@ from worldsize.inputs import labels
 from worldsize.optimizer_spec import OptimizerSpec
 from worldsize.plan import base_batch, scaled_rate
 from worldsize.prediction_inputs import above, ground, timed
+from worldsize.prediction_learning import what_is_learned
 from worldsize.prediction_rate import Rates
 from worldsize.results import Results
 from worldsize.train_spec import steps_per_epoch
@@ -70,7 +71,9 @@ class Line:
 
     @classmethod
     def of(cls, results: Results, row: Row, question: Question) -> Line:
-        setting = row.setting
+        setting, network = row.setting, question.network
+        if network is not None and question.workers_per_node is not None:
+            network = replace(network, workers_per_node=question.workers_per_node)
         if question.batch_per_worker is not None:
             if setting.scaling == "strong":
                 raise SpecError(
@@ -79,7 +82,7 @@ class Line:
                 )
             setting = replace(setting, batch_per_worker=question.batch_per_worker)
         rows = tuple(each for each in results.rows if _same_line(each.setting, setting))
-        measured_on = ground(results, setting, question.workers_per_node)
+        measured_on = ground(results, setting, None if network else question.workers_per_node)
         parts = timed(results, setting)
         # A batch that was never run has no series of its own: the model makes one, at the counts that were.
         model = fit_throughput(parts, measured_on) if parts else None
@@ -90,9 +93,7 @@ class Line:
             counts = sorted({each.workers for each in parts})
             batch, times = setting.batch_per_worker, setting.accumulation
             points = [(n, n * batch * times / model.parts(n, batch, times).step_s) for n in counts]
-        places = question.workers_per_node or (
-            question.network.workers_per_node if question.network else measured_on.places
-        )
+        places = network.workers_per_node if network else measured_on.places
         return cls(
             results=results,
             question=question,
@@ -102,7 +103,7 @@ class Line:
                 model=model,
                 series=table_series(points, workers_per_node=places),
                 places=places,
-                network=question.network,
+                network=network,
                 threads=results.spec.threads,
             ),
             optimizer=_optimizer(results, row.variant),
@@ -123,10 +124,13 @@ class Line:
         steps_an_epoch = steps_per_epoch(samples, batch)
         step_s = over(batch, rate)
         steps, epochs, unknown = self._steps(batch, steps_an_epoch)
+        learned = what_is_learned(self.results, setting, self.batches)
         wall = above_s = joules = None
         if steps is not None:
-            above_s = self.above.at(workers, placed(workers, self.rates.places)[0], epochs) if self.above else 0.0
-            wall = plus(product(steps, step_s), above_s)
+            outside = Interval(0.0, 0.0, 0.0)
+            if self.above:
+                outside = self.above.at(workers, placed(workers, self.rates.places)[0], epochs)
+            above_s, wall = outside.value, plus(product(steps, step_s), outside)
             if self.joules_a_worker is not None:
                 joules = times(product(steps, step_s), workers * self.joules_a_worker)
         return Option(
@@ -146,9 +150,11 @@ class Line:
             joules=joules,
             rate=self._rate(batch),
             epochs_stable=_expected(self.batches.epochs_stable, batch) if self.batches else None,
-            metric=_expected(self.batches.metric, batch) if self.batches else None,
+            metric=learned.metric,
+            metric_measured=learned.measured,
+            learns=learned.why_not is None,
             price=self.question.price,
-            notes=(*notes, *unknown),
+            notes=(*notes, *unknown, *([learned.why_not] if learned.why_not else [])),
         )
 
     def _rate(self, batch: int) -> float | None:
@@ -168,39 +174,54 @@ class Line:
         train = self.results.spec.train
         if train is None:
             return None, 0.0, ()
+        if self.question.target is None and train.steps is not None:
+            return (
+                None,
+                0.0,
+                (f"{train.steps} steps are not the same training at another batch: no time of it is told",),
+            )
         if self.question.target is None and train.until is None:
             steps = float(train.total_steps(self.results.facts.train_samples, batch))
             return Interval(steps, steps, steps), math.ceil(steps / steps_an_epoch), ()
         if self.batches is None or self.batches.steps is None:
-            return None, 0.0, ("no run reached the target, so no time to it is known",)
+            return None, 0.0, (self._never_reached(),)
         found = self.batches.steps.predict(batch)
         if found.unknown is not None or found.steps is None:
             return None, 0.0, (f"time to the target not known: {WHY[found.unknown]}",)
         return found.steps, math.ceil(found.steps.value / steps_an_epoch), ()
 
+    def _never_reached(self) -> str:
+        until = self.results.spec.train.until if self.results.spec.train else None
+        if self.question.target is not None and until is not None:
+            return f"no run went on to the target: training ended at the study's own, {until.metric} {until.value:g}"
+        return "no run reached the target, so no time to it is known"
+
     def findings(self, asked: Iterable[int]) -> Iterable[Finding]:
         """What the projection rests on, and the measurement that would narrow it most."""
-        counts = self.rates.series.workers
-        if len(counts) == 1 and self.question.network is None:
+        if self.question.network is not None:
+            return  # what was measured here is not what is asked about
+        asked, counts = list(asked), self.rates.series.workers
+        if len(counts) == 1:
             yield Finding(code="projected-from-one-count", numbers={"workers": float(counts[0])})
-        crossing = [n for n in asked if crossing_kind(self.rates.series, n) == "new" and self.question.network is None]
+        crossing = [n for n in asked if crossing_kind(self.rates.series, n) == "new"]
         if crossing:
             yield Finding(
                 code="node-never-left", numbers={"workers": float(min(crossing)), "places": float(self.rates.places)}
             )
-        yield from _next_measurement(counts, self.rates.places, [n for n in asked if n not in counts])
+        yield from self._next_measurement([n for n in asked if n not in counts])
 
-
-def _next_measurement(counts: Sequence[int], places: int, asked: Sequence[int]) -> Iterable[Finding]:
-    """Every doubling nearer narrows the interval: the largest count that fits here and is not beyond what is asked."""
-    if not asked:
-        return
-    feasible = [n for n in {*(2**power for power in range(20)), places, *asked} if counts[-1] < n <= places]
-    useful = [n for n in feasible if n <= max(asked)]
-    if useful:
-        yield Finding(code="measure-next", numbers={"workers": float(max(useful))})
-    elif max(asked) > places:
-        yield Finding(code="measure-two-nodes", numbers={"workers": float(2 * places), "places": float(places)})
+    def _next_measurement(self, asked: Sequence[int]) -> Iterable[Finding]:
+        """Every doubling nearer narrows the interval: the largest count that fits here and is not beyond the asked."""
+        if not asked:
+            return
+        places, largest = self.rates.places, self.rates.series.largest
+        candidates = {*(2**power for power in range(20)), places, *asked}
+        feasible = [n for n in candidates if largest < n <= places and self.possible(n)]
+        useful = [n for n in feasible if n <= max(asked)]
+        if useful:
+            yield Finding(code="measure-next", numbers={"workers": float(max(useful))})
+        elif max(asked) > places and self.possible(2 * places):
+            yield Finding(code="measure-two-nodes", numbers={"workers": float(2 * places), "places": float(places)})
 
 
 def _same_line(one: Setting, other: Setting) -> bool:

@@ -25,6 +25,8 @@ NETWORK_USE = (0.6, 0.8, 1.0)
 """Of a declared rate: what real transfers reach."""
 
 
+WHOLE_EXCHANGES = ("ddp", "zero")
+"""Strategies that send all gradients, as they are, in every step."""
 Told = tuple[Interval, Parts | None, bool, tuple[str, ...]]
 """Samples a second with an 80 % interval, the parts of the step, whether it was measured, what to know."""
 
@@ -62,6 +64,8 @@ class Rates:
             )
         if self.network is not None:
             return self._on_network(setting, self.network)
+        if not self.rows:
+            return self._of_batch(setting)
         found = project_series(self.series, [workers])[0]
         new_node = placed(workers, self.places)[1] > placed(self.series.largest, self.places)[1]
         if self.model is None or self.model.top == 1 or new_node:
@@ -75,6 +79,29 @@ class Rates:
         low, high = self._reach(workers).around(value)
         # Two models that disagree say how little is known: the interval holds both.
         return Interval(value, min(low, *both), max(high, *both)), parts, False, found.notes
+
+    def _of_batch(self, setting: Setting) -> Told:
+        """A batch that was never run: from those that were, by the parts of the step.
+
+        One batch tells nothing of what part of a step grows with it: anything from none to all of it.
+        """
+        assert self.model is not None
+        workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
+        works = sorted({each.work for each in self.model.timed})
+        parts = self.model.parts(workers, batch, times)
+        away = min(abs(math.log2(setting.worker_batch / work)) for work in works)
+        nearest = min(abs(math.log2(workers / other)) for other in self.series.workers)
+        crossing = crossing_kind(self.series, workers)
+        doubtful = max(self._doubt(), series_doubt(self.series) if crossing != "none" else 0.0)
+        rates = [setting.global_batch / parts.step_s]
+        notes: tuple[str, ...] = ("a batch between or beyond those that were measured",)
+        if len(works) == 1:
+            constant_s = self.model.parts(workers, works[0] // times or 1, times).step_s
+            rates.append(setting.global_batch / constant_s)
+            notes = ("one batch was measured: how the step follows the batch is not known",)
+        value = math.exp(sum(map(math.log, rates)) / len(rates))
+        low, high = reach(doublings=nearest + away, doubt=doubtful, crossing=crossing).around(value)
+        return Interval(value, min(low, *rates), max(high, *rates)), parts, False, notes
 
     def _reach(self, workers: int) -> Reach:
         distance = min(abs(math.log2(workers / other)) for other in self.series.workers)
@@ -107,8 +134,16 @@ class Rates:
                 f"{workers} workers need {placed(workers, network.workers_per_node)[1]} nodes, and the network "
                 f"({network.source}) has no rate across nodes; add one: '8 x 450GB/s 2us, 50GB/s 5us'"
             )
+        if setting.strategy.split()[0] not in WHOLE_EXCHANGES:
+            raise SpecError(
+                f"--network knows what {' and '.join(WHOLE_EXCHANGES)} send, not {setting.strategy}; leave it out, or "
+                "project a study of these"
+            )
         if self.model.ground.payload_bytes is None and workers > 1:
-            raise SpecError("the records do not tell how many bytes of gradients a step sends; measure it again")
+            raise SpecError(
+                "the records do not tell how many bytes of gradients a step sends, which probes of this version do; "
+                "probe one setting again"
+            )
         known = self.model.overlap if self.model.overlap_known else None
         overlaps = OVERLAP_UNKNOWN if known is None else (max(known / 2, 1.0), known, min(known * 2, 10.0))
         slow, middle, fast = (

@@ -145,9 +145,10 @@ class Results:
         return self.batch_studies_for(self.target)
 
     def batch_studies_for(self, target: Target | None) -> list[BatchStudy]:
-        """The same for a target of one's own."""
+        """The same for a target of one's own, which is one of the metric that the answer quotes."""
+        curves = self._trained if target == self.target else [replace(curve, goal=None) for curve in self._trained]
         return batch_studies(
-            self._trained,
+            curves,
             target=target,
             noise_scales=self.noise_scales,
             most_metric=1.0 if self.facts.metric in SHARES else math.inf,

@@ -56,7 +56,7 @@ class Study:
         for assignment in assignments:
             file.override(assignment)
         machine = machine or this_machine()
-        file.resolve_auto(machine)
+        file.resolve_auto(machine, lambda spec: facts_of(spec.workload, data_root()).train_samples)
         spec = file.spec()
         found = problems(spec, machine)
         if found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -73,8 +73,11 @@ class StudyFile:
             raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
         self._put(key, _plain(_parse(text, option), option), option)
 
-    def resolve_auto(self, machine: Machine) -> None:
-        """`axes.workers: auto` -> 1, 2, 4, ... and all that fit on this machine, probed adaptively."""
+    def resolve_auto(self, machine: Machine, samples_of: Callable[[StudySpec], int]) -> None:
+        """`axes.workers: auto` -> 1, 2, 4, ... and all that fit on this machine, probed adaptively.
+
+        As far as global batches divide among them, and are no larger than the training data.
+        """
         axes = self._tree.get("axes") if isinstance(self._tree, dict) else None
         if not isinstance(axes, dict) or axes.get("workers") not in ("auto", ["auto"]):
             return
@@ -82,8 +85,19 @@ class StudyFile:
         axes["workers"] = [1]  # whatever else is wrong is told first
         spec = self.spec()
         places = machine.places(machine.device(spec.device), spec.threads)
-        counts = [2**power for power in range(places.bit_length()) if 2**power <= places]
-        self._put("axes.workers", sorted({*counts, places}), where)
+        counts = {1, places or 1, *(2**power for power in range(places.bit_length()) if 2**power <= places)}
+        samples, axes_spec = samples_of(spec), spec.axes
+        fitting = [
+            count
+            for count in sorted(counts)
+            if all(
+                batch % (count * times) == 0
+                for batch in axes_spec.global_batch or ()
+                for times in axes_spec.accumulation
+            )
+            and (axes_spec.global_batch or count * min(axes_spec.batches) * min(axes_spec.accumulation) <= samples)
+        ]
+        self._put("axes.workers", fitting or [1], where)
         self._put("axes.adaptive", True, where)
 
     def _put(self, key: str, value: Any, option: str) -> None:

@@ -11,7 +11,7 @@ import csv
 import difflib
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from worldsize.errors import Problem, TableError
@@ -28,12 +28,22 @@ class Table:
     series: tuple[GivenSeries, ...]
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path, *, workers_per_node: int | None = None) -> Table:
+    """`workers_per_node`: of series that do not state it."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise TableError(f"{path}: cannot be read ({error}); give a CSV file in UTF-8") from error
-    return parse_table(text, str(path))
+    table = parse_table(text, str(path))
+    if workers_per_node is None:
+        return table
+    return replace(table, series=tuple(_with_nodes(each, workers_per_node) for each in table.series))
+
+
+def _with_nodes(given: GivenSeries, workers_per_node: int) -> GivenSeries:
+    if given.series.workers_per_node is not None:
+        return given
+    return replace(given, series=replace(given.series, workers_per_node=workers_per_node))
 
 
 def parse_table(text: str, label: str) -> Table:

@@ -100,3 +100,12 @@ def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:
         Study.from_text(AUTO.replace("workers: auto", "workers: [1, auto]"), machine=HERE)
     with pytest.raises(SpecError, match="probe"):
         Study.from_text(AUTO + "train: {epochs: 1}\n", set=["probe=false"], machine=HERE)
+
+
+def test_auto_leaves_out_what_the_study_could_not_run() -> None:
+    strong = AUTO.replace("batch_per_worker: [16, 32, 64, 128]", "global_batch: [64]")
+    assert Study.from_text(strong, machine=Machine(cores=6, gpus=0)).spec.axes.workers == (1, 2, 4)
+    large = AUTO.replace("[16, 32, 64, 128]", "[256]")
+    assert Study.from_text(large, machine=Machine(cores=64, gpus=0)).spec.axes.workers == (1, 2, 4, 8, 16, 32)
+    with pytest.raises(SpecError, match="GPU"):
+        Study.from_text(AUTO, set=["device=cuda"], machine=HERE)

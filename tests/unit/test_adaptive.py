@@ -73,7 +73,7 @@ def full_grid(rates: dict[Probe, Interval]) -> Probe:
 
 def adaptive(rates: dict[Probe, Interval]) -> dict[Probe, Interval]:
     seen: dict[Probe, Interval] = {}
-    while wanted := next_probes(COUNTS, BATCHES, seen):
+    while wanted := next_probes(list(rates), seen):
         assert not set(wanted) & seen.keys()
         seen |= {probe: rates[probe] for probe in wanted}
     return seen
@@ -97,5 +97,22 @@ def test_it_stops_where_nothing_pays() -> None:
 
 
 def test_one_count_is_one_round() -> None:
-    assert next_probes((1,), (32,), {}) == [(1, 32)]
-    assert next_probes((1,), (32,), {(1, 32): Interval(1, 1, 1)}) == []
+    assert next_probes([(1, 32)], {}) == [(1, 32)]
+    assert next_probes([(1, 32)], {(1, 32): Interval(1, 1, 1)}) == []
+
+
+def test_a_batch_without_a_rate_does_not_stop_the_others() -> None:
+    """Out of memory at its first count, failed at its second, left out of the study: the rest climbs on."""
+    rng = np.random.default_rng(0)
+    rates = {(n, b): measured(perfect, (n, b), 0.01, rng) for n in COUNTS for b in BATCHES}
+    for broken in ({(1, 128)}, {(2, 128)}, {(4, 128)}):
+        seen: dict[Probe, Interval] = {}
+        tried: set[Probe] = set()
+        while wanted := next_probes(list(rates), seen, tried):
+            tried |= set(wanted)
+            seen |= {probe: rates[probe] for probe in wanted if probe not in broken}
+        assert max(n for n, _ in seen) == 16
+        assert max(n for n, b in tried if b == 128) <= max(2, *(n for n, _ in broken))
+    skipped = [probe for probe in rates if probe != (1, 128)]
+    assert (2, 128) in next_probes(skipped, {})
+    assert (4, 128) in next_probes(skipped, {})

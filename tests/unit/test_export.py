@@ -122,6 +122,7 @@ def test_tensorboard_reads_it(results: Results, tmp_path: Path) -> None:
     assert (hparams["workers"].number_value, hparams["optimizer"].string_value) == (1, "sgd")
 
 
+@pytest.mark.long
 def test_mlflow_reads_it(results: Results, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (written,) = export_study(results, ["mlflow"], tmp_path)
     assert capfd.readouterr() == ("", "")

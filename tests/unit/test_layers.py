@@ -50,6 +50,7 @@ ALLOWED = {
         "spec",
         "store",
         "study",
+        "tablefile",
         "tableprojection",
         "train_spec",
         "",

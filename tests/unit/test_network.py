@@ -47,6 +47,7 @@ def test_presets_name_their_source() -> None:
         ("8 x 450GB/s, 8 x 50GB/s", "no rate across nodes"),
         ("8 x 450furlongs/s", "unknown unit"),
         ("8 x 0GB/s", "carries nothing"),
+        ("8 x 450GB/s/node", "a worker's own"),
         ("8 x 450GB/s, 50GB/s, 1GB/s", "neither a preset"),
     ],
 )

@@ -14,6 +14,7 @@ from worldsize.cli import app
 from worldsize.errors import SpecError
 from worldsize.networks import parse_network
 from worldsize.prediction import Question, doublings, predict
+from worldsize.report.document import document
 from worldsize.report.prediction import choice_sentence
 from worldsize.results import Results
 from worldsize.spec import TrialSpec
@@ -169,10 +170,117 @@ def test_what_cannot_be_asked(weak: Results, arguments: list[str]) -> None:
 def test_a_strong_study_keeps_its_global_batch(tmp_path: Path) -> None:
     text = "name: strong\nworkload: digits\naxes: {workers: [1, 2, 4], global_batch: [128]}\nprobe: {repeats: 2}\n"
     results = write_study(tmp_path / "strong", text, Made(times=times))
-    found = predict(results, Question(workers=(8, 24)))
-    assert [option.workers for option in found.options] == [1, 2, 4, 8]  # 128 does not divide among 24
+    found = predict(results, Question(workers=(8,)))
+    assert [option.workers for option in found.options] == [1, 2, 4, 8]
+    assert found.choice.limit is None or found.choice.limit.code != "limit-compute"  # nobody shares anything here
+    assert doublings(results) == (8, 16, 32)
+    with pytest.raises(SpecError, match="does not divide among them; ask about 8, 16, 32, 64"):
+        predict(results, Question(workers=(8, 24)))
     assert {option.global_batch for option in found.options} == {128}
     truth = 128 / step_s(8, 16)
     assert found.options[-1].samples_per_s.value == pytest.approx(truth, rel=0.25)
     with pytest.raises(SpecError, match="leave --batch out"):
         predict(results, Question(workers=(8,), batch_per_worker=16))
+
+
+def test_counts_that_no_longer_learn_are_not_recommended(tmp_path: Path) -> None:
+    """Faster and faster, and worse and worse: what the study's own answer rejects, a projection must not advise."""
+    text = TRAINED.replace(
+        "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}", "{epochs: 3}"
+    )
+    lost = {1: 0.95, 2: 0.7, 4: 0.5}
+    results = write_study(tmp_path / "lost", text, Made(times=times, accuracy=lambda trial, _: lost[trial.workers]))
+    found = predict(results, Question(workers=(8, 16)))
+    assert results.answer.row is not None
+    assert found.choice.knee.workers == results.answer.row.setting.workers == 1
+    assert [option.learns for option in found.options][:3] == [True, False, False]
+    assert found.options[1].metric is not None
+    assert found.options[1].metric.value == pytest.approx(0.7)
+    assert found.options[1].metric_measured
+    shown = CliRunner().invoke(app, ["predict", str(results.folder.path), "--workers", "8,16"]).output
+    assert "the model learned less" in " ".join(shown.split())
+    assert [entry["workers"] for entry in document(results)["pareto"]] == [1]
+
+
+def test_one_batch_says_little_about_another(tmp_path: Path) -> None:
+    text = WEAK.replace("[32, 128]", "[64]")
+    results = write_study(tmp_path / "one", text, Made(times=times))
+    for batch, workers in ((4, 8), (256, 8), (1, 1)):
+        option = next(
+            each
+            for each in predict(results, Question(workers=(workers,), batch_per_worker=batch)).options
+            if each.workers == workers
+        )
+        truth = workers * batch / step_s(workers, batch)
+        assert option.samples_per_s.low < truth < option.samples_per_s.high
+        assert not option.measured
+        assert any("one batch was measured" in note for note in option.notes)
+
+
+def test_a_projected_row_always_has_an_interval(weak: Results) -> None:
+    for option in predict(weak, Question(workers=(1, 2, 8), batch_per_worker=96)).options:
+        assert option.samples_per_s.low < option.samples_per_s.value < option.samples_per_s.high
+
+
+def test_a_target_is_one_of_the_metric_whatever_training_ended_with(tmp_path: Path) -> None:
+    text = TRAINED.replace(
+        "{metric: accuracy, at_least: 0.9, max_epochs: 60}", "{metric: loss, at_most: 0.1, max_epochs: 60}"
+    )
+    results = write_study(tmp_path / "loss", text, Made(times=times, accuracy=accuracy))
+    told = predict(results, Question(workers=(8,), target=0.7)).options[0]
+    assert told.steps is not None
+    # 0.7 of accuracy, not of loss: about half of the way to 0.9.
+    needed = 400 * (1 + 256 / 64)
+    assert 0.3 * needed < told.steps.value < 0.75 * needed
+
+
+def test_a_fixed_number_of_steps_is_no_time_of_a_training(tmp_path: Path) -> None:
+    text = TRAINED.replace(
+        "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}", "{steps: 60}"
+    )
+    results = write_study(tmp_path / "steps", text, Made(times=times))
+    found = predict(results, Question(workers=(8,)))
+    assert all(option.wall_s is None for option in found.options)
+    assert found.choice.knee.workers >= 4
+    assert found.choice.limit is None or found.choice.limit.code != "limit-learning"
+
+
+def test_questions_without_an_answer_are_said(weak: Results, trained: Results) -> None:
+    for question in (
+        Question(workers=(8,), target=0.9),
+        Question(workers=(8,), price=2.0),
+        Question(workers=(8,), deadline_s=60.0),
+    ):
+        with pytest.raises(SpecError, match="trains nothing"):
+            predict(weak, question)
+    with pytest.raises(SpecError, match="add --price"):
+        predict(trained, Question(workers=(8,), budget=1.0))
+    asked = ["predict", str(trained.folder.path), "--deadline", "1s", "--price", "1", "--budget", "0.0001"]
+    shown = " ".join(CliRunner().invoke(app, asked).output.split())
+    assert "No count is known to cost" in shown
+    assert "No count is known to be done within 1 s" in shown
+
+
+def test_networks_and_nodes_together(weak: Results) -> None:
+    wide, narrow = (
+        predict(weak, Question(workers=(8,), network=parse_network("8 x 10GB/s, 1GB/s"), workers_per_node=per))
+        for per in (None, 4)
+    )
+    assert [each.options[-1].nodes for each in (wide, narrow)] == [1, 2]
+    assert narrow.options[-1].step_s.value > wide.options[-1].step_s.value
+    assert not [finding for finding in narrow.findings if finding.code.startswith("measure")]
+
+
+def test_a_table_takes_what_it_can_and_refuses_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("workers,samples_per_s\n1,100\n2,180\n4,300\n8,450\n")
+    runner = CliRunner()
+    shown = runner.invoke(app, ["predict", str(path), "--workers", "16,32", "--workers-per-node", "8"]).output
+    assert "node size not given" not in shown
+    assert "100 %" not in shown  # of perfect scaling from 1 worker, not from the first row
+    for option, value in (("--network", "dgx-h100"), ("--price", "3"), ("--batch", "3"), ("--target", "0.9")):
+        refused = runner.invoke(app, ["predict", str(path), option, value])
+        assert isinstance(refused.exception, SpecError)
+        assert "needs a study folder" in str(refused.exception)
+    infinite = runner.invoke(app, ["predict", str(path), "--price", "inf"])
+    assert "no finite number" in str(infinite.exception)

@@ -49,6 +49,7 @@ def width(found: Stable) -> float:
     return math.nan if found.low is None or found.high is None else found.high - found.low
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("repeats", [3, 5])
 @pytest.mark.parametrize("spread", [0.0, 0.01], ids=["same-plateau", "plateaus-differ"])
 def test_the_interval_covers_the_true_epoch(repeats: int, spread: float) -> None:

@@ -24,6 +24,7 @@ def test_the_interval_of_a_median_covers_the_truth() -> None:
     assert 0.80 <= held / 200 <= 0.97
 
 
+@pytest.mark.long
 def test_the_interval_of_a_ratio_covers_the_truth_and_drift_cancels() -> None:
     rng = np.random.default_rng(2)
     held, width_paired, width_apart = 0, 0.0, 0.0

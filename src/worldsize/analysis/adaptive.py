@@ -7,7 +7,8 @@ up did not pay, even at the upper end of its interval; all is done when no batch
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from worldsize.analysis.recommend import MARGIN
 from worldsize.analysis.stats import Interval
@@ -20,75 +21,102 @@ Probe = tuple[int, int]
 """Workers, batch."""
 
 
-def next_probes(counts: Sequence[int], batches: Sequence[int], rates: Mapping[Probe, Interval]) -> list[Probe]:
+def next_probes(
+    possible: Collection[Probe], rates: Mapping[Probe, Interval], tried: Collection[Probe] = ()
+) -> list[Probe]:
     """What to probe next, given the samples a second so far; nothing: the answer will not change.
 
-    `batches` are those of a worker in weak scaling, the global ones in strong scaling.
+    `possible`: what the study has, with batches of a worker in weak scaling, global ones in strong scaling. `tried`:
+    what was run already; where that gave no rate (failed, out of memory) its batch goes no further.
     """
-    counts = sorted(counts)
-    first = [(n, b) for n in counts[:FIRST] for b in batches]
-    missing = [probe for probe in first if probe not in rates]
+    batches = sorted({batch for _, batch in possible})
+    counts = {batch: sorted(workers for workers, other in possible if other == batch) for batch in batches}
+    done = {*rates, *tried}
+    first = [(workers, batch) for batch in batches for workers in counts[batch][:FIRST]]
+    missing = [probe for probe in first if probe not in done and _alive(probe, counts, rates, done)]
     if missing:
         return missing
-    lines = {batch: _climbed(counts, batch, rates) for batch in batches}
-    reached = max(len(line) for line in lines.values())
-    if reached == len(counts):
+    lines = {batch: line for batch in batches if (line := _Line.of(batch, counts[batch], rates))}
+    # A batch that others overtook stays behind, unless these failed further up.
+    leaders = [line for line in lines.values() if len(line.rates) > FIRST and not line.failed(done)]
+    front = max((line.counts[len(line.rates) - 1] for line in leaders), default=0)
+    climbing = [line for line in lines.values() if line.may_climb(done) and line.next_count > front]
+    known = max((line.knee_rate for line in lines.values() if line not in climbing), default=0.0)
+    if not any(line.most > known for line in climbing):
         return []
-    climbing = [batch for batch in batches if len(lines[batch]) == reached and _pays(counts, batch, rates, reached)]
-    done = max((_knee_rate(counts, batch, rates) for batch in batches if batch not in climbing), default=0.0)
-    if not any(_most(counts, batch, rates, reached) > done for batch in climbing):
-        return []
-    promises = {batch: _promise(counts, batch, rates, reached) for batch in climbing}
-    best = max(promises.values())
-    return [(counts[reached], batch) for batch in climbing if promises[batch] >= CLOSE * best]
+    best = max(line.promise for line in climbing)
+    return [(line.next_count, line.batch) for line in climbing if line.promise >= CLOSE * best]
 
 
-def _climbed(counts: Sequence[int], batch: int, rates: Mapping[Probe, Interval]) -> list[Interval]:
-    """Of one batch, count by count, as far as it was probed."""
-    found = []
-    for workers in counts:
-        if (workers, batch) not in rates:
-            break
-        found.append(rates[workers, batch])
-    return found
+def _alive(
+    probe: Probe, counts: Mapping[int, Sequence[int]], rates: Mapping[Probe, Interval], done: Collection[Probe]
+) -> bool:
+    """Whether no smaller count of its batch was run without a rate."""
+    workers, batch = probe
+    return not any((n, batch) in done and (n, batch) not in rates for n in counts[batch] if n < workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """One batch, count by count, as far as it was probed."""
+
+    batch: int
+    counts: tuple[int, ...]
+    rates: tuple[Interval, ...]
+
+    @classmethod
+    def of(cls, batch: int, counts: Sequence[int], rates: Mapping[Probe, Interval]) -> _Line | None:
+        found = []
+        for workers in counts:
+            if (workers, batch) not in rates:
+                break
+            found.append(rates[workers, batch])
+        return cls(batch=batch, counts=tuple(counts), rates=tuple(found)) if found else None
+
+    @property
+    def next_count(self) -> int:
+        return self.counts[len(self.rates)]
+
+    def failed(self, done: Collection[Probe]) -> bool:
+        """Whether its next count was run and gave no rate."""
+        return len(self.rates) < len(self.counts) and (self.next_count, self.batch) in done
+
+    def may_climb(self, done: Collection[Probe]) -> bool:
+        """Whether there is a next count, not run yet, and the last step up may have paid, at the best ends."""
+        reached = len(self.rates)
+        if reached < FIRST or reached == len(self.counts) or self.failed(done):
+            return False
+        before, after = self.rates[-2], self.rates[-1]
+        return _marginal(after.high / before.low, self.counts[reached - 2], self.counts[reached - 1]) >= MARGIN
+
+    @property
+    def promise(self) -> float:
+        """Its rate at the largest count if every doubling gained what the last one did."""
+        return self.rates[-1].value * self._gain(self.rates[-1].value / self.rates[-2].value)
+
+    @property
+    def most(self) -> float:
+        """The same at the ends of its intervals that promise most."""
+        return self.rates[-1].high * self._gain(self.rates[-1].high / self.rates[-2].low)
+
+    def _gain(self, last: float) -> float:
+        """What the last step up gained, a doubling, to the power of the doublings that are left; at best 2 each."""
+        reached = len(self.rates)
+        of_doubling = min(last ** (1 / math.log2(self.counts[reached - 1] / self.counts[reached - 2])), 2.0)
+        return float(of_doubling ** math.log2(self.counts[-1] / self.counts[reached - 1]))
+
+    @property
+    def knee_rate(self) -> float:
+        """Samples a second where this batch stops paying."""
+        chosen = self.rates[0].value
+        for place in range(1, len(self.rates)):
+            gain = self.rates[place].value / self.rates[place - 1].value
+            if _marginal(gain, self.counts[place - 1], self.counts[place]) < MARGIN:
+                break
+            chosen = self.rates[place].value
+        return chosen
 
 
 def _marginal(gain: float, smaller: int, larger: int) -> float:
     """(1 - 1 / gain) / (1 - n / n'): time saved by the last step up over what perfect scaling would save."""
     return (1 - 1 / gain) / (1 - smaller / larger)
-
-
-def _pays(counts: Sequence[int], batch: int, rates: Mapping[Probe, Interval], reached: int) -> bool:
-    """Whether the last step up may have paid: its upper end against the lower end before."""
-    before, after = rates[counts[reached - 2], batch], rates[counts[reached - 1], batch]
-    return _marginal(after.high / before.low, counts[reached - 2], counts[reached - 1]) >= MARGIN
-
-
-def _promise(counts: Sequence[int], batch: int, rates: Mapping[Probe, Interval], reached: int) -> float:
-    """Its rate at the largest count if every doubling gained what the last one did."""
-    before, after = rates[counts[reached - 2], batch], rates[counts[reached - 1], batch]
-    return after.value * _gain(after.value / before.value, counts, reached)
-
-
-def _most(counts: Sequence[int], batch: int, rates: Mapping[Probe, Interval], reached: int) -> float:
-    """The same at the ends of its intervals that promise most."""
-    before, after = rates[counts[reached - 2], batch], rates[counts[reached - 1], batch]
-    return after.high * _gain(after.high / before.low, counts, reached)
-
-
-def _gain(last: float, counts: Sequence[int], reached: int) -> float:
-    """What the last step up gained, a doubling, to the power of the doublings that are left; at best 2 each."""
-    of_doubling = min(last ** (1 / math.log2(counts[reached - 1] / counts[reached - 2])), 2.0)
-    return float(of_doubling ** math.log2(counts[-1] / counts[reached - 1]))
-
-
-def _knee_rate(counts: Sequence[int], batch: int, rates: Mapping[Probe, Interval]) -> float:
-    """Samples a second where this batch stops paying."""
-    line = _climbed(counts, batch, rates)
-    chosen = line[0].value
-    for place in range(1, len(line)):
-        gain = line[place].value / line[place - 1].value
-        if _marginal(gain, counts[place - 1], counts[place]) < MARGIN:
-            break
-        chosen = line[place].value
-    return chosen

@@ -14,7 +14,16 @@ from worldsize.analysis.throughput import Parts
 
 FEW_UPDATES = 10
 """Fewer steps an epoch: there is too little data for so large a batch."""
-Cause = Literal["data", "compute", "communication", "learning", "above-the-step", "data-set-too-small"]
+Cause = Literal[
+    "data",
+    "compute",
+    "fixed-cost",
+    "communication",
+    "learning",
+    "above-the-step",
+    "data-set-too-small",
+    "not-measured",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +49,15 @@ class Option:
     """Of the whole training, outside steps."""
     wall_s: Interval | None = None
     joules: Interval | None = None
+    learns: bool = True
+    """False: at this batch training diverged or missed its target, or its metric falls behind, measured or expected."""
     rate: float | None = None
     """Learning rate at this batch, after the study's rate rule. None: nothing was trained."""
     epochs_stable: Interval | None = None
     metric: Interval | None = None
-    """Expected at the end of the study's epochs at this batch, under its rate rule. None: not known."""
+    """At the end of the study's epochs at this batch, under its rate rule. None: not known."""
+    metric_measured: bool = False
+    """It was trained there; else expected."""
     price: float | None = None
     """Of a worker for an hour."""
     notes: tuple[str, ...] = ()
@@ -88,8 +101,7 @@ def choose(
     """`options` of one line: they differ in workers. A deadline or a budget is met by the value, not by an end of the
     interval; the interval says how sure that is. Where the time of the whole training is known for some counts, the
     others (their batch does not reach the target, or nobody knows) are not for choosing."""
-    known = [option for option in options if option.wall_s is not None] or list(options)
-    known.sort(key=lambda option: option.workers)
+    known = eligible(options)
     sure = list(itertools.takewhile(is_sure, known)) or known[:1]
     found = knee(sure, margin)
     following = [option for option in known if option.workers > found.workers]
@@ -104,6 +116,18 @@ def choose(
         limit=limit(found, following[0]) if following else None,
         unsure=following[0] if pays else None,
     )
+
+
+def eligible(options: Sequence[Option]) -> list[Option]:
+    """In the order of workers: those whose time is told of the same thing, up to the first that no longer learns."""
+    found: list[Option] = []
+    ordered = sorted(options, key=lambda option: option.workers)
+    for option in [option for option in ordered if option.wall_s is not None] or ordered:
+        if not option.learns and found:
+            break
+        if option.learns:
+            found.append(option)
+    return found or ordered[:1]
 
 
 def is_sure(option: Option) -> bool:
@@ -171,10 +195,15 @@ def _losses(smaller: Option, larger: Option) -> dict[Cause, float]:
         ideal = smaller.parts.step_s * work
         before, after = smaller.parts, larger.parts
         losses["data"] = (after.load_s - before.load_s * work) / ideal
-        losses["compute"] = (after.compute_s - before.compute_s * work) / ideal
+        # Where a rank's batch shrinks, what does not shrink with it is no neighbour's doing.
+        slower: Cause = "compute" if work == 1 else "fixed-cost"
+        losses[slower] = (after.compute_s - before.compute_s * work) / ideal
         losses["communication"] = (after.exposed_s - before.exposed_s * work) / ideal
         losses = {cause: math.log1p(max(lost, 0.0)) for cause, lost in losses.items()}
-    if smaller.steps and larger.steps:
+    else:
+        kept = larger.samples_per_s.value / smaller.samples_per_s.value / growth
+        losses["not-measured"] = -math.log(min(kept, 1.0))
+    if smaller.steps and larger.steps and larger.steps.low < larger.steps.high:  # fitted, not the study's epochs
         # Without loss the steps fall as the global batch grows.
         ideal_steps = smaller.steps.value * smaller.global_batch / larger.global_batch
         losses["learning"] = math.log(larger.steps.value / ideal_steps)

@@ -24,8 +24,12 @@ def times(interval: Interval, factor: float) -> Interval:
     return Interval(interval.value * factor, interval.low * factor, interval.high * factor)
 
 
-def plus(interval: Interval, seconds: float) -> Interval:
-    return Interval(interval.value + seconds, interval.low + seconds, interval.high + seconds)
+def plus(one: Interval, other: Interval) -> Interval:
+    """Errors that know nothing of each other add up as squares."""
+    value = one.value + other.value
+    down = math.hypot(one.value - one.low, other.value - other.low)
+    up = math.hypot(one.high - one.value, other.high - other.value)
+    return Interval(value, value - down, value + up)
 
 
 def product(one: Interval, other: Interval) -> Interval:

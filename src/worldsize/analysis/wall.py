@@ -5,14 +5,20 @@ wall = start + preparation + steps * step + evaluations * (evaluation + gap) + s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import nnls
 
-from worldsize.analysis.stats import Floats
+from worldsize.analysis.stats import Floats, Interval
 
+NORMAL_80 = 1.28
+LEAST_SPREAD = 0.05
+"""Starting processes never takes the same time twice."""
+PER_DOUBLING = 0.15
+"""What each doubling away from the counts that were trained with adds."""
 PULL = 0.3
 """How hard a part that grows or falls with the workers is pulled towards staying as it is."""
 
@@ -38,14 +44,20 @@ class AboveModel:
 
     coefficients: dict[str, tuple[float, float, float]]
     counts: tuple[int, ...]
+    """That were trained with."""
+    spread: float
+    """Root mean square of log(measured / model) of a run's sum."""
 
-    def at(self, workers: int, on_node: int, evaluations: float) -> float:
-        """Seconds above the step of a run with so many evaluations."""
+    def at(self, workers: int, on_node: int, evaluations: float) -> Interval:
+        """Seconds above the step of a run with so many evaluations, 80 %."""
         terms = _terms(workers, on_node)
         seconds = {name: float(terms @ np.array(each)) for name, each in self.coefficients.items()}
-        return (
+        value = (
             seconds["start_s"] + seconds["preparation_s"] + evaluations * seconds["evaluation_s"] + seconds["saving_s"]
         )
+        away = min(abs(math.log2(workers / count)) for count in self.counts)
+        factor = math.exp(NORMAL_80 * (self.spread + PER_DOUBLING * away))
+        return Interval(value, value / factor, value * factor)
 
 
 def fit_above(trials: Sequence[Above]) -> AboveModel | None:
@@ -57,7 +69,15 @@ def fit_above(trials: Sequence[Above]) -> AboveModel | None:
     for name in ("start_s", "preparation_s", "evaluation_s", "saving_s"):
         values = np.array([getattr(each, name) for each in trials])
         found[name] = _fit(rows, values)
-    return AboveModel(coefficients=found, counts=tuple(sorted({each.workers for each in trials})))
+    model = AboveModel(coefficients=found, counts=tuple(sorted({each.workers for each in trials})), spread=0.0)
+    logs = [
+        math.log(max(_sum(each), 1e-9) / max(model.at(each.workers, each.on_node, 1).value, 1e-9)) for each in trials
+    ]
+    return replace(model, spread=max(float(np.sqrt(np.mean(np.square(logs)))), LEAST_SPREAD))
+
+
+def _sum(each: Above) -> float:
+    return each.start_s + each.preparation_s + each.evaluation_s + each.saving_s
 
 
 def _terms(workers: int, on_node: int) -> Floats:

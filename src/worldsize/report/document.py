@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from worldsize import __version__
+from worldsize.analysis.choice import eligible
 from worldsize.prediction import Outlook, outlook, to_dict
 from worldsize.report import evidence
 from worldsize.report.opening import answer_sentences, beyond, other_findings, recommended_study
@@ -73,15 +74,17 @@ def _projected(seen: Outlook | None) -> dict[str, Any]:
     if seen is None:
         return {"projection": [], "pareto": []}
     found = seen[0]
+    whole = any(option.wall_s for option in found.options)
     front = [
         {
             "workers": option.workers,
             "time_s": option.time_s,
+            "of": "the whole training" if whole else "an epoch",
             "worker_hours": option.workers * option.time_s / 3600,
             "measured": option.measured,
             "best": option.workers in found.choice.pareto,
         }
-        for option in found.options
+        for option in eligible(found.options)
     ]
     return {"projection": to_dict(found)["options"], "pareto": front}
 

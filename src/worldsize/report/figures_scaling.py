@@ -166,7 +166,11 @@ def pareto(document: Document) -> Figure | None:
             "nothing is both faster and cheaper", [e["time_s"] for e in front], [e["worker_hours"] for e in front]
         ),
     )
-    panel = Panel(x=Axis(title="time, s", log=True), y=Axis(title="worker-hours", log=True), marks=tuple(marks))
+    panel = Panel(
+        x=Axis(title=f"time of {entries[0].get('of', 'an epoch')}, s", log=True),
+        y=Axis(title="worker-hours", log=True),
+        marks=tuple(marks),
+    )
     ends = [
         counted(entry["workers"], "worker") + ("" if entry.get("measured", True) else " (projected)") for entry in front
     ]

@@ -28,6 +28,14 @@ SENTENCES = {
         "Limit: computing. With {workers:.0f} workers each one computes more slowly, because they share cores, memory "
         "or power: that takes {percent:.0f} % of what perfect scaling from {from:.0f} would give."
     ),
+    "limit-fixed-cost": (
+        "Limit: what a step costs however small its batch is. From {from:.0f} to {workers:.0f} workers each one has "
+        "less to compute and is not as much faster: {percent:.0f} % of what perfect scaling would give."
+    ),
+    "limit-not-measured": (
+        "From {from:.0f} to {workers:.0f} workers {percent:.0f} % of what perfect scaling would give is expected to be "
+        "lost; what limits it was not measured there."
+    ),
     "limit-communication": (
         "Limit: exposed communication. From {from:.0f} to {workers:.0f} workers it takes {percent:.0f} % of what "
         "perfect scaling would give."
@@ -62,7 +70,7 @@ SENTENCES = {
 def prediction_view(found: Prediction, facts: WorkloadFacts, metric_goal: str = "") -> Group:
     """`metric_goal`: what the training is for, in words."""
     parts: list[Any] = [Text(""), Text(choice_sentence(found.choice, found.base, metric_goal), style="bold")]
-    parts += [Text(line) for line in extra_sentences(found.choice, facts.unit, facts.units_per_sample)]
+    parts += [Text(line) for line in extra_sentences(found, facts.unit, facts.units_per_sample)]
     parts += [Text(sentence(each), style="dim") for each in found.findings]
     parts += [Text(""), options_table(found.options, found.base, facts)]
     notes = dict.fromkeys(note for option in found.options for note in option.notes)
@@ -104,7 +112,8 @@ def choice_sentence(choice: Choice, base: Option, goal: str = "") -> str:
     return words + "."
 
 
-def extra_sentences(choice: Choice, unit: str, per_sample: int) -> Iterable[str]:
+def extra_sentences(found: Prediction, unit: str, per_sample: int) -> Iterable[str]:
+    choice, question = found.choice, found.question
     if choice.unsure is not None:
         option = choice.unsure
         yield (
@@ -121,15 +130,19 @@ def extra_sentences(choice: Choice, unit: str, per_sample: int) -> Iterable[str]
             f"Fastest within the budget: {counted(option.workers, 'worker')}, {duration(option.time_s)} for "
             f"{number(option.cost.value)}."
         )
+    elif question.budget is not None:
+        yield f"No count is known to cost {number(question.budget)} or less."
     if choice.cheapest_in_time is not None:
         option = choice.cheapest_in_time
         yield f"Cheapest in time: {counted(option.workers, 'worker')}, {duration(option.time_s)}."
+    elif question.deadline_s is not None:
+        yield f"No count is known to be done within {duration(question.deadline_s)}."
     if len(choice.pareto) > 1:
         yield f"Time against worker-hours, none beaten in both: {', '.join(map(str, choice.pareto))} workers."
 
 
 def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts) -> Table:
-    """Projected rows are marked with ~ and slanted; intervals of 80 %."""
+    """What is projected is marked with ~, whole rows of it are slanted; intervals of 80 %."""
     table = plain_table("measured, and ~ projected, with 80 % intervals")
     columns: dict[str, Callable[[Option], str]] = {
         "workers": lambda option: f"{option.workers}" if option.measured else f"~{option.workers}",
@@ -140,11 +153,13 @@ def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts)
         "effi-\nciency": lambda option: percent(speedup_of(option, base).value * base.workers / option.workers),
         "step": lambda option: duration(option.step_s.value),
         "epoch": lambda option: duration(option.epoch_s.value),
-        "training": lambda option: _times(option.wall_s) if option.wall_s else "not known",
-        f"test\n{facts.metric}": lambda option: _metric(option.metric),
-        "epochs\nuntil\nstable": lambda option: _both(option.epochs_stable) if option.epochs_stable else "not known",
-        "cost": lambda option: _both(option.cost) if option.cost else "",
-        "energy": lambda option: f"{number(option.joules.value / 3.6e6)} kWh" if option.joules else "",
+        "training": lambda option: f"~{_times(option.wall_s)}" if option.wall_s else "not known",
+        f"test\n{facts.metric}": lambda option: _metric(option),
+        "epochs\nuntil\nstable": lambda option: (
+            f"~{_both(option.epochs_stable)}" if option.epochs_stable else "not known"
+        ),
+        "cost": lambda option: f"~{_both(option.cost)}" if option.cost else "",
+        "energy": lambda option: f"~{number(option.joules.value / 3.6e6)} kWh" if option.joules else "",
     }
     for name in _unused(options, facts.metric):
         del columns[name]
@@ -181,10 +196,12 @@ def _both(interval: Interval, factor: float = 1.0) -> str:
     return f"{number(interval.value * factor)}\n{number(interval.low * factor)}–{number(interval.high * factor)}"
 
 
-def _metric(interval: Interval | None) -> str:
-    if interval is None:
-        return "not known"
-    return f"{metric_value(interval.value)}\n{metric_value(interval.low)}–{metric_value(interval.high)}"
+def _metric(option: Option) -> str:
+    if option.metric is None:
+        return "not known" if option.learns else "failed"
+    mark = "" if option.metric_measured else "~"
+    value, ends = option.metric.value, f"{metric_value(option.metric.low)}–{metric_value(option.metric.high)}"
+    return f"{mark}{metric_value(value)}\n{ends}"
 
 
 def _times(interval: Interval) -> str:

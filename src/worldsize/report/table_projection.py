@@ -12,6 +12,7 @@ from rich.text import Text
 from worldsize.errors import visible
 from worldsize.report.tables import plain_table
 from worldsize.report.words import number
+from worldsize.tablefile import Table
 from worldsize.tableprojection import Projection
 
 WORDS = {
@@ -23,17 +24,20 @@ WORDS = {
 }
 
 
-def table_view(projected: Sequence[Projection]) -> Group:
+def table_view(projected: Sequence[Projection], given: Table) -> Group:
     parts: list[Any] = []
+    smallest = {
+        each.series.name: (each.series.workers[0], float(each.series.samples_per_s[0])) for each in given.series
+    }
     for series, rows in groupby(projected, key=lambda each: each.series_id):
-        here = list(rows)
-        table = plain_table(visible(series) if series else "measured, and ~ projected, with 80 % intervals")
-        for header in ("workers", WORDS[here[0].unit], "80 % interval", "of perfect\nscaling"):
+        here, (base, rate) = list(rows), smallest[series]
+        legend = "measured, and ~ projected, with 80 % intervals"
+        table = plain_table(f"{visible(series)}: {legend}" if series else legend)
+        for header in ("workers", WORDS[here[0].unit], "80 % interval", f"of perfect scaling\nfrom {base}"):
             table.add_column(header, justify="right")
         table.add_column("", justify="left", overflow="fold")
-        base = min((each for each in here if each.measured), key=lambda each: each.workers, default=here[0])
         for each in here:
-            share = each.samples_per_s / base.samples_per_s * base.workers / each.workers
+            share = each.samples_per_s / rate * base / each.workers
             table.add_row(
                 f"{each.workers}" if each.measured else f"~{each.workers}",
                 number(each.value),
