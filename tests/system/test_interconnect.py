@@ -14,7 +14,7 @@ import pytest
 
 from tests.system.link_ranks import SHIFT_NS
 from tests.system.netns import Cable, two_nodes
-from tests.system.ranks import run_ranks
+from tests.system.ranks import run_ranks, tried
 from worldsize.analysis.link import Link, fit_link
 from worldsize.worker.interconnect import SIZES
 
@@ -91,11 +91,18 @@ def cable() -> Iterator[Cable]:
 @pytest.mark.parametrize("mbit_per_s", [200, 800])
 def test_the_rate_of_a_cable_is_found(tmp_path: Path, cable: Cable, mbit_per_s: int) -> None:
     cable.limit(mbit_per_s)
-    seen = measured(tmp_path, ["a", "b"], cable=cable)
-    link: Link | None = fit_link(2, by_size(seen, "across"))
-    assert link is not None
-    assert link.bandwidth_bytes_per_s.value * 8e-6 == pytest.approx(mbit_per_s, rel=0.1)
-    assert seen[0]["took_s"] <= 5.0
+    seen: list[Any] = []
+
+    def run(folder: Path) -> None:
+        seen[:] = measured(folder, ["a", "b"], cable=cable)
+
+    def check(_: Path) -> None:
+        link: Link | None = fit_link(2, by_size(seen, "across"))
+        assert link is not None
+        assert link.bandwidth_bytes_per_s.value * 8e-6 == pytest.approx(mbit_per_s, rel=0.1)
+        assert seen[0]["took_s"] <= 5.0
+
+    tried(tmp_path, run, check)
     assert seen[0]["sweep"] == seen[1]["sweep"]
 
 

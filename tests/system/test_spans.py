@@ -5,19 +5,17 @@ Turns with the cause and without it alternate in the same processes (span_ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.system.netns import two_nodes
-from tests.system.ranks import run_ranks
+from tests.system.ranks import run_ranks, tried
 from tests.system.span_ranks import FAST_MBIT, SLOW_MBIT
 from worldsize.analysis.breakdown import WAITING, Traffic, exposed, waiting_apart
 from worldsize.record import SPAN_UNIT_S, SPANS
 
-TRIES = 3
 NAMES = (*SPANS, WAITING)
 
 
@@ -28,21 +26,6 @@ def on_one_machine(folder: Path, case: str) -> None:
 def on_a_cable(folder: Path, case: str) -> None:
     with two_nodes(FAST_MBIT) as cable:
         run_ranks("tests.system.span_ranks", folder, case, cable=cable)
-
-
-def tried(folder: Path, run: Callable[[Path], None], check: Callable[[Path], None]) -> None:
-    """Others may use this machine at any time: what was planted must be found in one of three tries."""
-    for left in reversed(range(TRIES)):
-        here = folder / str(left)
-        here.mkdir()
-        run(here)
-        try:
-            check(here)
-        except AssertionError:
-            if not left:
-                raise
-        else:
-            return
 
 
 def moved(folder: Path, case: str) -> tuple[list[dict[str, float]], float]:
