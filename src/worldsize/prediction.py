@@ -72,7 +72,8 @@ def outlook(results: Results) -> Outlook | None:
     found = predict(results, Question(workers=doublings(results)))
     here = next((option for option in found.options if option.workers == row.setting.workers), None)
     further = [option for option in found.options if here and option.workers > here.workers]
-    return found, limit(here, further[0]) if here and further else None
+    # Where the next count no longer learns, that is the limit, and the answer itself says so.
+    return found, limit(here, further[0]) if here and further and further[0].learns else None
 
 
 def to_dict(found: Prediction) -> dict[str, Any]:

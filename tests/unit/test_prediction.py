@@ -199,7 +199,9 @@ def test_counts_that_no_longer_learn_are_not_recommended(tmp_path: Path) -> None
     assert found.options[1].metric_measured
     shown = CliRunner().invoke(app, ["predict", str(results.folder.path), "--workers", "8,16"]).output
     assert "the model learned less" in " ".join(shown.split())
-    assert [entry["workers"] for entry in document(results)["pareto"]] == [1]
+    told = document(results)
+    assert [entry["workers"] for entry in told["pareto"]] == [1]
+    assert not [one for one in told["words"]["beyond"] if one["code"].startswith("limit")]  # the answer says why
 
 
 def test_one_batch_says_little_about_another(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def page(
         palette=palette(),
         css=page_text("page.css"),
         contents=f"<ul>{contents}</ul>",
-        body=f"{body}\n{_footer(document)}",
+        body=f"{body}\n{_footer(document, printed=printed)}",
         charts=script_json(charts),
         hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts.values()),
     )
@@ -215,9 +215,11 @@ def _findings(document: Document) -> str:
     return f'<h2>Findings</h2><ul class="findings">{items}</ul>'
 
 
-def _footer(document: Document) -> str:
+def _footer(document: Document, *, printed: bool) -> str:
+    beside = "figures and tables lie" if printed else "tables lie"
     return (
         f"<footer>worldsize {escape(document['worldsize'])}; one file, which asks nothing of any network. "
         "All its numbers are in "
-        '<a href="report.json">report.json</a>; figures and tables lie beside it.</footer>'
+        '<a href="report.json">report.json</a>; '
+        f"{beside} beside it.</footer>"
     )
