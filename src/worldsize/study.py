@@ -114,11 +114,8 @@ class Study:
     def _search_on(self, home: StudyFolder, plan: Plan, progress: Progress) -> Plan | None:
         """The plan with the next round of its searches, written down before any of it runs; None: they are done."""
         records = {trial_id: record for trial_id in plan.trials if (record := home.record(trial_id)) is not None}
-        more = (
-            next_climb(self.spec, plan, load(home.path)) or next_round(self.spec, plan, records, self.facts)
-            if self.spec.axes.adaptive
-            else next_round(self.spec, plan, records, self.facts)
-        )
+        climb = next_climb(self.spec, plan, load(home.path)) if self.spec.axes.adaptive else None
+        more = climb or next_round(self.spec, plan, records, self.facts)
         if more is not None:
             write_json(home.plan_file, {**read_json(home.plan_file), **more.to_dict()})
             progress.plan_grew(more)

@@ -67,14 +67,7 @@ def optimizers(document: Document) -> Sheet | None:
         (Cell(value=entry["variant"]), *plain_cells(entry, lead), *_learning_cells(document, entry, trained))
         for entry, trained in pairs
     ]
-    return Sheet(
-        key="optimizers",
-        section="learning",
-        title="Optimisers and rates, the best of each setting first",
-        columns=columns,
-        rows=tuple(rows),
-        note=f"{LEVEL_WORDS}s over n repeats; rate after the rate rule.".capitalize(),
-    )
+    return _sheet("optimizers", "Optimisers and rates, the best of each setting first", columns, rows)
 
 
 def large_batch(document: Document) -> Sheet | None:
@@ -90,14 +83,7 @@ def large_batch(document: Document) -> Sheet | None:
         (*plain_cells(entry, lead), Cell(value=entry["variant"]), *_learning_cells(document, entry, trained))
         for entry, trained in ordered
     ]
-    return Sheet(
-        key="large-batch",
-        section="learning",
-        title="What a larger batch does to learning",
-        columns=columns,
-        rows=tuple(rows),
-        note=f"{LEVEL_WORDS}s over n repeats; rate after the rate rule.".capitalize(),
-    )
+    return _sheet("large-batch", "What a larger batch does to learning", columns, rows)
 
 
 def trained(document: Document) -> Sheet | None:
@@ -107,11 +93,9 @@ def trained(document: Document) -> Sheet | None:
         return None
     lead = (*COUNTS, *how_columns([entry for entry, _ in pairs]))
     rows = [(*plain_cells(entry, lead), *_learning_cells(document, entry, trained)) for entry, trained in pairs]
-    return Sheet(
-        key="trained",
-        section="learning",
-        title="What was trained",
-        columns=(*lead, *_learning_columns(document)),
-        rows=tuple(rows),
-        note=f"{LEVEL_WORDS}s over n repeats.",
-    )
+    return _sheet("trained", "What was trained", (*lead, *_learning_columns(document)), rows)
+
+
+def _sheet(key: str, title: str, columns: tuple[Column, ...], rows: list[tuple[Cell, ...]]) -> Sheet:
+    note = f"{LEVEL_WORDS}s over n repeats; rate after the rate rule.".capitalize()
+    return Sheet(key=key, section="learning", title=title, columns=columns, rows=tuple(rows), note=note)
