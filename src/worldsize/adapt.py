@@ -6,13 +6,16 @@ Like a search, a pure function of the study and its records: a study that was st
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from worldsize.analysis.adaptive import Probe, next_probes
+import numpy as np
+
+from worldsize.analysis.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.points import Setting
-from worldsize.analysis.stats import Interval
+from worldsize.analysis.throughput import Ground, Timed, fit_throughput
 from worldsize.inputs import setting_of
 from worldsize.plan import Plan, Point, extended, study_points, with_probes
+from worldsize.prediction_inputs import ground, timed
 from worldsize.results import Results
 from worldsize.spec import StudySpec
 
@@ -24,14 +27,15 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     """The plan with the next round; None: nothing more to probe, and what is worth training is planned."""
     points = {_key(point, spec): point for point in study_points(spec)}
     tried = {(_line(setting), _probe(setting)) for setting in _probed(plan, results)}
-    rates = _rates(results)
+    rates = paces(results)
     wanted = [
         points[line, probe]
         for line in dict.fromkeys(line for line, _ in points)
         for probe in next_probes(
             [probe for other, probe in points if other == line],
-            rates[line],
+            pooled(rates[line]),
             [probe for other, probe in tried if other == line],
+            _foretold(results, line, [probe for other, probe in points if other == line]),
         )
     ]
     if wanted:
@@ -51,10 +55,38 @@ def _probed(plan: Plan, results: Results) -> list[Setting]:
     ]
 
 
-def _rates(results: Results) -> Mapping[Line, dict[Probe, Interval]]:
-    found: dict[Line, dict[Probe, Interval]] = defaultdict(dict)
-    for row in results.rows:
-        found[_line(row.setting)][_probe(row.setting)] = row.samples_per_s
+def paces(results: Results) -> Mapping[Line, dict[Probe, list[float]]]:
+    """Samples a second of every repeat."""
+    found: dict[Line, dict[Probe, list[float]]] = defaultdict(dict)
+    for point in results.points:
+        setting = point.setting
+        found[_line(setting)][_probe(setting)] = [
+            setting.global_batch / float(np.median(step_s)) for step_s in point.repeats.values()
+        ]
+    return found
+
+
+def _foretold(results: Results, line: Line, probes: Collection[Probe]) -> dict[Probe, float]:
+    """By the model of the step, from all that this line has measured. Nothing where that has one count only."""
+    like = next((row.setting for row in results.rows if _line(row.setting) == line), None)
+    if like is None:
+        return {}
+    accumulation, strong = line[0], like.scaling == "strong"
+    measured = [each for each in timed(results, like) if each.accumulation == accumulation]
+    return foretold(measured, ground(results, like, None), probes, accumulation, strong=strong)
+
+
+def foretold(
+    measured: Sequence[Timed], where: Ground, probes: Collection[Probe], accumulation: int, *, strong: bool
+) -> dict[Probe, float]:
+    if len({each.workers for each in measured}) < 2:
+        return {}
+    model = fit_throughput(measured, where)
+    found = {}
+    for workers, batch in probes:
+        share = batch // (workers * accumulation) if strong else batch
+        samples = workers * share * accumulation
+        found[workers, batch] = samples / model.parts(workers, share, accumulation).step_s
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,14 @@ Ended = tuple[TrialSpec, TrialRecord]
 
 def measuring(trial: TrialSpec, record: TrialRecord) -> Iterator[Ended]:
     """What of a trial the analysis takes: itself; of a search for the largest batch, each batch that fits as a probe of
-    its own. (Telemetry is of the whole search, and of none of them.)"""
+    its own, which has that one try."""
     if record.outcome in ("failed", "out_of_memory") or trial.kind == "pretrain":
         return
     if trial.largest is None:
         yield trial, record
     for each in record.tries:
         if each.outcome == "finished":
-            own = {"spans": each.spans, "warmup_steps": each.warmup_steps, "telemetry": (), "tries": ()}
+            own = {"spans": each.spans, "warmup_steps": each.warmup_steps, "tries": (each,)}
             size = {"batch_per_worker": each.batch_per_worker, "largest": None}
             yield trial.model_copy(update=size), record.model_copy(update=own)
 
@@ -154,12 +154,24 @@ def exchange(
 
 
 def usages(folder: StudyFolder, here: list[Ended]) -> list[list[Usage]]:
-    """Of the ranks of each trial that was watched."""
-    return [
-        [usage(rank, record.telemetry_columns, rows) for rank, rows in enumerate(folder.telemetry(record))]
-        for _, record in here
-        if record.telemetry
-    ]
+    """Of the ranks of each trial that was watched. One row is no time: a try that short is none of them."""
+    found = []
+    for _, record in here:
+        columns = record.telemetry_columns
+        watched = [_rows_of_try(record, columns, rows) for rows in folder.telemetry(record)]
+        found.append([usage(rank, columns, rows) for rank, rows in enumerate(watched) if len(rows) > 1])
+    return [ranks for ranks in found if ranks]
+
+
+def _rows_of_try(record: TrialRecord, columns: Sequence[str], rows: Floats) -> Floats:
+    """All rows, but for one batch of a search: those from when it was timed."""
+    if not record.tries:
+        return rows
+    (own,) = record.tries
+    if own.timed_from is None or own.timed_until is None:
+        return rows[:0]
+    at = rows[:, columns.index("at_s")] + record.started_at
+    return np.asarray(rows[(at >= own.timed_from) & (at <= own.timed_until)])
 
 
 def noise_scales(folder: StudyFolder, ended: Iterable[Ended], starts: int) -> list[tuple[Setting, str, NoiseScale]]:

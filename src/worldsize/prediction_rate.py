@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import numpy as np
 
 from worldsize.analysis.intervals import narrower
 from worldsize.analysis.network import Network, placed
@@ -18,13 +20,11 @@ from worldsize.errors import SpecError
 
 OVERLAP_UNKNOWN = (1.0, 2.0, 10.0)
 """Nothing of the exchange hidden, some, almost all: the range where one worker or one batch could not tell."""
-NO_CORE_LEFT = 0.5
-"""How much slower, in logarithms, a step may be where no core is left: exchanges then wait for the scheduler, about
-20 ms a step on 16 of 16 cores (docs/benchmarks/cores.md), which no smaller count shows."""
 NETWORK_USE = (0.6, 0.8, 1.0)
 """Of a declared rate: what real transfers reach."""
 
 
+CROWDED = "more threads exchange than there are cores"
 WHOLE_EXCHANGES = ("ddp", "zero")
 """Strategies that send all gradients, as they are, in every step."""
 Told = tuple[Interval, Parts | None, bool, tuple[str, ...]]
@@ -44,14 +44,6 @@ class Rates:
     threads: int
 
     def at(self, setting: Setting) -> Told:
-        """As `_expected_rate`; less sure where workers take every core, and launcher and system wait for one."""
-        rate, parts, measured, notes = self._expected_rate(setting)
-        cores = self.model.ground.cores if self.model and self.network is None else None
-        if measured or cores is None or placed(setting.workers, self.places)[0] * self.threads < cores:
-            return rate, parts, measured, notes
-        return replace(rate, low=rate.low * math.exp(-NO_CORE_LEFT)), parts, measured, (*notes, "every core is taken")
-
-    def _expected_rate(self, setting: Setting) -> Told:
         """Samples a second with an 80 % interval, the parts of the step, whether it was measured, what to know."""
         workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
         row = next((each for each in self.rows if each.setting.workers == workers), None)
@@ -73,6 +65,13 @@ class Rates:
             return Interval(found.samples_per_s, found.low, found.high), None, False, found.notes
         parts = self.model.parts(workers, batch, times)
         by_parts = setting.global_batch / parts.step_s
+        low, high = self._reach(workers).around(by_parts)
+        crowd = self.model.more_crowded(workers)
+        if crowd > 1:
+            # The range: those threads need not take turns at all, or cost that much once more.
+            freer, fuller = (self.model.parts(workers, batch, times, exchange=by) for by in (1 / crowd, crowd))
+            low, high = min(low, setting.global_batch / fuller.step_s), max(high, setting.global_batch / freer.step_s)
+            return Interval(by_parts, low, high), parts, False, (*found.notes, CROWDED)
         # Where the work of a rank changes with the workers, a bare series cannot tell that from what scaling costs.
         both = [by_parts] if setting.scaling == "strong" else [by_parts, found.samples_per_s]
         value = math.exp(sum(map(math.log, both)) / len(both))
@@ -104,8 +103,13 @@ class Rates:
         return Interval(value, min(low, *rates), max(high, *rates)), parts, False, notes
 
     def _reach(self, workers: int) -> Reach:
+        """As far beyond what was measured, and as unsure as that was: this run's noise is in the fit, the next run's in
+        what is asked about."""
         distance = min(abs(math.log2(workers / other)) for other in self.series.workers)
-        return reach(doublings=distance, doubt=self._doubt(), crossing=crossing_kind(self.series, workers))
+        far = reach(doublings=distance, doubt=self._doubt(), crossing=crossing_kind(self.series, workers))
+        rates = [narrower(row.samples_per_s) for row in self.rows]
+        noise = float(np.median([math.log(rate.high / rate.low) / 2 for rate in rates])) * math.sqrt(2)
+        return Reach(down=math.hypot(far.down, noise), up=math.hypot(far.up, noise))
 
     def _doubt(self) -> float:
         """How well the parts of smaller counts foretell the largest one; of a single count, what a bare series says."""

@@ -78,6 +78,9 @@ class Try(Frozen):
     precision_reached: bool | None = None
     memory_bytes: float | None = None
     """The most that a rank held: of its GPU, as tensors; on a CPU, the process."""
+    timed_from: float | None = None
+    timed_until: float | None = None
+    """Unix time, as `started_at` of the trial: which rows of its telemetry are of this batch."""
     warmup_steps: int = 0
     spans: tuple[SpanFile, ...] = ()
     """Raw, as those of a trial."""

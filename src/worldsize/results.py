@@ -114,16 +114,14 @@ class Results:
     def hardware(self) -> list[tuple[Setting, Hardware]]:
         """How busy and how full the hardware was, setting by setting."""
         watched = inputs.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
-        return [
-            (setting, hardware(inputs.usages(self.folder, watched[setting])))
-            for setting in sorted(watched, key=setting_order)
-        ]
+        used = {setting: inputs.usages(self.folder, here) for setting, here in watched.items()}
+        return [(setting, hardware(used[setting])) for setting in sorted(used, key=setting_order) if used[setting]]
 
     @cached_property
     def mfus(self) -> dict[Setting, Interval]:
         """Of settings whose probes know what a sample costs and what the device can do.
 
-        More than 1 is not told: the peak is then not what it was held against (torch's convolutions use TF32 for fp32).
+        More than 1 is not told: the peak is then not what it was held against.
         """
         found = {}
         known = {inputs.setting_of(trial): record.compute for trial, record in self._ended if record.compute}

@@ -2,8 +2,11 @@
 
     python -m tests.bench.cores projection [FOLDER]     1, 2, 3, 4, 6 workers -> 8, 12, 16
     python -m tests.bench.cores adaptive [FOLDER]       workers: auto against the grid of 5 counts x 4 batches
+    python -m tests.bench.cores replay FOLDER           what auto would have probed of the grids measured there
+    python -m tests.bench.cores exchange                all-reduces of bare gloo on 2 to 16 processes
 
-Wants 16 cores; gloo, one thread a worker. Prints Markdown; exit code 1 when a target is missed.
+Wants 16 cores; gloo, one thread a worker. A FOLDER that holds the measurements already is only read. Prints Markdown;
+exit code 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -14,11 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.bench.exchange import sweep
+from worldsize.adapt import foretold, paces
+from worldsize.analysis.adaptive import Probe, next_probes, pooled
+from worldsize.analysis.recommend import recommend
+from worldsize.analysis.scaling import scaling
 from worldsize.prediction import Question, predict
-from worldsize.results import Results
+from worldsize.prediction_inputs import ground, timed
+from worldsize.results import Results, load
 from worldsize.study import Study
 
-FITTED, ASKED = (1, 2, 3, 4, 6), (8, 12, 16)
+FITTED, ASKED, COUNTS = (1, 2, 3, 4, 6), (8, 12, 16), (1, 2, 4, 8, 16)
 WORKLOADS = {
     "digits cnn": ("digits", 64, (16, 32, 64, 128)),
     "digits mlp": ("{name: digits, model: mlp}", 128, (32, 64, 128, 256)),
@@ -33,9 +42,10 @@ MOST_ERROR, LEAST_INSIDE, MOST_WIDTH, MOST_SHARE = 0.10, 6, 0.40, 0.40
 
 
 def run(folder: Path, workload: str, workers: object, batches: object, *, repeats: int, seconds: float) -> Results:
-    name = folder.name
+    if (folder / "plan.json").exists() and not (found := load(folder)).left():
+        return found
     text = f"""\
-name: {name}
+name: {folder.name}
 workload: {workload}
 device: cpu
 axes: {{workers: {workers}, batch_per_worker: {batches}}}
@@ -72,35 +82,80 @@ def projection(home: Path) -> bool:
     return error <= MOST_ERROR and inside >= LEAST_INSIDE and width <= MOST_WIDTH
 
 
-def worker_s(results: Results) -> float:
+def worker_s(results: Results) -> dict[Probe, float]:
     """Of the probes themselves."""
-    return sum(results.trials[trial].workers * record.wall_s for trial, record in results.records.items())
+    found: dict[Probe, float] = {}
+    for trial, record in results.records.items():
+        spec = results.trials[trial]
+        probe = spec.workers, spec.batch_per_worker
+        found[probe] = found.get(probe, 0.0) + spec.workers * record.wall_s
+    return found
 
 
 def adaptive(home: Path) -> bool:
     fine = True
-    print("| workload | grid recommends | auto recommends | worker-seconds, grid | auto | share |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(HEADER)
     for name, (workload, _, batches) in WORKLOADS.items():
         label = name.replace(" ", "-")
-        grid = run(home / f"{label}-grid", workload, [1, 2, 4, 8, 16], list(batches), repeats=2, seconds=2)
-        auto = run(home / f"{label}-auto", workload, "auto", list(batches), repeats=2, seconds=2)
-        assert grid.answer.row is not None
-        assert auto.answer.row is not None
-        both = [(row.setting.workers, row.setting.batch_per_worker) for row in (grid.answer.row, auto.answer.row)]
-        share = worker_s(auto) / worker_s(grid)
-        fine = fine and both[0] == both[1] and share <= MOST_SHARE
-        words = [f"{workers} x {batch}" for workers, batch in both]
-        print(
-            f"| {name} | {words[0]} | {words[1]} | {worker_s(grid):,.0f} | {worker_s(auto):,.0f} | {share:.0%} |",
-            flush=True,
-        )
+        grid = run(home / f"{label}-grid", workload, list(COUNTS), list(batches), repeats=2, seconds=1)
+        auto = run(home / f"{label}-auto", workload, "auto", list(batches), repeats=2, seconds=1)
+        spent = [sum(worker_s(each).values()) for each in (grid, auto)]
+        fine = told(name, [answer(list(each.points)) for each in (grid, auto)], spent) and fine
     return fine
+
+
+def replay(home: Path) -> bool:
+    """Probe by probe as `workers: auto` chooses, each with what the grid measured there."""
+    fine = True
+    print(HEADER)
+    for name, (workload, _, batches) in WORKLOADS.items():
+        grid = run(home / f"{name.replace(' ', '-')}-grid", workload, list(COUNTS), list(batches), repeats=2, seconds=1)
+        like, cost = grid.rows[0].setting, worker_s(grid)
+        ((_, rates),) = paces(grid).items()
+        where, steps = ground(grid, like, None), timed(grid, like)
+        seen: list[Probe] = []
+        while wanted := next_probes(
+            list(rates),
+            pooled({probe: rates[probe] for probe in seen}),
+            seen,
+            foretold(
+                [s for s in steps if (s.workers, s.batch_per_worker) in seen], where, list(rates), 1, strong=False
+            ),
+        ):
+            seen += wanted
+        points = [p for p in grid.points if (p.setting.workers, p.setting.batch_per_worker) in seen]
+        spent = [sum(cost.values()), sum(cost[probe] for probe in seen)]
+        fine = told(name, [answer(list(grid.points)), answer(points)], spent) and fine
+    return fine
+
+
+HEADER = (
+    "| workload | grid recommends | auto recommends | worker-seconds, grid | auto | share |\n"
+    "| --- | --- | --- | --- | --- | --- |"
+)
+
+
+def answer(points: list) -> Probe:  # type: ignore[type-arg]
+    row = recommend(scaling(points)).row
+    assert row is not None
+    return row.setting.workers, row.setting.batch_per_worker
+
+
+def told(name: str, answers: list[Probe], spent: list[float]) -> bool:
+    words, share = [f"{workers} x {batch}" for workers, batch in answers], spent[1] / spent[0]
+    print(f"| {name} | {words[0]} | {words[1]} | {spent[0]:,.0f} | {spent[1]:,.0f} | {share:.0%} |", flush=True)
+    return answers[0] == answers[1] and share <= MOST_SHARE
+
+
+def exchange(_: Path) -> bool:
+    sweep()
+    return True
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(tempfile.mkdtemp(prefix="worldsize-cores-"))
-    part = {"projection": projection, "adaptive": adaptive}.get(sys.argv[1] if len(sys.argv) > 1 else "")
+    parts = {"projection": projection, "adaptive": adaptive, "replay": replay, "exchange": exchange}
+    part = parts.get(sys.argv[1] if len(sys.argv) > 1 else "")
     if part is None:
         sys.exit(__doc__)
     sys.exit(0 if part(place) else 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from worldsize.analysis.adaptive import Probe, next_probes
+from worldsize.analysis.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.points import Setting
 from worldsize.analysis.recommend import recommend
 from worldsize.analysis.scaling import Row, Series
@@ -116,3 +116,37 @@ def test_a_batch_without_a_rate_does_not_stop_the_others() -> None:
     skipped = [probe for probe in rates if probe != (1, 128)]
     assert (2, 128) in next_probes(skipped, {})
     assert (4, 128) in next_probes(skipped, {})
+
+
+def test_repeats_of_all_probes_tell_the_noise_together() -> None:
+    rng = np.random.default_rng(1)
+    probes = [(n, b) for n in (1, 2) for b in BATCHES]
+    inside = 0
+    for _ in range(200):
+        found = pooled({probe: 100 * np.exp(rng.normal(0, 0.1, 2)) for probe in probes})
+        inside += sum(rate.low <= 100 <= rate.high for rate in found.values())
+        widths = {round(math.log(rate.high / rate.low), 9) for rate in found.values()}
+        assert len(widths) == 1
+    assert inside / (200 * len(probes)) == pytest.approx(0.9, abs=0.04)
+    assert pooled({(1, 16): [50.0]})[1, 16].high == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("law", [saturating, communicating, perfect, hopeless])
+def test_what_is_foretold_decides_which_batch_is_followed(law: Law) -> None:
+    """Noise of 15 % at the first counts points to any batch; what is known of steps points to the right one."""
+    rng = np.random.default_rng(3)
+    truth = {(n, b): n * b / law(n, b) for n in COUNTS for b in BATCHES}
+    noisy = {probe: rate * math.exp(rng.normal(0, 0.15 if probe[0] < 4 else 0.01)) for probe, rate in truth.items()}
+    rates = {probe: Interval(rate, rate / 1.15, rate * 1.15) for probe, rate in noisy.items()}
+    seen: dict[Probe, Interval] = {}
+    while wanted := next_probes(list(rates), seen, (), truth):
+        seen |= {probe: rates[probe] for probe in wanted}
+    best = max(BATCHES, key=lambda batch: truth[8, batch])
+    assert {batch for n, batch in seen if n > 2} <= {best}
+
+
+def test_a_batch_left_behind_comes_back_when_it_promises_more() -> None:
+    flat = {(n, b): Interval(*[n * b * factor for factor in (1.0, 0.9, 1.1)]) for n in COUNTS for b in (16, 32)}
+    seen = {probe: flat[probe] for probe in flat if probe[0] <= 2} | {(4, 16): flat[4, 16]}
+    told = {probe: rate.value for probe, rate in flat.items()}
+    assert next_probes(list(flat), seen, (), told) == [(4, 32)]

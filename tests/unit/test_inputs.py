@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from worldsize.catalog import facts_of
-from worldsize.inputs import labels
+from worldsize.inputs import labels, measuring, usages
+from worldsize.largest import LargestSpec
 from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.record import SpanFile, TrialRecord, Try
 from worldsize.spec import TrialSpec, WorkloadSpec
+from worldsize.store import StudyFolder
 from worldsize.train_spec import StrategySpec, TrainSpec
 
 
@@ -66,3 +72,36 @@ def test_five_classes_have_no_top_five(tmp_path, classes: int, top5: bool) -> No
         (folder / "a.png").write_bytes(b"")
     facts = facts_of(WorkloadSpec(name="image-folder", path=str(tmp_path)), tmp_path)
     assert ("top5" in facts.metrics) is top5
+
+
+def test_a_batch_of_a_search_has_the_telemetry_of_its_own_time(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    columns = ("at_s", "samples", "gpu_busy_percent")
+    busy = [0, 10, 10, 10, 10, 80, 80, 80, 80, 99]
+    rows = np.array([[at, 100 * at, value] for at, value in enumerate(busy)], dtype=np.float64)
+    path = folder.trial("t") / "telemetry-rank00.npy"
+    path.parent.mkdir(parents=True)
+    np.save(path, rows)
+    file = SpanFile(rank=0, name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    tries = [
+        Try(batch_per_worker=8, outcome="finished", timed_from=1000.9, timed_until=1004.1),
+        Try(batch_per_worker=16, outcome="finished", timed_from=1004.9, timed_until=1008.1),
+        Try(batch_per_worker=32, outcome="finished", timed_from=1008.9, timed_until=1009.1),
+        Try(batch_per_worker=64, outcome="out_of_memory"),
+    ]
+    record = TrialRecord(
+        trial="t",
+        outcome="finished",
+        launch="l",
+        started_at=1000.0,
+        wall_s=10.0,
+        tries=tuple(tries),
+        telemetry=(file,),
+        telemetry_columns=columns,
+    )
+    search = trial(OPTIMIZERS[0]).model_copy(update={"kind": "probe", "largest": LargestSpec(largest=True)})
+    found = {each.batch_per_worker: usages(folder, [(each, own)]) for each, own in measuring(search, record)}
+    assert [[rank.gpu_busy_percent.mean for rank in ranks if rank.gpu_busy_percent] for ranks in found[8]] == [[10.0]]
+    assert [[rank.gpu_busy_percent.mean for rank in ranks if rank.gpu_busy_percent] for ranks in found[16]] == [[80.0]]
+    assert found[32] == []  # one reading is no time
+    assert 64 not in found

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from worldsize.worker import models
-from worldsize.worker.flops import FlopCount, count_flop, measured_peak, peak_flops, published_peak
+from worldsize.worker.flops import FlopCount, Peak, count_flop, measured_peak, peak_flops, published_peak
 
 CPU = torch.device("cpu")
 
@@ -209,3 +209,33 @@ def test_the_measured_peak_can_be_repeated() -> None:
     """On a shared machine the best of several comes near; a factor of 2 apart would be no peak."""
     found = [measured_peak(CPU, "fp32") for _ in range(3)]
     assert max(found) < 2 * min(found)
+
+
+def test_convolutions_and_products_have_their_own_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch computes fp32 convolutions in TF32 and products in FP32, unless it is told otherwise."""
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    tf32, fp32 = 494.5e12, 67e12
+    assert peak_flops(gpu, "fp32", 1.0) == Peak(flop_s=tf32, source="published")
+    assert peak_flops(gpu, "fp32", 0.0) == Peak(flop_s=fp32, source="published")
+    mixed = peak_flops(gpu, "fp32", 0.9)
+    assert mixed is not None
+    assert mixed.flop_s == pytest.approx(1 / (0.9 / tf32 + 0.1 / fp32))
+    assert peak_flops(gpu, "bf16", 0.9) == Peak(flop_s=989.5e12, source="published")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
+    assert peak_flops(gpu, "fp32", 1.0) == Peak(flop_s=fp32, source="published")
+
+
+def test_the_share_of_convolutions() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 10))
+    found = counted(model, torch.randn(2, 3, 8, 8))
+    convolution, product = 2 * (2 * 3 * 8 * 9 * 36), 3 * (2 * 8 * 36 * 10)
+    assert found.per_sample == convolution + product
+    assert found.in_convolutions == pytest.approx(convolution / (convolution + product))
+
+
+def test_measuring_a_peak_leaves_the_switch_alone() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    assert measured_peak(CPU, "fp32", limit_s=0.02) > 1e8
+    assert torch.backends.cuda.matmul.allow_tf32 == before

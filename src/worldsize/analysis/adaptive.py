@@ -1,7 +1,8 @@
 """Which workers x batches to probe next: only while the answer can still change.
 
-Counts are climbed one by one, by the batches that promise most at the largest count. A batch is done when its last step
-up did not pay, even at the upper end of its interval; all is done when no batch can beat what is known any more.
+Counts are climbed one by one, by the batches that promise most: what the model of the step, fitted to all probes so
+far, foretells for the count where they stop paying. A batch is done when its last step up did not pay, even at the
+upper end of its interval; all is done when no batch can beat what is known any more.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from scipy.stats import t as student
 
 from worldsize.analysis.recommend import MARGIN
 from worldsize.analysis.stats import Interval
@@ -21,13 +26,34 @@ Probe = tuple[int, int]
 """Workers, batch."""
 
 
+def pooled(repeats: Mapping[Probe, Sequence[float]]) -> dict[Probe, Interval]:
+    """Samples a second of each probe, with the noise that repeats of all of them show together.
+
+    Two repeats say next to nothing of their own spread, and a study that doubts everything climbs everywhere.
+    """
+    logs = {probe: np.log(values) for probe, values in repeats.items()}
+    freedom = sum(len(values) - 1 for values in logs.values())
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in logs.values())
+    # Without any repeats nothing is known of the noise: each value is taken as it is.
+    noise = float(student.ppf(0.95, freedom)) * math.sqrt(squares / freedom) if freedom else 0.0
+    found = {}
+    for probe, values in logs.items():
+        value, reach = math.exp(values.mean()), math.exp(noise / math.sqrt(len(values)))
+        found[probe] = Interval(value, value / reach, value * reach)
+    return found
+
+
 def next_probes(
-    possible: Collection[Probe], rates: Mapping[Probe, Interval], tried: Collection[Probe] = ()
+    possible: Collection[Probe],
+    rates: Mapping[Probe, Interval],
+    tried: Collection[Probe] = (),
+    expected: Mapping[Probe, float] = MappingProxyType({}),
 ) -> list[Probe]:
     """What to probe next, given the samples a second so far; nothing: the answer will not change.
 
     `possible`: what the study has, with batches of a worker in weak scaling, global ones in strong scaling. `tried`:
-    what was run already; where that gave no rate (failed, out of memory) its batch goes no further.
+    what was run already; where that gave no rate (failed, out of memory) its batch goes no further. `expected`: what
+    the model foretells; without it, every doubling is taken to gain what the last one did.
     """
     batches = sorted({batch for _, batch in possible})
     counts = {batch: sorted(workers for workers, other in possible if other == batch) for batch in batches}
@@ -36,11 +62,16 @@ def next_probes(
     missing = [probe for probe in first if probe not in done and _alive(probe, counts, rates, done)]
     if missing:
         return missing
-    lines = {batch: line for batch in batches if (line := _Line.of(batch, counts[batch], rates))}
-    # A batch that others overtook stays behind, unless these failed further up.
+    lines = {batch: line for batch in batches if (line := _Line.of(batch, counts[batch], rates, expected))}
+    # A batch that others overtook stays behind, unless these failed further up, or it promises more after all.
     leaders = [line for line in lines.values() if len(line.rates) > FIRST and not line.failed(done)]
     front = max((line.counts[len(line.rates) - 1] for line in leaders), default=0)
-    climbing = [line for line in lines.values() if line.may_climb(done) and line.next_count > front]
+    ahead = max((line.promise for line in leaders), default=0.0)
+    climbing = [
+        line
+        for line in lines.values()
+        if line.may_climb(done) and (line.next_count > front or CLOSE * line.promise > ahead)
+    ]
     known = max((line.knee_rate for line in lines.values() if line not in climbing), default=0.0)
     if not any(line.most > known for line in climbing):
         return []
@@ -63,15 +94,22 @@ class _Line:
     batch: int
     counts: tuple[int, ...]
     rates: tuple[Interval, ...]
+    expected: tuple[float, ...]
+    """At every count; empty: nothing is foretold."""
 
     @classmethod
-    def of(cls, batch: int, counts: Sequence[int], rates: Mapping[Probe, Interval]) -> _Line | None:
+    def of(
+        cls, batch: int, counts: Sequence[int], rates: Mapping[Probe, Interval], expected: Mapping[Probe, float]
+    ) -> _Line | None:
         found = []
         for workers in counts:
             if (workers, batch) not in rates:
                 break
             found.append(rates[workers, batch])
-        return cls(batch=batch, counts=tuple(counts), rates=tuple(found)) if found else None
+        if not found:
+            return None
+        told = tuple(expected[n, batch] for n in counts) if all((n, batch) in expected for n in counts) else ()
+        return cls(batch=batch, counts=tuple(counts), rates=tuple(found), expected=told)
 
     @property
     def next_count(self) -> int:
@@ -91,13 +129,19 @@ class _Line:
 
     @property
     def promise(self) -> float:
-        """Its rate at the largest count if every doubling gained what the last one did."""
-        return self.rates[-1].value * self._gain(self.rates[-1].value / self.rates[-2].value)
+        """Its rate where it stops paying, or at the largest count."""
+        if not self.expected:
+            return self.rates[-1].value * self._gain(self.rates[-1].value / self.rates[-2].value)
+        here = len(self.rates) - 1
+        return _knee(self.expected[here:], self.counts[here:])
 
     @property
     def most(self) -> float:
         """The same at the ends of its intervals that promise most."""
-        return self.rates[-1].high * self._gain(self.rates[-1].high / self.rates[-2].low)
+        last = self.rates[-1]
+        if self.expected:
+            return self.promise * last.high / last.value
+        return last.high * self._gain(last.high / self.rates[-2].low)
 
     def _gain(self, last: float) -> float:
         """What the last step up gained, a doubling, to the power of the doublings that are left; at best 2 each."""
@@ -108,13 +152,15 @@ class _Line:
     @property
     def knee_rate(self) -> float:
         """Samples a second where this batch stops paying."""
-        chosen = self.rates[0].value
-        for place in range(1, len(self.rates)):
-            gain = self.rates[place].value / self.rates[place - 1].value
-            if _marginal(gain, self.counts[place - 1], self.counts[place]) < MARGIN:
-                break
-            chosen = self.rates[place].value
-        return chosen
+        return _knee([rate.value for rate in self.rates], self.counts)
+
+
+def _knee(rates: Sequence[float], counts: Sequence[int]) -> float:
+    """The last rate before the first step up that does not pay."""
+    for place in range(1, len(rates)):
+        if _marginal(rates[place] / rates[place - 1], counts[place - 1], counts[place]) < MARGIN:
+            return rates[place - 1]
+    return rates[-1]
 
 
 def _marginal(gain: float, smaller: int, larger: int) -> float:

@@ -31,6 +31,9 @@ NEARNESS = 0.8
 """Weight of a point a doubling of workers below the largest count: what happens up there matters most further out."""
 KEPT = 0.75
 """Share of the residual at the nearest measured settings that is taken for real."""
+EXCHANGE_THREADS = 2
+"""Of a worker that exchanges over gloo: one runs the ring, one its sockets. On 16 cores the time of an all-reduce is a
+straight line up to 8 workers, and 2.7 times that line at 16 (docs/benchmarks/cores.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,12 @@ class Ground:
         if cores_a_worker is None or self.cores is None:
             return 1.0
         return max(1.0, on_node * cores_a_worker / self.cores)
+
+    def crowd(self, workers: int) -> float:
+        """The same for the threads of an exchange: those of all workers of a node run at once."""
+        if self.cores is None or workers == 1:
+            return 1.0
+        return max(1.0, EXCHANGE_THREADS * placed(workers, self.places)[0] / self.cores)
 
     def link_s(self, workers: int) -> float:
         """What the probed network would take for the gradients; 0 where nothing was probed."""
@@ -117,10 +126,14 @@ class ThroughputModel:
         """Root mean square over the measured settings of log(measured / model)."""
         return float(np.sqrt(np.mean([self._off(each) ** 2 for each in self.timed])))
 
-    def parts(self, workers: int, batch_per_worker: int, accumulation: int = 1) -> Parts:
-        """Of a setting that need not have been measured, on the machine that was."""
+    def more_crowded(self, workers: int) -> float:
+        """Than at the largest measured count: what no measurement here has seen."""
+        return self.ground.crowd(workers) / self.ground.crowd(self.top)
+
+    def parts(self, workers: int, batch_per_worker: int, accumulation: int = 1, *, exchange: float = 1.0) -> Parts:
+        """Of a setting that need not have been measured, on the machine that was; `exchange`: so much dearer."""
         busy_s = self._busy_s(workers, batch_per_worker, accumulation)
-        step_s = joined(busy_s, self._exchange_s(workers), accumulation, self.overlap)
+        step_s = joined(busy_s, exchange * self._exchange_s(workers), accumulation, self.overlap)
         near = math.exp(KEPT * self._residual(workers, batch_per_worker * accumulation))
         return self._parts(busy_s * near, step_s * near, batch_per_worker)
 
@@ -190,10 +203,11 @@ def busy_terms(on_node: int, batch: int, accumulation: int, top: int) -> Floats:
 
 
 def exchange_terms(workers: int, ground: Ground, top: int) -> Floats:
-    """The probed ring | 1 - 1/n | log2 n | (n - 1) / (n_top - 1) | and across k nodes: 1 - 1/k | log2 k."""
+    """The probed ring | 1 - 1/n | log2 n | (n - 1) / (n_top - 1) | and across k nodes: 1 - 1/k | log2 k; all dearer
+    where more threads exchange than there are cores."""
     nodes = placed(workers, ground.places)[1]
     inside = [1 - 1 / workers, math.log2(workers), (workers - 1) / max(top - 1, 1)]
-    return np.array([ground.link_s(workers), *inside, 1 - 1 / nodes, math.log2(nodes)])
+    return ground.crowd(workers) * np.array([ground.link_s(workers), *inside, 1 - 1 / nodes, math.log2(nodes)])
 
 
 def fit_throughput(timed: Sequence[Timed], ground: Ground) -> ThroughputModel:

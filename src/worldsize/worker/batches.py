@@ -7,6 +7,7 @@ waits: forward and backward of the bare model, with nothing exchanged. A flag a 
 from __future__ import annotations
 
 import itertools
+import time
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,8 @@ FIRST_STEPS = 2
 """Of a small batch: the first makes the state of the optimiser, the second the final buckets of gradients."""
 WARMUP_STEPS = 2
 """Of a try: its rehearsal was the first."""
+LEAST_GPU_S = 1.0
+"""Of a try on a GPU: its own meter of how busy it is looks back that far."""
 HELD_BACK = 8 * 1024**2
 MOST_HELD_BACK = 64 * 1024**2
 
@@ -71,7 +74,9 @@ def _tried(course: Course, spec: ProbeSpec) -> Try:
         ranks = tuple(rank for rank, flag in enumerate(flags) if flag)
         return Try(batch_per_worker=size, outcome="out_of_memory", ranks=ranks, memory_bytes=memory)
     reset_peak(team.device)
-    step_s, reached = timed_steps(course, whole_batches(course), spec, WARMUP_STEPS)
+    timed_from = time.time()
+    least_s = LEAST_GPU_S if team.device.type == "cuda" else 0.0
+    step_s, reached = timed_steps(course, whole_batches(course), spec, WARMUP_STEPS, least_s)
     (memory,) = team.max([peak_bytes(team.device)])
     return Try(
         batch_per_worker=size,
@@ -79,6 +84,8 @@ def _tried(course: Course, spec: ProbeSpec) -> Try:
         samples_per_s=course.trial.global_batch / float(np.median(step_s)),
         precision_reached=reached,
         memory_bytes=memory,
+        timed_from=timed_from,
+        timed_until=time.time(),
         warmup_steps=WARMUP_STEPS,
     )
 

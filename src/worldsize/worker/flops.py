@@ -21,41 +21,44 @@ from torch.utils.flop_counter import FlopCounterMode
 from worldsize.worker.workloads.base import OfEach
 
 Precision = Literal["fp32", "bf16"]
+Arithmetic = Literal["fp32", "tf32", "bf16"]
+"""What a device computes with: training in fp32 may use TF32, which torch by default allows for convolutions alone."""
 
 HEAVY = re.compile(r"(mm|bmm|mv|conv(?!ert)\w*|attention\w*|rnn\w*|lstm\w*|gru\w*|trilinear)(_backward|_forward)?$")
 """Ends of names of operators that do a model's work: where the counter does not know one, its count is no answer."""
 
-PEAKS: tuple[tuple[str, dict[Precision, float]], ...] = (
-    # H200 datasheet: SXM FP32 67, BF16 1,979 with sparsity; NVL 60 and 1,671.
-    (r"H200", {"fp32": 67e12, "bf16": 989.5e12}),
-    (r"H200 NVL", {"fp32": 60e12, "bf16": 835.5e12}),
-    # H100 datasheet: SXM FP32 67, BF16 1,979 with sparsity; NVL 60 and 1,671. PCIe: 51 and 1,513 in its first edition.
-    (r"H100 80GB HBM3|H100 SXM5.*", {"fp32": 67e12, "bf16": 989.5e12}),
-    (r"H100 NVL", {"fp32": 60e12, "bf16": 835.5e12}),
-    (r"H100 PCIe", {"fp32": 51e12, "bf16": 756.5e12}),
-    # A100 datasheet: FP32 19.5, BF16 312, the same for SXM and PCIe, 40 and 80 GB.
-    (r"A100-(SXM4|PCIE)-[48]0GB|A100 80GB PCIe", {"fp32": 19.5e12, "bf16": 312e12}),
-    # V100 datasheet: FP32 15.7 (SXM2), 14 (PCIe), 16.4 (V100S). It has no arithmetic for bf16, nor has the T4.
+PEAKS: tuple[tuple[str, dict[Arithmetic, float]], ...] = (
+    # H200 datasheet: SXM FP32 67, with sparsity TF32 989, BF16 1,979; NVL 60, 835, 1,671.
+    (r"H200", {"fp32": 67e12, "tf32": 494.5e12, "bf16": 989.5e12}),
+    (r"H200 NVL", {"fp32": 60e12, "tf32": 417.5e12, "bf16": 835.5e12}),
+    # H100 datasheet: as the H200. PCIe, in its first edition: 51, 756, 1,513.
+    (r"H100 80GB HBM3|H100 SXM5.*", {"fp32": 67e12, "tf32": 494.5e12, "bf16": 989.5e12}),
+    (r"H100 NVL", {"fp32": 60e12, "tf32": 417.5e12, "bf16": 835.5e12}),
+    (r"H100 PCIe", {"fp32": 51e12, "tf32": 378e12, "bf16": 756.5e12}),
+    # A100 datasheet: FP32 19.5, TF32 156, BF16 312, the same for SXM and PCIe, 40 and 80 GB.
+    (r"A100-(SXM4|PCIE)-[48]0GB|A100 80GB PCIe", {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12}),
+    # V100 datasheet: FP32 15.7 (SXM2), 14 (PCIe), 16.4 (V100S). It has neither TF32 nor bf16, nor has the T4.
     (r"V100-SXM[23]-(16|32)GB(-LS)?", {"fp32": 15.7e12}),
     (r"V100-PCIE-(16|32)GB", {"fp32": 14e12}),
     (r"V100S-PCIE-32GB", {"fp32": 16.4e12}),
     # T4 datasheet: FP32 8.1.
     (r"T4", {"fp32": 8.1e12}),
-    # L4 datasheet: FP32 30.3, BF16 242 with sparsity.
-    (r"L4", {"fp32": 30.3e12, "bf16": 121e12}),
-    # A10 datasheet: FP32 31.2, BF16 125. (The A10G is another chip.)
-    (r"A10", {"fp32": 31.2e12, "bf16": 125e12}),
-    # Ada GPU architecture whitepaper, appendix A: RTX 4090 FP32 82.6, BF16 with FP32 accumulation 165.2.
-    (r"GeForce RTX 4090", {"fp32": 82.6e12, "bf16": 165.2e12}),
+    # L4 datasheet: FP32 30.3, with sparsity TF32 120, BF16 242.
+    (r"L4", {"fp32": 30.3e12, "tf32": 60e12, "bf16": 121e12}),
+    # A10 datasheet: FP32 31.2, TF32 62.5, BF16 125. (The A10G is another chip.)
+    (r"A10", {"fp32": 31.2e12, "tf32": 62.5e12, "bf16": 125e12}),
+    # Ada GPU architecture whitepaper, appendix A: RTX 4090 FP32 and TF32 82.6, BF16 with FP32 accumulation 165.2.
+    (r"GeForce RTX 4090", {"fp32": 82.6e12, "tf32": 82.6e12, "bf16": 165.2e12}),
 )
-"""Published dense peaks (half of those with sparsity), by what torch calls the device, without its maker. fp32 is plain
-FP32: with TF32, which torch by default allows for convolutions alone, utilisation may come out above 1."""
+"""Published dense peaks (half of those with sparsity), by what torch calls the device, without its maker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlopCount:
     per_sample: float | None
     """Of one sample of a training step: forward and backward. None: not known."""
+    in_convolutions: float = 0.0
+    """Share of it."""
     reason: str | None = None
     """Why not."""
 
@@ -91,37 +94,60 @@ def _count(module: nn.Module, loss_of_each: OfEach, inputs: Tensor, targets: Ten
         return FlopCount(per_sample=None, reason=f"torch cannot count {', '.join(unknown)}")
     if not (total := counter.get_total_flops()):
         return FlopCount(per_sample=None, reason="the model has no matrix product, convolution or attention")
-    return FlopCount(per_sample=total / len(inputs))
+    convolutions = sum(flop for each, flop in counter.get_flop_counts()["Global"].items() if "conv" in _name(each))
+    return FlopCount(per_sample=total / len(inputs), in_convolutions=convolutions / total)
 
 
-def peak_flops(device: torch.device, precision: Precision) -> Peak | None:
+def peak_flops(device: torch.device, precision: Precision, in_convolutions: float = 0.0) -> Peak | None:
     """Of one device (a GPU, or the threads of this process), as published where the device is known, else measured.
 
+    Where convolutions and matrix products have different peaks: 1 / (share / peak + rest / peak), as the work is mixed.
     None for bf16 on a CPU: some virtual machines announce instructions for it (AMX) that they do not have, and a
     process that tries a product of any size dies of an illegal instruction.
     """
-    if device.type == "cuda":
-        published = published_peak(torch.cuda.get_device_name(device), precision)
-        if published is not None:
-            return Peak(flop_s=published, source="published")
-    elif precision == "bf16":
-        return None
-    return Peak(flop_s=measured_peak(device, precision), source="measured")
+    if device.type != "cuda":
+        return None if precision == "bf16" else Peak(flop_s=measured_peak(device, precision), source="measured")
+    name, shares = (
+        torch.cuda.get_device_name(device),
+        {"convolutions": in_convolutions, "products": 1 - in_convolutions},
+    )
+    used = {part: arithmetic(part, precision, device) for part, share in shares.items() if share > 0}
+    published = {each: published_peak(name, each) for each in set(used.values())}
+    peaks = {each: peak or measured_peak(device, each) for each, peak in published.items()}
+    flop_s = 1 / sum(shares[part] / peaks[each] for part, each in used.items())
+    return Peak(flop_s=flop_s, source="published" if all(published.values()) else "measured")
 
 
-def published_peak(device_name: str, precision: Precision) -> float | None:
+def arithmetic(part: str, precision: Precision, device: torch.device) -> Arithmetic:
+    """What torch computes convolutions or products with, as it is set; TF32 came with compute capability 8."""
+    switch = torch.backends.cudnn if part == "convolutions" else torch.backends.cuda.matmul
+    allowed = bool(switch.allow_tf32)
+    return (
+        "tf32" if precision == "fp32" and allowed and torch.cuda.get_device_capability(device) >= (8, 0) else precision
+    )
+
+
+def published_peak(device_name: str, arithmetic: Arithmetic) -> float | None:
     """Whole names only: an A10G is no A10, and a MIG slice of an A100 is no A100."""
     model = re.sub(r"^(NVIDIA|Tesla)\s+", "", device_name.strip())
-    return next((peaks.get(precision) for pattern, peaks in PEAKS if re.fullmatch(pattern, model)), None)
+    return next((peaks.get(arithmetic) for pattern, peaks in PEAKS if re.fullmatch(pattern, model)), None)
 
 
-def measured_peak(device: torch.device, precision: Precision, limit_s: float = 0.2) -> float:
+def measured_peak(device: torch.device, arithmetic: Arithmetic, limit_s: float = 0.2) -> float:
     """The best of the matrix products that fit into the time: 2 n^3 / t, with n doubled while there is time for more.
 
     Others on the machine only ever make it slower, so the best is nearest to the truth.
     """
+    switch = torch.backends.cuda.matmul
+    before, switch.allow_tf32 = switch.allow_tf32, arithmetic == "tf32"
+    try:
+        return _best_product(device, torch.bfloat16 if arithmetic == "bf16" else torch.float32, limit_s)
+    finally:
+        switch.allow_tf32 = before
+
+
+def _best_product(device: torch.device, dtype: torch.dtype, limit_s: float) -> float:
     largest = 8192 if device.type == "cuda" else 1024
-    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     draws = torch.Generator(device)  # of its own: training must not draw other numbers because of this
     began, best, side = time.perf_counter(), 0.0, 256
     while True:

@@ -45,6 +45,8 @@ NORMAL_90 = 1.645
 BLOCKS = (1, 0, 0, 1, 1, 0, 0, 1)
 """With the exchange of gradients and without: in an order in which drift falls on both alike."""
 BLOCK_STEPS = 6
+FEW_BLOCK_STEPS = 3
+"""Where steps are so long that two blocks of the others would take more than the probe may."""
 DROPPED = 2
 
 
@@ -221,7 +223,7 @@ def whole_batches(course: Course) -> Iterator[Share]:
 
 
 def timed_steps(
-    course: Course, stream: Iterator[Share], spec: ProbeSpec, warmup_steps: int
+    course: Course, stream: Iterator[Share], spec: ProbeSpec, warmup_steps: int, least_s: float = 0.0
 ) -> tuple[npt.NDArray[np.float64], bool]:
     """As many steps as the stated precision of their median needs, within the stated time; rank 0 decides for all.
 
@@ -236,9 +238,9 @@ def timed_steps(
         step_s = course.laps.seconds()[warmup_steps:]
         means = block_means(step_s, course.trial.strategy.period)
         reached = len(means) >= PROBE_LEAST_STEPS and median_precision(means) <= spec.precision
-        out_of_time = float(step_s.sum()) >= spec.max_seconds
+        so_far_s = float(step_s.sum())
         block = max(PROBE_FIRST_STEPS, round(PROBE_BLOCK_S / float(np.median(step_s))))
-        steps = 0 if reached or out_of_time else block
+        steps = 0 if (reached and so_far_s >= least_s) or so_far_s >= spec.max_seconds else block
     return step_s, reached
 
 
@@ -254,12 +256,13 @@ def exchange_blocks(
         return None
     wanted = len(BLOCKS) if step_s * len(BLOCKS) * BLOCK_STEPS <= most_s else 2
     blocks = BLOCKS[: course.team.from_first(wanted)]
+    length = course.team.from_first(BLOCK_STEPS if step_s * len(blocks) * BLOCK_STEPS <= most_s else FEW_BLOCK_STEPS)
     before = (course.laps, course.losses, course.step, course.samples)
     course.laps, course.losses = laps_for(course.team.device), []
     course.strategy.watch_exchange()
     rows: list[int] = []
     for exchanged in blocks:
-        for number in range(BLOCK_STEPS):
+        for number in range(length):
             course.team.barrier()
             run_steps(course, itertools.islice(stream, 1), alone=not exchanged)
             rows.append(exchanged if number else DROPPED)

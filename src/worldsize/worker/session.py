@@ -186,7 +186,7 @@ class Session:
             workload = course.workload
             inputs, targets = batch(workload.train, torch.arange(min(4, len(workload.train))), course.team.device)
             flop = count_flop(course.strategy.module, workload.loss, workload.prepare(inputs), targets)
-            peak = peak_flops(course.team.device, trial.precision)
+            peak = peak_flops(course.team.device, trial.precision, flop.in_convolutions)
             learning = [each for each in course.strategy.module.parameters() if each.requires_grad]
             found: dict[str, JsonValue] = {
                 "flop_per_sample": flop.per_sample,
