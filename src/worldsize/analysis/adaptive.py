@@ -21,7 +21,7 @@ from worldsize.analysis.stats import Interval
 CLOSE = 0.98
 """A batch that promises less than this share of the best is not followed: large counts are what a study costs."""
 FIRST = 2
-"""Counts that every batch is probed at: one step up shows how each of them scales."""
+"""Counts that show how a batch scales: one step up."""
 Probe = tuple[int, int]
 """Workers, batch."""
 
@@ -58,9 +58,7 @@ def next_probes(
     batches = sorted({batch for _, batch in possible})
     counts = {batch: sorted(workers for workers, other in possible if other == batch) for batch in batches}
     done = {*rates, *tried}
-    first = [(workers, batch) for batch in batches for workers in counts[batch][:FIRST]]
-    missing = [probe for probe in first if probe not in done and _alive(probe, counts, rates, done)]
-    if missing:
+    if missing := _missing(batches, counts, rates, done, foretold=bool(expected)):
         return missing
     lines = {batch: line for batch in batches if (line := _Line.of(batch, counts[batch], rates, expected))}
     # A batch that others overtook stays behind, unless these failed further up, or it promises more after all.
@@ -77,6 +75,23 @@ def next_probes(
         return []
     best = max(line.promise for line in climbing)
     return [(line.next_count, line.batch) for line in climbing if line.promise >= CLOSE * best]
+
+
+def _missing(
+    batches: Sequence[int],
+    counts: Mapping[int, Sequence[int]],
+    rates: Mapping[Probe, Interval],
+    done: Collection[Probe],
+    *,
+    foretold: bool,
+) -> list[Probe]:
+    """What has to be known first: every batch alone, and a step up of the smallest and the largest, between which the
+    model foretells the others; of all of them, where it foretells nothing."""
+    alone = [(counts[batch][0], batch) for batch in batches]
+    up = [(counts[batch][1], batch) for batch in batches if len(counts[batch]) > 1]
+    up = [probe for probe in up if _alive(probe, counts, rates, done) and (probe not in done or probe in rates)]
+    wanted = {*alone, *(up if rates and not foretold else (*up[:1], *up[-1:]))}
+    return sorted(wanted.difference(done), key=lambda probe: (probe[1], probe[0]))
 
 
 def _alive(
@@ -122,8 +137,10 @@ class _Line:
     def may_climb(self, done: Collection[Probe]) -> bool:
         """Whether there is a next count, not run yet, and the last step up may have paid, at the best ends."""
         reached = len(self.rates)
-        if reached < FIRST or reached == len(self.counts) or self.failed(done):
+        if reached == len(self.counts) or self.failed(done):
             return False
+        if reached < FIRST:
+            return bool(self.expected)
         before, after = self.rates[-2], self.rates[-1]
         return _marginal(after.high / before.low, self.counts[reached - 2], self.counts[reached - 1]) >= MARGIN
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch._dynamo  # the first optimiser would load it, seconds long, in the middle of the first trial
 from pydantic import JsonValue
 from torch import nn
 
