@@ -73,3 +73,13 @@ def test_bandwidth_as_nccl_tests_defines_it() -> None:
     traffic = Traffic(bytes=4e6, seconds=0.002, workers=4)
     assert traffic.algbw == pytest.approx(2e9)
     assert traffic.busbw == pytest.approx(3e9)
+
+
+def test_no_span_reaches_below_nothing() -> None:
+    """Repeats of 0.01, 0.02 and 0.6 ms: a symmetric interval around their mean would."""
+    columns = ("forward", "rest")
+    repeats = {number: np.full((20, 1, 2), [0.01, rest]) for number, rest in enumerate((1e-5, 2e-5, 6e-4))}
+    found = breakdown(columns, repeats).spans["rest"]
+    assert found.low == 0.0
+    assert found.high is not None
+    assert found.high > found.value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -91,12 +91,17 @@ def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdow
     means = of_repeats.mean(axis=1)
     return Breakdown(
         step_s=mean_interval(means.sum(axis=1).tolist()),
-        spans={name: mean_interval(means[:, place].tolist()) for place, name in enumerate(names)},
+        spans={name: _not_negative(mean_interval(means[:, place].tolist())) for place, name in enumerate(names)},
         of_ranks=[dict(zip(names, rank.tolist(), strict=True)) for rank in of_repeats.mean(axis=0)],
         of_repeats={
             repeat: dict(zip(names, mean.tolist(), strict=True)) for repeat, mean in zip(repeats, means, strict=True)
         },
     )
+
+
+def _not_negative(time_s: Estimate) -> Estimate:
+    """Repeats of a span near 0 that differ have a symmetric interval that no time can lie in half of."""
+    return time_s if time_s.low is None else replace(time_s, low=max(time_s.low, 0.0))
 
 
 def _means(columns: Sequence[str], spans: Floats) -> Floats:
