@@ -1,20 +1,154 @@
-"""Study folders made without any worker: real files, numbers from known laws, seeded. For tests of reports."""
+"""Study folders as a machine of known laws would leave them: real plans and records, made-up times, no processes."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from worldsize.catalog import WorkloadFacts
-from worldsize.plan import make_plan
-from worldsize.record import SPAN_UNIT_S, SPANS, Epoch, Failure, TrialRecord
-from worldsize.spec import StudySpec, TrialSpec
-from worldsize.store import StudyFolder, save_array, write_atomic, write_json
-from worldsize.studyfile import StudyFile, dump_yaml
+from worldsize.machine import Machine
+from worldsize.plan import Launch, Plan
+from worldsize.record import SPAN_UNIT_S, SPANS, Epoch, Failure, SpanFile, TrialRecord
+from worldsize.results import Results, load
+from worldsize.spec import TrialSpec
+from worldsize.store import StudyFolder, save_array, write_json
+from worldsize.study import Study
+from worldsize.train_spec import steps_per_epoch
+
+STEPS = 60
+Times = Callable[[TrialSpec], Mapping[str, float]]
+"""Seconds of each span of a step, by name; those not named are 0."""
+Curve = Callable[[TrialSpec, int], float]
+"""The metric after so many steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What is made up."""
+
+    times: Times
+    noise: float = 0.01
+    rank_noise: float = 0.0
+    """Of every span on every rank; 0: all ranks see the same."""
+    accuracy: Curve = field(default=lambda *_: 0.9)
+    above_s: Mapping[str, float] = field(default_factory=lambda: {"preparation": 1.0, "evaluation": 0.5})
+    environment: Mapping[str, object] = field(default_factory=lambda: {"device": "cpu", "cores": 16})
+    gradient_bytes: float = 1e6
+    telemetry: Mapping[str, float] = field(default_factory=dict)
+    """Column -> value, or growth a second of a counter (`..._s`). Empty: nobody watched."""
+    largest_rate: float = math.inf
+    """Beyond it, training diverges."""
+    failing: tuple[str, ...] = ()
+    """Numbers of trials that fail."""
+
+
+def write_study(folder: Path, text: str, made: Made, machine: Machine | None = None) -> Results:
+    """The first plan of a study, run to its end."""
+    study = Study.from_text(text, machine=machine or Machine(cores=16, gpus=0))
+    home = StudyFolder(folder)
+    study._write(home)
+    run_plan(home, study.plan(), made, study)
+    return load(folder)
+
+
+def run_plan(home: StudyFolder, plan: Plan, made: Made, study: Study) -> None:
+    """What has no record yet."""
+    for number, launch in enumerate(plan.launches, start=1):
+        name = f"{number:04d}-{launch.kind}-w{launch.workers}"
+        _end(home, name, launch)
+        for trial_id in launch.trials:
+            if not home.has_record(trial_id):
+                home.write_record(_record(home, plan.trials[trial_id], name, made, study))
+
+
+def _end(home: StudyFolder, name: str, launch: Launch) -> None:
+    phases = {"process start": 4.0 + 0.1 * launch.workers, "training": 10.0, "evaluation": 2.0, "process end": 1.0}
+    write_json(home.launch(name) / "end.json", {"wall_s": sum(phases.values()), "phases_s": phases, "culprit": None})
+
+
+def _record(home: StudyFolder, trial: TrialSpec, launch: str, made: Made, study: Study) -> TrialRecord:
+    path = home.trial(trial.id)
+    path.mkdir(parents=True, exist_ok=True)
+    common: dict[str, Any] = {
+        "trial": trial.id,
+        "launch": launch,
+        "started_at": 0.0,
+        "wall_s": 20.0,
+        "environment": {**made.environment, "hosts": ["node"] * trial.workers},
+    }
+    if trial.id.split("-")[0] in made.failing:
+        log = ("loading", "<script>alert('log')</script>", "RuntimeError: planted")
+        failure = Failure(rank=0, step=3, error="RuntimeError: <b>planted</b>", log=log)
+        return TrialRecord(**common, outcome="failed", failure=failure)
+    spans = _spans(trial, made)
+    step_s = float(spans[0].sum(axis=1).mean()) * SPAN_UNIT_S
+    diverged = trial.kind == "train" and trial.peak_rate > made.largest_rate
+    epochs = _epochs(trial, made, step_s, study.facts.train_samples, diverged) if trial.train else ()
+    return TrialRecord(
+        **common,
+        outcome="diverged" if diverged else "finished",
+        diverged_at_step=7 if diverged else None,
+        phases_s=dict(made.above_s) if trial.train else {},
+        columns=SPANS,
+        warmup_steps=0,
+        spans=tuple(save_array(path / f"spans-rank{rank:02d}.npy", rank, of) for rank, of in enumerate(spans)),
+        telemetry=_telemetry(path, trial, made),
+        telemetry_columns=("at_s", *made.telemetry) if made.telemetry else (),
+        samples=sum(epoch.samples for epoch in epochs),
+        epochs=epochs,
+        compute={"gradient_bytes": made.gradient_bytes},
+        precision_reached=True if trial.kind == "probe" else None,
+    )
+
+
+def _spans(trial: TrialSpec, made: Made) -> list[np.ndarray]:
+    """Of each rank."""
+    rng = np.random.default_rng([trial.workers, trial.batch_per_worker, trial.repeat, trial.kind == "probe"])
+    times = made.times(trial)
+    means = np.array([times.get(name, 0.0) for name in SPANS])
+    # Steps scatter, and so do repeats: the machine is never the same twice.
+    shake = np.exp(rng.normal(0, made.noise, (STEPS, 1)) + rng.normal(0, made.noise))
+    apart = np.exp(rng.normal(0, made.rank_noise, (trial.workers, STEPS, len(SPANS))))
+    return [np.asarray(np.round(means * shake * of / SPAN_UNIT_S), dtype=np.uint32) for of in apart]
+
+
+def _telemetry(path: Path, trial: TrialSpec, made: Made) -> tuple[SpanFile, ...]:
+    if not made.telemetry:
+        return ()
+    at_s = np.linspace(0, 20, 40)
+    counted = [at_s * value if name.endswith("_s") else np.full(40, value) for name, value in made.telemetry.items()]
+    rows = np.stack([at_s, *counted], axis=1)
+    return tuple(save_array(path / f"telemetry-rank{rank:02d}.npy", rank, rows) for rank in range(trial.workers))
+
+
+def _epochs(trial: TrialSpec, made: Made, step_s: float, samples: int, diverged: bool) -> tuple[Epoch, ...]:
+    assert trial.train is not None
+    steps = steps_per_epoch(samples, trial.global_batch)
+    found = []
+    for number in range(2 if diverged else trial.train.planned_epochs(samples, trial.global_batch)):
+        accuracy = made.accuracy(trial, (number + 1) * steps)
+        loss = 10.0 ** (3 * number) if diverged else 1 - accuracy
+        found.append(
+            Epoch(
+                epoch=number,
+                steps=steps,
+                samples=samples,
+                train_loss=loss,
+                test={"loss": loss, "accuracy": accuracy},
+                train={"loss": loss, "accuracy": accuracy},
+                test_samples=100,
+                train_s=steps * step_s,
+                evaluation_s=0.1,
+            )
+        )
+        if trial.train.until is not None and trial.train.until.reached(found[-1].test[trial.train.until.metric]):
+            break
+    return tuple(found)
+
 
 STUDY = """\
 name: made
@@ -28,116 +162,33 @@ train: {epochs: 30}
 repeats: 2
 oversubscribe: true
 """
-FACTS = WorkloadFacts(
-    title="digits",
-    train_samples=12_000,
-    test_samples=2_000,
-    metric="accuracy",
-    metrics=("loss", "accuracy"),
-    train_flop_per_sample=1e6,
-)
-STEPS = 30
-COLUMNS = ("at_s", "samples", "process_cpu_s", "process_memory_bytes")
 
 
-def made_study(
-    folder: Path, text: str = STUDY, *, failing: tuple[str, ...] = (), environment: Any = None
-) -> StudyFolder:
-    """Speedup n^0.9; the loss falls as exp(-epoch); a rate above 1 diverges; trials numbered in `failing` fail."""
-    spec = StudyFile(text, "made").spec()
-    plan = make_plan(spec)
-    home = StudyFolder(folder)
-    estimate = {"wall_s": 1.0, "worker_s": 1.0, "measured": False}
-    write_json(home.plan_file, {**plan.to_dict(), "device": "cpu", "facts": asdict(FACTS), "estimate": estimate})
-    for number, launch in enumerate(plan.launches, start=1):
-        name = f"{number:04d}-{launch.kind}-w{launch.workers}"
-        phases = {"process start": 4.0, "training": 10.0, "evaluation": 2.0, "saving": 0.1, "process end": 0.5}
-        write_json(home.launch(name) / "end.json", {"wall_s": sum(phases.values()), "phases_s": phases})
-        for trial_id in launch.trials:
-            failed = trial_id.split("-")[0] in failing
-            _record(home, spec, plan.trials[trial_id], name, failed, environment or {"host": "here", "torch": "2.13"})
-    write_atomic(home.study_file, dump_yaml(spec).encode())
-    return home
+def made_study(folder: Path, text: str = STUDY, *, failing: tuple[str, ...] = ()) -> StudyFolder:
+    """For reports: speedup n^0.9, ranks that differ, telemetry, a metric that rises more slowly on more workers."""
 
+    def times(trial: TrialSpec) -> dict[str, float]:
+        step_s = 0.01 * trial.worker_batch / 64 * trial.workers**0.1
+        shares = {"data": 0.02, "copy": 0.01, "forward": 0.4, "backward": 0.4, "optimizer": 0.05, "rest": 0.02}
+        shares["communication"] = 0.1 if trial.workers > 1 else 0.0
+        return {name: step_s * share for name, share in shares.items()}
 
-def _record(home: StudyFolder, spec: StudySpec, trial: TrialSpec, launch: str, failed: bool, environment: Any) -> None:
-    rng = np.random.default_rng([trial.seed, trial.workers, trial.repeat, len(trial.id)])
-    path = home.trial(trial.id)
-    path.mkdir(parents=True)
-    common: dict[str, Any] = {
-        "trial": trial.id,
-        "launch": launch,
-        "started_at": 1.79e9,
-        "wall_s": 20.0,
-        "environment": environment,
-    }
-    if failed:
-        log = ("loading", "<script>alert('log')</script>", "RuntimeError: planted")
-        home.write_record(
-            TrialRecord(
-                **common,
-                outcome="failed",
-                failure=Failure(rank=0, step=3, error="RuntimeError: <b>planted</b>", log=log),
-            )
-        )
-        return
-    step_s = 0.01 * trial.worker_batch / 64 * trial.workers**0.1
-    shares = np.array([0.02, 0.01, 0.4, 0.4, 0.1 if trial.workers > 1 else 0.0, 0.05, 0.02])
-    spans, telemetry = [], []
-    for rank in range(trial.workers):
-        noise = np.exp(rng.normal(0, 0.03, (STEPS, len(SPANS))))
-        spans.append(
-            save_array(
-                path / f"spans-rank{rank:02d}.npy", rank, (step_s * shares * noise / SPAN_UNIT_S).astype(np.uint32)
-            )
-        )
-        at_s = np.linspace(0, 20, 40)
-        rows = np.stack([at_s, at_s * 100, at_s * 0.8, np.full(40, 4e8)], axis=1)
-        telemetry.append(save_array(path / f"telemetry-rank{rank:02d}.npy", rank, rows))
-    diverged = trial.peak_rate > 1
-    home.write_record(
-        TrialRecord(
-            **common,
-            outcome="diverged" if diverged else "finished",
-            columns=SPANS,
-            warmup_steps=5,
-            spans=tuple(spans),
-            telemetry=tuple(telemetry),
-            telemetry_columns=COLUMNS,
-            phases_s={"preparation": 1.0, "training": 15.0, "evaluation": 4.0},
-            samples=1000,
-            epochs=_epochs(spec, trial, rng, diverged),
-            diverged_at_step=7 if diverged else None,
-        )
+    def accuracy(trial: TrialSpec, steps: int) -> float:
+        epoch = steps * trial.global_batch / 12_000
+        shake = float(np.random.default_rng([steps, trial.seed, trial.workers]).random())
+        return max(0.1, 0.97 - 0.7 * math.exp(-epoch / (1 + trial.workers / 4)) - 0.003 * shake)
+
+    made = Made(
+        times=times,
+        noise=0.02,
+        rank_noise=0.03,
+        accuracy=accuracy,
+        environment={"host": "here", "torch": "2.13"},
+        telemetry={"samples": 100.0, "process_cpu_s": 0.8, "process_memory_bytes": 4e8},
+        largest_rate=1.0,
+        failing=failing,
     )
-
-
-def _epochs(spec: StudySpec, trial: TrialSpec, rng: np.random.Generator, diverged: bool) -> tuple[Epoch, ...]:
-    if trial.kind != "train" or spec.train is None:
-        return ()
-    count = 2 if diverged else spec.train.epochs or 1
-    found = []
-    for epoch in range(count):
-        loss = (
-            10.0 ** (epoch * 3)
-            if diverged
-            else 0.1 + 2 * math.exp(-epoch / (1 + trial.workers / 4)) + 0.01 * float(rng.random())
-        )
-        tested = {"loss": loss, "accuracy": max(0.1, 1 - loss / 3)}
-        trained = {"loss": loss * 0.9, "accuracy": max(0.1, 1 - loss / 3.3)}
-        found.append(
-            Epoch(
-                epoch=epoch,
-                steps=50,
-                samples=3200,
-                train_loss=loss * 1.1,
-                test=tested,
-                train=trained,
-                train_s=10 / trial.workers**0.9,
-                evaluation_s=1.0,
-            )
-        )
-    return tuple(found)
+    return write_study(folder, text, made).folder
 
 
 HOSTILE = '"><img src=x onerror=alert(1)></script><script>alert(2)</script>\u2028|`*_[x](y)$\\x&#{}^~%;=1+1\x1b[31m\x00'

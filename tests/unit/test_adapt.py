@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.synthetic import Made, run_plan, write_study
+from tests.made import Made, run_plan, write_study
 from worldsize.errors import SpecError
 from worldsize.launch.runner import Silent
 from worldsize.machine import Machine

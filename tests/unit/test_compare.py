@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tests.synthetic import Made, write_study
+from tests.made import Made, write_study
 from worldsize.analysis.compare import (
     ALPHA,
     EFFICIENCY,

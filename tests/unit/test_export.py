@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from typer.testing import CliRunner
 
-from tests.synthetic import STEPS, Made, write_study
+from tests.made import STEPS, Made, write_study
 from worldsize import export
 from worldsize.cli import app
 from worldsize.errors import SpecError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.synthetic import Made, write_study
+from tests.made import Made, write_study
 from worldsize.cli import app
 from worldsize.errors import SpecError
 from worldsize.networks import parse_network
