@@ -192,7 +192,7 @@ def made_study(folder: Path, text: str = STUDY, *, failing: tuple[str, ...] = ()
 
 
 HOSTILE = '"><img src=x onerror=alert(1)></script><script>alert(2)</script>\u2028|`*_[x](y)$\\x&#{}^~%;=1+1\x1b[31m\x00'
-STRUCTURE = ("kind", "outcome", "scaling", "verdict", "code", "of", "command_kind")
+STRUCTURE = ("kind", "outcome", "scaling", "verdict", "code", "of", "law")
 """Values that the program itself chooses among, not text from outside."""
 
 

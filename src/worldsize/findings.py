@@ -36,11 +36,7 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
     yield from _edges(results)
     yield from _edges_not_found(results)
     yield from _large_batches(results)
-    for step in results.steps:
-        slow = straggler(step.parts)
-        if slow is not None:
-            numbers = {"workers": step.setting.workers, "rank": slow[0], "extra_ms": slow[1] * 1e3}
-            yield Finding(code="straggler", numbers=numbers)
+    yield from _stragglers(results)
     if answer.row is not None:
         yield from _overfitting(results, answer.row.setting)
     reached = [record.precision_reached for record in results.records.values()]
@@ -51,6 +47,18 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
         yield Finding(code="precision-not-reached", numbers={"trials": imprecise, "percent": percent})
     if results.left():
         yield Finding(code="trials-left", numbers={"trials": len(results.left())})
+
+
+def _stragglers(results: Results) -> Iterator[Finding]:
+    for step in results.steps:
+        slow = straggler(step.parts)
+        if slow is not None:
+            setting = step.setting
+            others = [each.setting for each in results.steps if each.setting.workers == setting.workers]
+            batches = {other.batch_per_worker for other in others}
+            told = [_where(setting, others), f"batch {setting.batch_per_worker:,}" if len(batches) > 1 else ""]
+            numbers = {"workers": setting.workers, "rank": slow[0], "extra_ms": slow[1] * 1e3}
+            yield Finding(code="straggler", numbers=numbers, names={"where": ", ".join(filter(None, told))})
 
 
 def _adaptive(results: Results) -> Finding:

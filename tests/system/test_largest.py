@@ -117,4 +117,4 @@ def test_a_listed_batch_that_does_not_fit_is_a_result(tmp_path: Path, imported_b
     assert sum(record.trial in trials for trials in launches) == 1
     assert "out-of-memory" in [finding["code"] for finding in found["answer"]["findings"]]
     assert "1 finished, 1 out of memory, 0 left of 2" in shown(status_view(results, None, None))
-    assert "A batch of 1,024 a worker does not fit into memory with 2 worker(s)" in shown(answer_view(results))
+    assert "A batch of 1,024 a worker does not fit into memory with 2 workers" in shown(answer_view(results))

@@ -64,6 +64,13 @@ def test_intervals_cover_the_truth(repetitions: int) -> None:
     assert np.mean(widths) < 0.3  # an interval that always holds since it is endless would prove nothing
 
 
+def test_every_size_has_its_interval_and_its_number_of_repetitions() -> None:
+    for size in fitted(made(0, repetitions=9, noise=0.2)).sizes:
+        assert size.low_s <= size.seconds <= size.high_s
+        assert size.low_s < size.high_s
+        assert size.repetitions == 9
+
+
 def test_a_size_that_is_treated_differently_does_not_bend_the_law() -> None:
     times = made(1, noise=0.02)
     times[SIZES[4]] = [seconds / 3 for seconds in times[SIZES[4]]]

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.made import HOSTILE, STUDY, hostile, made_study
+from tests.made import HOSTILE, STUDY, Made, hostile, made_study, write_study
 from worldsize.report.document import Document, document
-from worldsize.report.sheet import Cell, Column, Sheet
+from worldsize.report.sheet import Cell, Column, Sheet, decimals
 from worldsize.report.sheet_files import csv_text, latex_text, markdown_text, to_csv, to_latex, to_markdown
 from worldsize.report.sheets import sheets
 from worldsize.results import load
+from worldsize.spec import TrialSpec
 
 MANY = STUDY.replace("[64]", "[32, 64]").replace("rate: 0.05}", "rate: [0.05, 3.0]}, {name: adam, rate: 0.001}")
 
@@ -84,7 +85,8 @@ def parsed_markdown(text: str) -> list[list[str]]:
 
 
 def test_the_tables_of_a_study_with_everything(made: Document) -> None:
-    assert [sheet.key for sheet in sheets(made)] == ["scaling", "batch", "steps", "optimizers", "large-batch"]
+    keys = ["scaling", "laws", "batch", "steps", "optimizers", "large-batch"]
+    assert [sheet.key for sheet in sheets(made)] == keys
 
 
 def test_a_study_of_one_point_has_only_what_it_has(tmp_path: Path) -> None:
@@ -92,6 +94,89 @@ def test_a_study_of_one_point_has_only_what_it_has(tmp_path: Path) -> None:
     found = sheets(document(load(made_study(tmp_path / "one", text).path)))
     assert [sheet.key for sheet in found] == ["scaling", "steps"]
     assert "test accuracy" not in [column.title for column in found[0].columns]
+
+
+def sheet_of(found: Document, key: str) -> Sheet:
+    return next(sheet for sheet in sheets(found) if sheet.key == key)
+
+
+def column(sheet: Sheet, key: str) -> list[Any]:
+    place = [each.key for each in sheet.columns].index(key)
+    return [row[place].value for row in sheet.rows]
+
+
+def test_classical_laws_describe_a_scaling_of_known_law(tmp_path: Path) -> None:
+    """USL with a contention of 10 %: t(n) = n / rate grows by a tenth of t(1) for every worker more."""
+
+    def times(trial: TrialSpec) -> dict[str, float]:
+        return {"forward": 0.005, "backward": 0.005 * (1 + 0.2 * (trial.workers - 1))}
+
+    text = STUDY.replace("[1, 2, 4]", "[1, 2, 4, 8]").replace("train: {epochs: 30}\n", "")
+    found = document(write_study(tmp_path / "usl", text, Made(times=times, noise=0.0)))
+    table = sheet_of(found, "laws")
+    laws = column(table, "law")
+    assert laws[:3] == ["Amdahl (curve only)", "Gustafson", "USL"]
+    assert column(table, "contention")[2] == pytest.approx(0.1, abs=1e-3)
+    assert column(table, "residual")[2] == pytest.approx(0, abs=1e-3)
+    assert column(table, "workers")[3:] == [2, 4, 8]
+    # e = (1/S - 1/n) / (1 - 1/n) with S = n / (1 + 0.1 (n - 1)) is 0.1 at every count.
+    assert column(table, "serial_fraction")[3:] == pytest.approx([0.1] * 3, abs=1e-3)
+
+
+def test_steps_to_a_target_against_batch_have_their_model(tmp_path: Path) -> None:
+    def accuracy(trial: TrialSpec, steps: int) -> float:
+        """Linear in steps: 0.9 after S_min (1 + B_crit / B) of them, with S_min = 300 and B_crit = 400."""
+        return min(0.99, 0.9 * steps / (300 * (1 + 400 / trial.global_batch)))
+
+    text = STUDY.replace("batch_per_worker: [64]", "batch_per_worker: [32, 128, 512]").replace("[1, 2, 4]", "[1, 2]")
+    target = "{until: {metric: accuracy, at_least: 0.9, max_epochs: 40}, rate_rule: linear}"
+    results = write_study(
+        tmp_path / "batches",
+        text.replace("{epochs: 30}", target).replace("rate: 0.05", "rate: 0.0001"),
+        Made(times=lambda _: {"forward": 0.01, "backward": 0.01}, accuracy=accuracy),
+    )
+    table = sheet_of(document(results), "batch-model")
+    (row,) = table.rows
+    cells = dict(zip([each.key for each in table.columns], row, strict=True))
+    for key, truth in (("least_steps", 300), ("critical_batch", 400)):
+        value, low, high = cells[key].value, cells[key].low, cells[key].high
+        assert isinstance(value, float)
+        assert low is not None
+        assert high is not None
+        assert value == pytest.approx(truth, rel=0.2)
+        assert low <= value <= high
+    assert cells["law"].value == "as the law says"
+
+
+def test_computing_and_communication_as_probes_timed_them(made: Document) -> None:
+    exposed = {"seconds": 0.002, "low": 0.0015, "high": 0.0025, "with_s": 0.012, "without_s": 0.01}
+    traffic = {"bytes": 4e6, "seconds": 0.004, "workers": 2, "algbw": 1e9, "busbw": 1.2e9}
+    timed = [
+        each
+        if each["setting"]["workers"] == 1
+        else {**each, "exposed": exposed, "traffic": traffic, "total_s": {"value": 0.004, "low": None, "high": None}}
+        for each in made["steps"]
+    ]
+    table = sheet_of({**made, "steps": timed}, "exchange")
+    assert len(table.rows) == len(made["steps"])
+    assert column(table, "busbw_bytes_per_s").count(1.2e9) == len(timed) - 2  # all but one worker's
+    assert column(table, "exposed_s")[0] is None
+    assert "10.00" in to_markdown(table)
+    assert "2.00 (1.50–2.50)" in to_markdown(table)
+
+
+def test_times_of_a_table_have_one_resolution() -> None:
+    say = decimals(8.11)
+    assert [say(value) for value in (8.11, 12.549, 0.0136, -0.0005)] == ["8.11", "12.55", "0.01", "0.00"]
+    assert decimals(0.53)(0.0698) == "0.070"
+    assert decimals(964.0)(964.123) == "964.12"
+
+
+def test_one_count_has_no_speedup(tmp_path: Path) -> None:
+    found = document(load(made_study(tmp_path / "one", STUDY.replace("[1, 2, 4]", "[2]")).path))
+    table = sheet_of(found, "scaling")
+    assert table.title == "Throughput with 2 workers"
+    assert not {"speedup", "efficiency"} & {each.key for each in table.columns}
 
 
 def test_csv_has_the_documents_own_numbers(made: Document) -> None:
@@ -103,7 +188,7 @@ def test_csv_has_the_documents_own_numbers(made: Document) -> None:
             for name, cell in row.items():
                 if re.fullmatch(r"-?[\d.]+(e-?\d+)?", cell):
                     assert float(cell) in known, (sheet.key, name, cell)
-        assert {"repeats"} <= set(rows[0])
+        assert {"repeats", "counts", "runs", "repetitions"} & set(rows[0])  # n of every table
     table = list(csv.DictReader(io.StringIO(to_csv(sheets(made)[0]))))
     assert [float(row["speedup_low"]) for row in table] == [row["speedup"]["low"] for row in made["table"]]
 

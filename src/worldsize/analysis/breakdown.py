@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.analysis.learning import Estimate, mean_interval
+from worldsize.analysis.learning import Estimate, log_interval, mean_interval
 from worldsize.analysis.points import Setting
 from worldsize.analysis.stats import LEVEL, Floats, bootstrap_medians
 
@@ -90,8 +90,8 @@ def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdow
     of_repeats = np.stack([_means(columns, spans) for spans in repeats.values()])  # repeats x ranks x names
     means = of_repeats.mean(axis=1)
     return Breakdown(
-        step_s=mean_interval(means.sum(axis=1).tolist()),
-        spans={name: _not_negative(mean_interval(means[:, place].tolist())) for place, name in enumerate(names)},
+        step_s=_positive(means.sum(axis=1).tolist()),
+        spans={name: _positive(means[:, place].tolist()) for place, name in enumerate(names)},
         of_ranks=[dict(zip(names, rank.tolist(), strict=True)) for rank in of_repeats.mean(axis=0)],
         of_repeats={
             repeat: dict(zip(names, mean.tolist(), strict=True)) for repeat, mean in zip(repeats, means, strict=True)
@@ -99,9 +99,16 @@ def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdow
     )
 
 
-def _not_negative(time_s: Estimate) -> Estimate:
-    """Repeats of a span near 0 that differ have a symmetric interval that no time can lie in half of."""
-    return time_s if time_s.low is None else replace(time_s, low=max(time_s.low, 0.0))
+def _positive(values: Sequence[float]) -> Estimate:
+    """The mean, so that spans add up; its interval by factors, since no span is shorter than nothing."""
+    mean = float(np.mean(values))
+    if min(values) <= 0:
+        plain = mean_interval(values)
+        return plain if plain.low is None else replace(plain, low=max(plain.low, 0.0))
+    found = log_interval(values)
+    if found.low is None or found.high is None:
+        return found
+    return Estimate(value=mean, low=min(found.low, mean), high=max(found.high, mean))
 
 
 def _means(columns: Sequence[str], spans: Floats) -> Floats:

@@ -26,6 +26,9 @@ class SizeSpeed:
     size_bytes: int
     seconds: float
     """Median over repetitions of the maximum over ranks."""
+    low_s: float
+    high_s: float
+    repetitions: int
     algbw_bytes_per_s: float
     """bytes / t."""
     busbw_bytes_per_s: float
@@ -79,16 +82,22 @@ def fit_link(workers: int, seconds: Mapping[int, Sequence[float]], seed: int = 0
         workers=workers,
         latency_s=_interval(latency),
         bandwidth_bytes_per_s=_interval(bandwidth),
-        sizes=tuple(_speed(size, workers, float(median)) for size, median in zip(sizes, medians, strict=True)),
+        sizes=tuple(
+            _speed(size, workers, _interval(np.concatenate([[median], of])), len(each))
+            for size, median, of, each in zip(sizes, medians, drawn.T, repetitions, strict=True)
+        ),
         misfit=math.sqrt(max(0.0, float(np.mean(residual**2 - spread**2)))),
     )
 
 
-def _speed(size_bytes: int, workers: int, seconds: float) -> SizeSpeed:
-    algbw = size_bytes / seconds
+def _speed(size_bytes: int, workers: int, seconds: Interval, repetitions: int) -> SizeSpeed:
+    algbw = size_bytes / seconds.value
     return SizeSpeed(
         size_bytes=size_bytes,
-        seconds=seconds,
+        seconds=seconds.value,
+        low_s=seconds.low,
+        high_s=seconds.high,
+        repetitions=repetitions,
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=algbw * 2 * (workers - 1) / workers,
     )

@@ -9,6 +9,7 @@ from worldsize import __version__
 from worldsize.analysis.choice import eligible
 from worldsize.prediction import Outlook, outlook, to_dict
 from worldsize.report import evidence
+from worldsize.report.descriptions import batch_models, scaling_laws
 from worldsize.report.opening import answer_sentences, beyond, other_findings, recommended_study
 from worldsize.report.trial_details import common_configuration, left_out, trial_details
 from worldsize.results import Results
@@ -55,6 +56,8 @@ def document(results: Results) -> Document:
         "one_step": evidence.one_step(results, pairs),
         "telemetry": evidence.telemetry(results, pairs),
         "noise_over_time": evidence.noise_over_time(results, groups),
+        "laws": scaling_laws(results),
+        "batch_models": batch_models(results),
         "configuration": common_configuration(results),
         "environments": environments,
         "runs": details,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ def _line(mark: Line) -> Iterator[dict[str, Any]]:
     if mark.low and mark.high:
         yield from _band(mark)
     modes = [*(["lines"] if mark.joined else []), *(["markers"] if mark.symbol != "none" else [])]
+    modes += ["text"] if mark.labels else []
     thin = mark.kind == "reference"
     yield {
         "type": "scatter",
@@ -76,8 +78,15 @@ def _line(mark: Line) -> Iterator[dict[str, Any]]:
             "size": 10 if mark.symbol == "cross" else 7,
             "line": {"color": f"${mark.colour}", "width": 1.8 if mark.symbol == "open" else 0},
         },
-        **({"text": _hover(mark.says), "hoverinfo": "text"} if mark.says else {"hoverinfo": "skip"}),
+        **({"hovertext": _hover(mark.says), "hoverinfo": "text"} if mark.says else {"hoverinfo": "skip"}),
+        **_labels(mark),
     }
+
+
+def _labels(mark: Line) -> dict[str, Any]:
+    if not mark.labels:
+        return {}
+    return {"text": [text(label) for label in mark.labels], "textposition": "top right", "cliponaxis": False}
 
 
 def _band(mark: Line) -> Iterator[dict[str, Any]]:
@@ -140,10 +149,10 @@ def _axis(axis: Axis, ticks: Sequence[tuple[float, str]] | None) -> dict[str, An
     }
     if ticks is not None:
         found |= {"tickvals": [value for value, _ in ticks], "ticktext": [text(words) for _, words in ticks]}
-    if axis.whole and not axis.log:
-        found |= {"tickformat": ",d"}
     if axis.from_zero and not axis.log:
         found["rangemode"] = "tozero"
     if axis.most is not None:
-        found["range"] = [axis.least, axis.most + 0.03 * (axis.most - axis.least)]
+        low, high = (math.log10(end) if axis.log else end for end in (axis.least, axis.most))
+        room = 0.03 * (high - low)
+        found["range"] = [low if axis.least == 0 else low - room, high + room]
     return found

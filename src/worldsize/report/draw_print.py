@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -55,6 +57,8 @@ STYLE: Any = {
     "svg.fonttype": "path",  # letters as outlines: looks the same everywhere
     "svg.hashsalt": "worldsize",
 }
+UNIT = re.compile(r"(\d) (%|(?:s|ms|us|min|h|x|GB|MB)\b)")
+"""A number and its unit stay on one line."""
 DASHES: dict[str, Any] = {"measured": "-", "projected": (0, (3, 1.6)), "reference": "-"}
 
 
@@ -78,8 +82,8 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 
 def draw(figure: Figure) -> Canvas:
     """Heights in inches, top to bottom: title, panels, legend, note."""
-    title = textwrap.wrap(visible(figure.title), 50)
-    note = textwrap.wrap(visible(figure.note), 80)
+    title = textwrap.wrap(UNIT.sub("\\1\u00a0\\2", visible(figure.title)), 50)
+    note = textwrap.wrap(visible(figure.caption), 80)
     listed = list(figure.legend.items())
     listed = listed[:MOST_LISTED] if len(listed) > 1 else []
     more = len(figure.legend) - len(listed) if listed else 0
@@ -191,6 +195,9 @@ def _line(axes: Axes, mark: Line) -> None:
         clip_on=mark.symbol != "cross",
         zorder=4 if mark.symbol == "cross" else 2,
     )
+    place: Any = {"xytext": (3, 2), "textcoords": "offset points", "fontsize": 6, "color": INK}
+    for at, height, label in zip(mark.x, y, mark.labels, strict=False):
+        axes.annotate(visible(label), (at, height), **place)
 
 
 def _bars(axes: Axes, panel: Panel) -> None:
@@ -223,7 +230,9 @@ def _axis(axes: Axes, axis: Axis, which: str, ticks: Sequence[tuple[float, str]]
         low, high = getattr(axes, f"get_{which}lim")()
         limits(min(0.0, low) if low < 0 and not _none_below(axes, which) else 0.0, high)
     if axis.most is not None:
-        limits(axis.least, axis.most + 0.03 * (axis.most - axis.least))
+        low, high = (math.log(end) if axis.log else end for end in (axis.least, axis.most))
+        ends = (low if axis.least == 0 else low - 0.03 * (high - low), high + 0.03 * (high - low))
+        limits(*(math.exp(end) if axis.log else end for end in ends))
     side = getattr(axes, f"{which}axis")
     if ticks is not None:
         low, high = getattr(axes, f"get_{which}lim")()

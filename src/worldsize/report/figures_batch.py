@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from worldsize.report.document import Document
-from worldsize.report.marks import Axis, Figure, Line, Panel, colour
+from worldsize.report.marks import Axis, Figure, Line, Panel, colour, framed
 from worldsize.report.picks import Entry, batch_axis, exact, setting_key, told_apart
 from worldsize.report.words import LEVEL_WORDS, counted, number
 
@@ -55,12 +55,9 @@ def batch(document: Document) -> Figure | None:
         "batch a worker",
     )
     unit, per = document["unit"], document["units_per_sample"]
+    paces = _throughput(shown, per, unit)
     panels = [
-        Panel(
-            x=axis,
-            y=Axis(title=f"{unit}/s", from_zero=True),
-            marks=(*_throughput(shown, per, unit), *_full(full)),
-        ),
+        Panel(x=axis, y=framed(f"{unit}/s", paces, from_zero=True), marks=(*paces, *_full(full))),
         *_hardware_panel(shown, axis, "gpu_busy_percent", "GPU busy, %", 1.0, " %"),
         *(
             _hardware_panel(shown, axis, "gpu_memory_bytes", "fullest GPU, GB", 1e-9, " GB")

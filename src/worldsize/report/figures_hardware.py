@@ -8,6 +8,7 @@ import numpy as np
 
 from worldsize.analysis.link import ring_allreduce_s
 from worldsize.report.document import Document
+from worldsize.report.evidence import MOST_SAMPLES
 from worldsize.report.marks import Axis, Figure, Line, Panel, colour
 from worldsize.report.picks import Entry
 from worldsize.report.words import counted, number
@@ -68,7 +69,8 @@ def devices(document: Document) -> Figure | None:
                 marks=tuple(lines["memory_bytes"]),
             ),
         ),
-        note=f"Of {found['trial']}, the longest trial on the most workers; thinned."
+        note=f"Of {found['trial']}, the longest trial on the most workers"
+        + ("; thinned." if any(len(device["at_s"]) >= MOST_SAMPLES for device in shown) else ".")
         + (f" {found['ranks'] - len(shown)} more ranks are not drawn." if found["ranks"] > len(shown) else ""),
     )
 

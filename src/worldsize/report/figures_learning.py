@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from worldsize.report.document import Document
-from worldsize.report.marks import Axis, Figure, Line, Panel, colour
-from worldsize.report.picks import Entry, best_of_settings, exact, setting_key, told_apart, worker_axis
+from worldsize.report.marks import Axis, Figure, Line, Panel, colour, framed
+from worldsize.report.picks import (
+    Entry,
+    along_workers,
+    best_of_settings,
+    exact,
+    more_words,
+    series_colours,
+    series_key,
+    setting_key,
+    told_apart,
+    worker_axis,
+)
 from worldsize.report.words import LEVEL_WORDS, counted, duration, metric_value, number
 
-MOST_CURVES = 6
+MOST_CURVES = 7
+
+Hues = dict[tuple[Any, ...], str]
 
 
 def outcome(document: Document) -> Figure | None:
     """Time, final loss and final metric against workers."""
     found = [entry for entry in best_of_settings(document) if entry["train_s"]]
-    groups: dict[str, list[Entry]] = {}
-    for entry in sorted(found, key=lambda entry: entry["workers"]):
-        batch = () if entry["scaling"] == "weak" else ("batch_per_worker",)
-        groups.setdefault(told_apart(entry, found, but=("workers", "variant", *batch)) or "trained", []).append(entry)
-    groups = {name: here for name, here in list(groups.items())[:MOST_CURVES] if len(here) > 1}
+    every = along_workers(document, found)
+    groups = dict(list(every.items())[:MOST_CURVES])
     if not groups:
         return None
-    metric = document["metric"]
+    metric, hues = document["metric"], series_colours(document)
     axis = worker_axis([entry["workers"] for here in groups.values() for entry in here])
     panels = [
-        _against_workers(groups, axis, "train_s", "training time, s", lambda value: f"{number(value)} s"),
-        _against_workers(groups, axis, "test_loss", "test loss", metric_value),
+        _against_workers(groups, hues, axis, "train_s", "training time, s", lambda value: f"{number(value)} s"),
+        _against_workers(groups, hues, axis, "test_loss", "test loss", metric_value),
     ]
     if metric != "loss":
-        panels.append(_against_workers(groups, axis, "metric", f"test {metric}", metric_value))
-    first = next(iter(groups.values()))
+        panels.append(_against_workers(groups, hues, axis, "metric", f"test {metric}", metric_value))
+    lead, first = next(iter(groups.items()))
     least, most = first[0], first[-1]
     times = [duration(entry["train_s"]["value"]) for entry in (least, most)]
-    words = f"From {least['workers']} to {most['workers']} workers, training goes from {times[0]} to {times[1]}"
+    which = f" at {lead}" if len(groups) > 1 else ""
+    words = f"From {least['workers']} to {most['workers']} workers{which}, training goes from {times[0]} to {times[1]}"
     if least["metric"] and most["metric"]:
         words += (
             f", test {metric} from {metric_value(least['metric']['value'])} to {metric_value(most['metric']['value'])}"
@@ -43,22 +55,22 @@ def outcome(document: Document) -> Figure | None:
         section="scaling",
         title=words,
         panels=tuple(panel for panel in panels if panel.marks),
-        note=f"Bands: {LEVEL_WORDS}s over repeats, where there are several; cut where they leave the picture. "
-        "The best variant of each setting.",
+        note=f"Bands: {LEVEL_WORDS}s over repeats, where there are several. The best variant of each setting."
+        + more_words(len(every) - len(groups), "series"),
     )
 
 
 def _against_workers(
-    groups: dict[str, list[Entry]], axis: Axis, key: str, words: str, say: Callable[[float], str]
+    groups: dict[str, list[Entry]], hues: Hues, axis: Axis, key: str, words: str, say: Callable[[float], str]
 ) -> Panel:
     lines = []
-    for place, (name, here) in enumerate(groups.items()):
+    for name, here in groups.items():
         known = [entry for entry in here if entry[key] is not None]
         spread = any(entry[key]["low"] is not None for entry in known)
         lines.append(
             Line(
                 name=name,
-                colour=colour(place),
+                colour=hues.get(series_key(here[0]), "blue"),
                 x=tuple(entry["workers"] for entry in known),
                 y=tuple(entry[key]["value"] for entry in known),
                 low=tuple(entry[key]["low"] for entry in known) if spread else (),
@@ -73,19 +85,7 @@ def _against_workers(
             )
         )
     kept = tuple(line for line in lines if line.x)
-    return Panel(x=axis, y=_seen(words, kept, from_zero=key == "train_s"), marks=kept)
-
-
-def _seen(words: str, lines: Sequence[Line], *, from_zero: bool) -> Axis:
-    """Two runs that disagree have intervals so wide that the lines would be flat: bands are cut, lines never."""
-    values = [value for line in lines for value in line.y if value is not None]
-    reach = [value for line in lines for value in (*line.low, *line.high) if value is not None]
-    if not values or not reach:
-        return Axis(title=words, from_zero=from_zero)
-    low, high = min(values), max(values)
-    room = max(high - low, 0.1 * abs(high))
-    least = 0.0 if from_zero else max(min(*reach, low), low - room)
-    return Axis(title=words, least=least, most=min(max(*reach, high), high + room))
+    return Panel(x=axis, y=framed(words, kept, from_zero=key == "train_s"), marks=kept)
 
 
 def curves(document: Document) -> Figure | None:
@@ -114,11 +114,14 @@ def curves(document: Document) -> Figure | None:
                         )
                     )
         log = what == "loss" and _spreads(lines)
-        panels.append(Panel(x=Axis(title="epoch", whole=True), y=Axis(title=words, log=log), marks=tuple(lines)))
+        sides = " (test solid, training dotted)" if any(line.dotted for line in lines) else " (test)"
+        panels.append(
+            Panel(x=Axis(title="epoch", whole=True), y=Axis(title=f"{words}{sides}", log=log), marks=tuple(lines))
+        )
     panels = [panel for panel in panels if panel.marks]
     if not panels:
         return None
-    more = f" {len(found) - len(shown)} more settings are in the table." if len(found) > len(shown) else ""
+    more = more_words(len(found) - len(shown), "settings" if len(found) - len(shown) > 1 else "setting")
     longest = max(curve["epochs"] for curve in shown)
     thin = " Thinned." if any(len(curve["epoch"]) < curve["epochs"] for curve in shown) else ""
     return Figure(
@@ -126,7 +129,7 @@ def curves(document: Document) -> Figure | None:
         section="learning",
         title=_curves_title(document, shown, longest),
         panels=tuple(panels),
-        note=f"Solid: test samples. Dotted: training samples. Bands: range over repeats.{thin}{more}",
+        note=f"On test and on training samples. Bands: range over repeats.{thin}{more}",
     )
 
 
@@ -182,16 +185,13 @@ def stable(document: Document) -> Figure | None:
     known = [entry for entry in document["learning"] if entry["stable"] and entry["stable"]["epoch"] is not None]
     best = {(setting_key(entry), entry["variant"]) for entry in best_of_settings(document)}
     known = [entry for entry in known if (setting_key(entry), entry["variant"]) in best]
-    groups: dict[str, list[Entry]] = {}
-    for entry in sorted(known, key=lambda entry: entry["workers"]):
-        groups.setdefault(told_apart(entry, known, but=("workers", "variant")) or "trained", []).append(entry)
-    groups = {name: here for name, here in list(groups.items())[:MOST_CURVES] if len(here) > 1}
+    groups, hues = dict(list(along_workers(document, known).items())[:MOST_CURVES]), series_colours(document)
     if not groups:
         return None
     lines = [
         Line(
             name=name,
-            colour=colour(place),
+            colour=hues.get(series_key(here[0]), "blue"),
             x=tuple(entry["workers"] for entry in here),
             y=tuple(entry["stable"]["epoch"] for entry in here),
             low=tuple(entry["stable"]["low"] for entry in here),
@@ -209,13 +209,13 @@ def stable(document: Document) -> Figure | None:
                 for entry in here
             ),
         )
-        for place, (name, here) in enumerate(groups.items())
+        for name, here in groups.items()
     ]
     first = next(iter(groups.values()))
     axis = worker_axis([entry["workers"] for here in groups.values() for entry in here])
     ends = [f"{entry['stable']['epoch']} epochs with {counted(entry['workers'], 'worker')}" for entry in first]
     title = f"Stable after {ends[0]}, after {ends[-1]}"
-    panel = Panel(x=axis, y=Axis(title="epochs until stable", from_zero=True), marks=tuple(lines))
+    panel = Panel(x=axis, y=framed("epochs until stable", lines, from_zero=True), marks=tuple(lines))
     return Figure(
         key="stable",
         section="learning",

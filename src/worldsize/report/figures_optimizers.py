@@ -71,19 +71,24 @@ def _convergence_line(curve: Entry, shown: Sequence[Entry], families: Sequence[s
         if value is not None and value > 0
     ]
     beyond = next((place for place, (_, value) in enumerate(points) if value > most), len(points))
-    ends = beyond + 1 if curve["diverged"] == curve["repeats"] else len(points)
-    points = [(epoch, min(value, most)) for epoch, value in points[:ends]]
-    if not points:
+    if curve["diverged"] == curve["repeats"]:  # ends where it leaves the picture, with its cross there
+        kept: list[tuple[int, float | None]] = [(epoch, min(value, most)) for epoch, value in points[: beyond + 1]]
+    else:  # what comes back is drawn again
+        kept = [(epoch, value if value <= most else None) for epoch, value in points]
+    if not kept:
         return None
     kin = [other["variant"] for other in shown if other["family"] == curve["family"]]
     return Line(
         name=curve["variant"],
         colour=colour(families.index(curve["family"])),
-        symbol="none" if len(points) > 12 else "circle",
+        symbol="none" if len(kept) > 12 else "circle",
         fade=1.0 - 0.7 * kin.index(curve["variant"]) / max(len(kin), 1),
-        x=tuple(float(epoch) for epoch, _ in points),
-        y=tuple(value for _, value in points),
-        says=tuple(f"{curve['variant']}, epoch {epoch}\nloss {metric_value(value)}" for epoch, value in points),
+        x=tuple(float(epoch) for epoch, _ in kept),
+        y=tuple(value for _, value in kept),
+        says=tuple(
+            f"{curve['variant']}, epoch {epoch}\nloss {metric_value(value)}" if value is not None else ""
+            for epoch, value in kept
+        ),
     )
 
 

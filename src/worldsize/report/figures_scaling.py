@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worldsize.report.document import Document
-from worldsize.report.marks import Axis, Figure, Line, Panel, colour
-from worldsize.report.picks import Entry, chosen, exact, series, series_name, worker_axis
+from worldsize.report.marks import Axis, Figure, Line, Panel, framed
+from worldsize.report.picks import (
+    Entry,
+    chosen,
+    exact,
+    more_words,
+    series,
+    series_colours,
+    series_key,
+    series_name,
+    worker_axis,
+)
 from worldsize.report.words import LEVEL_WORDS, counted, duration, number, percent
 
 MOST_SERIES = 7
@@ -21,10 +31,11 @@ def speedup(document: Document) -> Figure | None:
     ordered = [main, *(rows for rows in found if rows is not main)][:MOST_SERIES]
     everything = [row for rows in ordered for row in rows]
     lines: dict[str, list[Line]] = {"speedup": [], "efficiency": []}
-    for place, rows in enumerate(ordered):
+    hues = series_colours(document)
+    for rows in ordered:
         name = series_name(rows, everything) or "measured"
         for what, unit, factor in (("speedup", " x", 1.0), ("efficiency", " %", 100.0)):
-            lines[what].append(_ratio_line(rows, what, unit, factor, name=name, hue=colour(place)))
+            lines[what].append(_ratio_line(rows, what, unit, factor, name=name, hue=hues[series_key(rows[0])]))
     projected = _projected(document, main)
     for what in lines:
         lines[what] += projected[what]
@@ -39,7 +50,7 @@ def speedup(document: Document) -> Figure | None:
         f"{counted(last['workers'], 'worker')}: {number(last['speedup']['value'])} x the throughput of {base}, "
         f"{percent(last['efficiency']['value'])} efficient"
     )
-    more = f" {len(found) - MOST_SERIES} more series are in the table." if len(found) > MOST_SERIES else ""
+    more = more_words(len(found) - MOST_SERIES, "series")
     note = f"Bands: {LEVEL_WORDS}s. Grey: ideal." + (
         " Dashed and hatched: projected, not measured, 80 % intervals." if projected["speedup"] else ""
     )
@@ -51,12 +62,17 @@ def speedup(document: Document) -> Figure | None:
         panels=(
             Panel(
                 x=axis,
-                y=Axis(title=f"speedup against {counted(base, 'worker')}", log=axis.log, from_zero=not axis.log),
+                y=framed(
+                    f"speedup against {counted(base, 'worker')}",
+                    lines["speedup"],
+                    log=axis.log,
+                    from_zero=not axis.log,
+                ),
                 marks=tuple(lines["speedup"]),
             ),
             Panel(
                 x=axis,
-                y=Axis(title="efficiency, %", from_zero=True),
+                y=framed("efficiency, %", lines["efficiency"], from_zero=True),
                 marks=tuple(lines["efficiency"]),
             ),
         ),
@@ -120,7 +136,7 @@ def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line
         found[what] = [
             Line(
                 name="projected",
-                colour="blue",
+                colour=series_colours(document)[series_key(last)],
                 kind="projected",
                 symbol="open",
                 x=tuple(point["workers"] for point in points),
@@ -149,6 +165,7 @@ def pareto(document: Document) -> Figure | None:
             kind="projected" if kind == "projected" else "measured",
             joined=False,
             symbol="open" if kind == "projected" else "circle",
+            labels=tuple(f"{entry['workers']:,}" for entry in here),
             x=tuple(entry["time_s"] for entry in here),
             y=tuple(entry["worker_hours"] for entry in here),
             says=tuple(
@@ -179,5 +196,6 @@ def pareto(document: Document) -> Figure | None:
         section="scaling",
         title=f"Fastest with {ends[0]}, cheapest with {ends[-1]}",
         panels=(panel,),
-        note="Every point on the line is best at its price. Open circles: projected.",
+        note="Numbers: workers. Every point on the line is best at its price."
+        + ("" if all(entry.get("measured", True) for entry in entries) else " Open circles: projected."),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from worldsize.report.document import Document
 from worldsize.report.marks import SPAN_COLOURS, Axis, Bars, Figure, Panel
-from worldsize.report.picks import Entry, exact, told_apart
+from worldsize.report.picks import Entry, exact, more_words, told_apart
 from worldsize.report.words import counted, duration, number, percent
 
 MOST_BARS = 16
@@ -52,7 +52,8 @@ def step_parts(document: Document) -> Figure | None:
     if not shown:
         return None
     settings = [each["setting"] for each in shown]
-    places = tuple(told_apart(setting, settings) or counted(setting["workers"], "worker") for setting in settings)
+    named = [told_apart(setting, settings) or counted(setting["workers"], "worker") for setting in settings]
+    places = tuple(name.replace(" a worker", "") for name in named)  # narrow: a phone has little beside them
     bars = []
     for name, words in SPAN_WORDS.items():
         values = [each["parts"]["spans"].get(name) for each in shown]
@@ -80,8 +81,9 @@ def step_parts(document: Document) -> Figure | None:
         across=True,
     )
     left = len(document["steps"]) - len(shown)
-    note = "Mean over ranks and over the middle 90 % of steps." + (
-        f" {left} more settings are in the table." if left > 0 else ""
+    batches = " Batch: of a worker." if places != tuple(named) else ""
+    note = f"Mean over ranks and over the middle 90 % of steps.{batches}" + more_words(
+        left, "settings" if left > 1 else "setting"
     )
     return Figure(key="step", section="step", title=_step_title(shown), panels=(panel,), note=note)
 

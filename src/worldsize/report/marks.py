@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,8 @@ PALETTE = {
 }
 """On light and on dark. Okabe and Ito's colours, which the colour-blind tell apart, a little darker for lines on white;
 brown instead of a yellow that white swallows."""
-ORDER = ("blue", "vermilion", "green", "purple", "orange", "sky", "brown")
+ORDER = ("blue", "vermilion", "green", "purple", "orange", "sky", "brown", "grey")
+"""Of series. Grey, which references have, comes last: for the eighth device of a node."""
 SPAN_COLOURS = {
     "data": "orange",
     "copy": "brown",
@@ -41,21 +42,32 @@ SPAN_COLOURS = {
 
 
 def decades(values: Iterable[Number]) -> tuple[tuple[float, str], ...]:
-    """Ticks of a log axis: at powers of ten, at most six of them; more closely where there is hardly one."""
-    known = [math.log10(value) for value in values if value is not None and value > 0]
-    low, high = math.floor(min(known, default=0.0)), math.ceil(max(known, default=1.0))
+    """Ticks of a log axis: at powers of ten, at most six of them; more closely where there are hardly any."""
+    known = [value for value in values if value is not None and value > 0]
+    least, most = min(known, default=1.0), max(known, default=10.0)
+    span = math.log10(most / least)
+    if span < 0.7:
+        return tuple((tick, tick_words(tick)) for tick in even(least, most))
+    low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
     every = -(-(high - low) // 6) or 1
-    steps = (1, 2, 5) if high - low <= 2 else (1,)
+    steps = (1, 2, 5) if span <= 2 else (1,)
     ticks = [step * 10.0**power for power in range(low, high + 1, every) for step in steps]
-    return tuple(
-        (
-            tick,
-            f"{tick:,.10g}"
-            if 1e-3 <= tick < 1e5
-            else f"{tick:.0e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e"),
-        )
-        for tick in ticks
-    )
+    return tuple((tick, tick_words(tick)) for tick in ticks)
+
+
+def even(least: float, most: float, *, whole: bool = False) -> list[float]:
+    """Round numbers at equal distances, about five of them; `whole`: only whole ones."""
+    rough = max(most - least, abs(most) * 1e-6, 1e-300) / 5
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
+    step = max(step, 1.0) if whole else step
+    return [float(f"{place * step:.10g}") for place in range(math.ceil(least / step), math.floor(most / step) + 1)]
+
+
+def tick_words(tick: float) -> str:
+    if 1e-3 <= abs(tick) < 1e5 or tick == 0:
+        return f"{tick:,.10g}"
+    return f"{tick:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
 def colour(place: int) -> str:
@@ -73,6 +85,8 @@ class Axis:
     least: float = 0.0
     most: Number = None
     """Where the axis begins and ends, where data alone would choose badly: both count if `most` is given."""
+    cut: bool = False
+    """Bands reach beyond it."""
     whole: bool = False
     """Only whole numbers mean something: epochs, steps."""
 
@@ -96,8 +110,8 @@ class Line:
     """Opacity: of many lines in one hue, the weaker ones."""
     says: tuple[str, ...] = ()
     """Of each point: the exact value and its interval, shown on hover. Lines are separated by newlines."""
-    label: str = ""
-    """Written at the last point; for references."""
+    labels: tuple[str, ...] = ()
+    """Of each point, written beside it."""
     listed: bool = True
     """Whether the legend names it."""
 
@@ -132,9 +146,38 @@ class Panel:
     def ticks(self) -> tuple[tuple[tuple[float, str], ...] | None, tuple[tuple[float, str], ...] | None]:
         """Of both axes; None: the drawer's choice."""
         lines = [mark for mark in self.marks if isinstance(mark, Line)]
-        x = decades(value for line in lines for value in line.x) if self.x.log else None
-        y = decades(v for line in lines for v in (*line.y, *line.low, *line.high)) if self.y.log else None
+        x = _ticks(self.x, [value for line in lines for value in line.x])
+        y = _ticks(self.y, [value for line in lines for value in (*line.y, *line.low, *line.high)])
         return self.x.ticks or x, self.y.ticks or y
+
+
+def _ticks(axis: Axis, values: Sequence[Number]) -> tuple[tuple[float, str], ...] | None:
+    known = [value for value in values if value is not None]
+    if axis.most is not None:
+        known = [min(max(value, axis.least), axis.most) for value in known]
+    if axis.log:
+        return decades(known)
+    if axis.whole and known:
+        return tuple((tick, tick_words(tick)) for tick in even(min(known), max(known), whole=True))
+    return None
+
+
+def framed(title: str, lines: Sequence[Line], *, from_zero: bool = False, log: bool = False) -> Axis:
+    """Two runs that disagree have intervals so wide that the lines would be flat: bands are cut, lines never."""
+    values = [value for line in lines for value in line.y if value is not None]
+    reach = [value for line in lines for value in (*line.low, *line.high) if value is not None]
+    if not values or not reach:
+        return Axis(title=title, from_zero=from_zero, log=log)
+    low, high = min(values), max(values)
+    if log:
+        room = max(high / low, 1.5)
+        floor, ceiling = low / room, high * room
+    else:
+        room = max(high - low, 0.1 * abs(high))
+        floor, ceiling = (0.0 if from_zero else low - room), high + room
+    cut = min(reach) < floor or max(reach) > ceiling
+    least = 0.0 if from_zero and not log else max(min(*reach, low), floor)
+    return Axis(title=title, log=log, least=least, most=min(max(*reach, high), ceiling), cut=cut)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +199,12 @@ class Figure:
             + (f" against {panel.x.title}" if not panel.across else "")
             for panel in self.panels
         )
-        return f"{self.title}. {shown}. {self.note}".strip()
+        return f"{self.title}. {shown}. {self.caption}".strip()
+
+    @property
+    def caption(self) -> str:
+        cut = any(panel.y.cut for panel in self.panels)
+        return self.note + (" Bands are cut where they leave the picture." if cut else "")
 
     @property
     def legend(self) -> dict[str, Mark]:

@@ -26,7 +26,7 @@
   function layout(chart, width) {
     const axis = {
       gridcolor: "$line", zeroline: false, linecolor: "$axis", tickcolor: "$axis", ticks: "outside", ticklen: 4,
-      fixedrange: true, color: "$soft", title: { font: { size: 12, color: "$soft" }, standoff: 6 },
+      fixedrange: true, separatethousands: true, exponentformat: "none", color: "$soft", title: { font: { size: 12, color: "$soft" }, standoff: 6 },
     };
     const own = chart.layout;
     const lying = own.barmode !== undefined;
@@ -36,7 +36,7 @@
       width: width,
       xaxis: merged(own.xaxis, lying ? { showline: false } : { showgrid: false, showline: true }),
       yaxis: merged(own.yaxis, { ticks: "", showline: false, ticklabelstandoff: 6 }),
-      margin: { l: 8, r: 12, t: 8, b: 8 },
+      margin: { l: 8, r: 22, t: 8, b: 8 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: "$soft" },

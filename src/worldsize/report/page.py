@@ -43,6 +43,8 @@ THEMES = {
 REFRESH_S = 15
 LONG = 150
 """Characters of an answer beyond which it is set smaller."""
+MOST_ALIKE = 4
+"""Findings of one code shown in full; of more, all but the first three are folded."""
 BAD = (
     "trials-failed",
     "trials-diverged",
@@ -211,8 +213,19 @@ def _findings(document: Document) -> str:
     found = document["words"]["findings"]
     if not found:
         return ""
-    items = "".join(f"<li{' class=bad' if one['code'] in BAD else ''}>{escape(one['text'])}</li>" for one in found)
-    return f'<h2>Findings</h2><ul class="findings">{items}</ul>'
+    kinds: dict[str, list[str]] = {}
+    for one in found:
+        kinds.setdefault(one["code"], []).append(escape(one["text"]))
+    items = []
+    for code, texts in kinds.items():
+        shown = len(texts) if len(texts) <= MOST_ALIKE else MOST_ALIKE - 1
+        bad = " class=bad" if code in BAD else ""
+        items += [f"<li{bad}>{text}</li>" for text in texts[:shown]]
+        if texts[shown:]:
+            rest = "".join(f"<p>{text}</p>" for text in texts[shown:])
+            more = f"<summary>{len(texts) - shown} more like this</summary>"
+            items.append(f"<li{bad}><details>{more}{rest}</details></li>")
+    return f'<h2>Findings</h2><ul class="findings">{"".join(items)}</ul>'
 
 
 def _footer(document: Document, *, printed: bool) -> str:

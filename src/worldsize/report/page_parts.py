@@ -30,7 +30,7 @@ def figure_html(figure: Figure, first: int, *, printed: bool) -> str:
     return (
         f'<figure id="figure-{figure.key}" aria-label="{escape(figure.alt)}"><h3>{escape(figure.title)}</h3>'
         f'<div class="panels{one}">{"".join(panels)}</div>{_legend(figure)}'
-        f"<figcaption>{escape(figure.note)}</figcaption>{files}</figure>"
+        f"<figcaption>{escape(figure.caption)}</figcaption>{files}</figure>"
     )
 
 

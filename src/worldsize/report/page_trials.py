@@ -57,7 +57,7 @@ def _trials(document: Document) -> str:
     lead = ", ".join(f"{count} {outcome}" for outcome, count in ends.items())
     common = _pairs(document["configuration"])
     groups: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: (run["kind"], run["workers"], run["batch_per_worker"] or 0)):
         groups.setdefault(
             f"{run['kind']}, {counted(run['workers'], 'worker')}, batch {run['batch_per_worker']:,}", []
         ).append(run)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from worldsize.report.document import Document
-from worldsize.report.marks import Axis
+from worldsize.report.marks import Axis, colour
 from worldsize.report.words import number
 
 Entry = Mapping[str, Any]
@@ -40,6 +40,11 @@ def series(document: Document) -> dict[tuple[Any, ...], list[Entry]]:
     return found
 
 
+def series_colours(document: Document) -> dict[tuple[Any, ...], str]:
+    """A series has one hue in all figures that show it."""
+    return {key: colour(place) for place, key in enumerate(series(document))}
+
+
 def series_key(row: Entry) -> tuple[Any, ...]:
     batch = row["batch_per_worker"] if row["scaling"] == "weak" else row["global_batch"]
     return row["scaling"], batch, row["accumulation"], row["strategy"], row["precision"]
@@ -54,6 +59,27 @@ def series_name(rows: Sequence[Entry], among: Sequence[Entry]) -> str:
             [*lead, *filter(None, [told_apart(first, among, but=("workers", "batch_per_worker", "variant"))])]
         )
     return told_apart(first, among, but=("workers", "variant"))
+
+
+def along_workers(document: Document, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """What one line joins: entries that differ in workers only, in their order, where there are at least two.
+
+    That of the answer comes first.
+    """
+    found: dict[tuple[Any, ...], list[Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: entry["workers"]):
+        found.setdefault(series_key(entry), []).append(entry)
+    best = chosen(document)
+    first = series_key(best) if best else None
+    kept = [here for key, here in sorted(found.items(), key=lambda item: item[0] != first) if len(here) > 1]
+    return {series_name(here, [entry for of in kept for entry in of]) or "trained": here for here in kept}
+
+
+def more_words(count: int, noun: str) -> str:
+    """Of what is not drawn."""
+    if count <= 0:
+        return ""
+    return f" {count} more {noun} {'is' if count == 1 else 'are'} in the table."
 
 
 def chosen(document: Document) -> Entry | None:

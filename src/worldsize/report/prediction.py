@@ -16,7 +16,7 @@ from worldsize.catalog import WorkloadFacts
 from worldsize.errors import visible
 from worldsize.prediction import Prediction, Question
 from worldsize.report.tables import plain_table
-from worldsize.report.words import counted, duration, metric_value, number, percent, target_words
+from worldsize.report.words import counted, duration, metric_value, number, percent, plural, target_words
 from worldsize.results import Results
 
 SENTENCES = {
@@ -91,7 +91,7 @@ def goal_words(results: Results, question: Question) -> str:
 
 
 def sentence(finding: Finding) -> str:
-    return SENTENCES[finding.code].format(**finding.numbers, **finding.names)
+    return plural(SENTENCES[finding.code], finding.numbers).format(**finding.numbers, **finding.names)
 
 
 def choice_sentence(choice: Choice, base: Option, goal: str = "") -> str:

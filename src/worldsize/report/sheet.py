@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,17 @@ def integer(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def decimals(least: float) -> Callable[[float], str]:
+    """One resolution for a whole table of times: three digits of the shortest step, hundredths at least."""
+    places = min(max(2 - math.floor(math.log10(least)), 2), 6) if least > 0 else 2
+
+    def say(value: float) -> str:
+        rounded = f"{value:,.{places}f}"
+        return rounded.lstrip("-") if float(rounded.replace(",", "")) == 0 else rounded
+
+    return say
+
+
 def percents(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
@@ -88,7 +100,8 @@ REPEATS = Column(key="repeats", title="n", say=integer)
 
 def how_columns(entries: Sequence[Entry]) -> tuple[Column, ...]:
     """Strategy, precision and accumulation, where the study varies them."""
-    names = [name for name in ("strategy", "precision", "accumulation") if len({entry[name] for entry in entries}) > 1]
+    every = ("strategy", "precision", "accumulation")
+    names = [name for name in every if len({entry.get(name) for entry in entries}) > 1]
     return tuple(Column(key=name, title=name, say=integer) for name in names)
 
 

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from worldsize.report.document import Document
 from worldsize.report.figures_batch import batch_rows, out_of_memory
-from worldsize.report.figures_hardware import KINDS
-from worldsize.report.figures_time import SPAN_WORDS
 from worldsize.report.picks import chosen, setting_key
-from worldsize.report.sheet import COUNTS, REPEATS, Cell, Column, Sheet, how_columns, interval, percents, plain_cells
+from worldsize.report.sheet import (
+    COUNTS,
+    REPEATS,
+    Cell,
+    Column,
+    Sheet,
+    how_columns,
+    interval,
+    percents,
+    plain_cells,
+)
 from worldsize.report.sheets_learning import large_batch, optimizers, trained
-from worldsize.report.words import LEVEL_WORDS, metric_value
+from worldsize.report.sheets_models import batch_model, laws
+from worldsize.report.sheets_time import bandwidth, exchange, steps
+from worldsize.report.words import LEVEL_WORDS, counted, metric_value
 
 
 def sheets(document: Document) -> list[Sheet]:
     """Only those that the study has data for, without columns that are empty throughout."""
-    made = (make(document) for make in (_scaling, _batch, _steps, _bandwidth, optimizers, large_batch, trained))
-    return [_without_empty(sheet) for sheet in made if sheet is not None and sheet.rows]
+    return [_without_empty(sheet) for make in SHEETS if (sheet := make(document)) is not None and sheet.rows]
 
 
 def _without_empty(sheet: Sheet) -> Sheet:
@@ -35,19 +46,24 @@ def _scaling(document: Document) -> Sheet:
     rows = document["table"]
     metric, unit = document["metric"], document["unit"]
     lead = (*COUNTS, *how_columns(rows))
+    several = len({row["workers"] for row in rows}) > 1
+    ratios = (
+        Column(key="speedup", title="speedup", unit="x"),
+        Column(key="efficiency", title="efficiency", unit="%", factor=100, say=percents),
+    )[: 2 if several else 0]
     columns = (
         *lead,
         Column(key="step_s", title="step time", unit="ms", factor=1e3),
         Column(key="samples_per_s", title="throughput", unit=f"{unit}/s", factor=document["units_per_sample"]),
-        Column(key="speedup", title="speedup", unit="x"),
-        Column(key="efficiency", title="efficiency", unit="%", factor=100, say=percents),
+        Column(key="epoch_s", title="epoch, steps alone", unit="s"),
+        *ratios,
         Column(key=f"test_{metric}", title=f"test {metric}", say=metric_value),
         REPEATS,
     )
     found = [
         (
             *plain_cells(row, lead),
-            *(interval(row[key]) for key in ("step_s", "samples_per_s", "speedup", "efficiency")),
+            *(interval(row[key]) for key in ("step_s", "samples_per_s", "epoch_s", *(column.key for column in ratios))),
             Cell(value=row["metric"], low=row["metric_low"], high=row["metric_high"]),
             Cell(value=row["repeats"]),
         )
@@ -55,10 +71,11 @@ def _scaling(document: Document) -> Sheet:
     ]
     best = chosen(document) if document["answer"]["verdict"] == "use" else None
     baseline = min((row["baseline_workers"] for row in rows), default=1)
+    against = f"{document['scaling'].capitalize()} scaling against {counted(baseline, 'worker')}"
     return Sheet(
         key="scaling",
         section="scaling",
-        title=f"{document['scaling'].capitalize()} scaling against {baseline} worker{'s' if baseline > 1 else ''}",
+        title=against if several else f"Throughput with {counted(baseline, 'worker')}",
         columns=columns,
         rows=tuple(found),
         marked=next((place for place, row in enumerate(rows) if best and setting_key(row) == setting_key(best)), None),
@@ -114,71 +131,9 @@ def _batch(document: Document) -> Sheet | None:
     )
 
 
-def _steps(document: Document) -> Sheet | None:
-    steps = [each for each in document["steps"] if set(each["parts"]["spans"]) >= {"forward", "backward"}]
-    if not steps:
-        return None
-    settings = [each["setting"] for each in steps]
-    lead = (*COUNTS[:2], *how_columns(settings))
-    spans = [name for name in SPAN_WORDS if any(name in each["parts"]["spans"] for each in steps)]
-    repeats = {setting_key(row): row["repeats"] for row in document["table"]}
-    columns = (
-        *lead,
-        Column(key="step_s", title="step", unit="ms", factor=1e3),
-        *(Column(key=f"{name}_s", title=SPAN_WORDS[name], unit="ms", factor=1e3) for name in spans),
-        Column(key="exposed_s", title="exchange adds", unit="ms", factor=1e3),
-        REPEATS,
-    )
-    found = []
-    for each in steps:
-        parts, exposed = each["parts"], each.get("exposed")
-        adds = Cell(value=exposed["seconds"], low=exposed["low"], high=exposed["high"]) if exposed else Cell(value=None)
-        told = [interval(parts["spans"].get(name)) for name in spans]
-        found.append(
-            (
-                *plain_cells(each["setting"], lead),
-                interval(parts["step_s"]),
-                *told,
-                adds,
-                Cell(value=repeats.get(setting_key(each["setting"]))),
-            )
-        )
-    note = (
-        "Mean over ranks and the middle 90 % of steps. Exchange adds: the median step with the exchange of gradients "
-        "less without it."
-    )
-    return Sheet(
-        key="steps",
-        section="step",
-        title="Where a step goes: computing and communication",
-        columns=columns,
-        rows=tuple(found),
-        note=note,
-    )
-
-
-def _bandwidth(document: Document) -> Sheet | None:
-    columns = (
-        Column(key="kind", title="link"),
-        COUNTS[0],
-        Column(key="size_bytes", title="size", unit="KB", factor=1e-3),
-        Column(key="seconds", title="time", unit="us", factor=1e6),
-        Column(key="algbw_bytes_per_s", title="algorithm bandwidth", unit="GB/s", factor=1e-9),
-        Column(key="busbw_bytes_per_s", title="bus bandwidth", unit="GB/s", factor=1e-9),
-    )
-    found = []
-    for link in document["links"]:
-        for one in link["sizes"]:
-            head = (Cell(value=KINDS.get(link["kind"], link["kind"])), Cell(value=link["workers"]))
-            found.append((*head, *(Cell(value=one[column.key]) for column in columns[2:])))
-    note = (
-        "All-reduces at the start of each launch; bus bandwidth = bytes / time * 2(n - 1)/n, as nccl-tests defines it."
-    )
-    return Sheet(
-        key="bandwidth",
-        section="hardware",
-        title="Bandwidth of the links",
-        columns=columns,
-        rows=tuple(found),
-        note=note,
-    )
+SHEETS: tuple[Callable[[Document], Sheet | None], ...] = (
+    *(_scaling, laws),
+    *(_batch, steps, exchange, bandwidth),
+    *(optimizers, large_batch, batch_model, trained),
+)
+"""In the order of the page."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from worldsize.plan import base_batch
 from worldsize.report.opening import short_optimizer
+from worldsize.report.words import counted
 from worldsize.results import Results
 from worldsize.spec import TrialSpec
 
@@ -139,7 +140,7 @@ def left_out(results: Results) -> list[str]:
     outcomes = Counter(record.outcome for record in results.records.values())
     warmup = sorted({record.warmup_steps for record in results.records.values() if record.spans})
     told = []
-    if warmup:
+    if any(warmup):
         steps = str(warmup[0]) if len(warmup) == 1 else f"{warmup[0]} to {warmup[-1]}"
         told.append(
             f"The first {steps} steps of every trial, and what else of its beginning is clearly slower: warm-up."
@@ -147,19 +148,23 @@ def left_out(results: Results) -> list[str]:
     if results.spec.probe is not None and any(trial.kind == "train" for trial in results.trials.values()):
         told.append("Steps of training trials, for throughput: where a setting has probes, these speak for it.")
     if outcomes["failed"]:
-        told.append(f"{outcomes['failed']} failed trial(s): they have no result; why is said below.")
+        told.append(f"{counted(outcomes['failed'], 'failed trial')}, without a result; why is said below.")
+    if outcomes["out_of_memory"]:
+        full = counted(outcomes["out_of_memory"], "trial")
+        told.append(f"{full} out of memory: nothing was measured; their batches are marked in figure and table.")
     if outcomes["diverged"]:
         told.append(
-            f"Times and final metrics of {outcomes['diverged']} trial(s) that diverged; their curves are drawn."
+            f"Times and final metrics of {counted(outcomes['diverged'], 'trial')} that diverged; curves are drawn."
         )
     if outcomes["stopped"]:
-        told.append(f"Final metrics of {outcomes['stopped']} trial(s) that were stopped as hopeless beside the others.")
+        told.append(f"Final metrics of {counted(outcomes['stopped'], 'trial')} stopped as hopeless beside the others.")
     if results.damaged:
         told.append(
-            f"{len(results.damaged)} damaged record(s): {', '.join(results.damaged)}. The next run repeats them."
+            f"{counted(len(results.damaged), 'damaged record')}: {', '.join(results.damaged)}. "
+            "The next run repeats what is damaged."
         )
     if results.left():
-        told.append(f"{len(results.left())} trial(s) that have not run yet.")
+        told.append(f"{counted(len(results.left()), 'trial')} not run yet.")
     for skip in results.spec.skip:
         named = ", ".join(f"{key} {value}" for key, value in skip.model_dump(exclude_none=True).items())
         told.append(f"Points with {named}: the study skips them.")

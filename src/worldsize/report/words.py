@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 
 from worldsize.analysis.bests import Comparison, Contest
 from worldsize.analysis.learning import Estimate
@@ -113,11 +114,23 @@ def reach(estimate: Estimate, words: Callable[[float], str] | None = None) -> st
 
 
 def finding_sentence(finding: Finding) -> str:
-    sentence = SENTENCES[finding.code].format(**finding.numbers, **finding.names)
+    code = finding.code
+    if code == "too-noisy" and finding.numbers["repeats_needed"] > MOST_REPEATS:
+        code = "far-too-noisy"
+    sentence = plural(SENTENCES[code], finding.numbers).format(**finding.numbers, **finding.names)
     where = finding.names.get("where")
     return f"With {where}: {sentence}" if where else sentence
 
 
+def plural(template: str, numbers: Mapping[str, float]) -> str:
+    """`{trials:.0f} trial(s)` by its number. Of the template, before any name from outside is in it."""
+    return re.sub(
+        r"(\{(\w+):[^{}]*\} \w+)\(s\)", lambda found: found[1] + ("" if numbers[found[2]] == 1 else "s"), template
+    )
+
+
+MOST_REPEATS = 100
+"""More are not asked for: where they would be needed, the machine is what to mend."""
 IN_THE_ANSWER = "next-count-not-worth-it"
 """What the next count would bring belongs to the answer itself."""
 LARGEST_BATCH = "largest-batch-"
@@ -130,6 +143,10 @@ SENTENCES = {
     "too-noisy": (
         "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f}; raise probe.repeats from "
         "{repeats:.0f} to about {repeats_needed:.0f}, or quieten the machine."
+    ),
+    "far-too-noisy": (
+        "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f} over {repeats:.0f} repeats; "
+        "see what else runs on the machine, then raise probe.repeats."
     ),
     "next-count-not-worth-it": (
         "{workers:.0f} workers would give only {speedup:.2f} x ({low:.2f} to {high:.2f}), "
@@ -185,8 +202,8 @@ SENTENCES = {
         "A batch of {batch:,.0f} a worker does not fit into memory with {workers:.0f} worker(s); {trials:.0f} trial(s)."
     ),
     "straggler": (
-        "With {workers:.0f} workers rank {rank:.0f} computes {extra_ms:.3g} ms a step longer than the others, who wait "
-        "for it: look at what else runs on its core or GPU, and at its share of the data."
+        "Rank {rank:.0f} of {workers:.0f} computes {extra_ms:.3g} ms a step longer than the others, who wait for it: "
+        "look at what else runs on its core or GPU, and at its share of the data."
     ),
     "overfitting": (
         "Overfitting: {metric} on training samples is {gap:.3g} better than on test samples ({value:.4f})."
