@@ -56,7 +56,7 @@ def run(
     ] = False,
 ) -> None:
     """Run a study, or continue it: the same command picks up where it stopped. Alone: the built-in quickstart."""
-    from worldsize.report.live import LivePage
+    from worldsize.report.live import LivePage, last_page
     from worldsize.report.progress import StudyProgress
     from worldsize.report.terminal import answer_view, console
     from worldsize.results import load
@@ -86,12 +86,7 @@ def run(
     else:
         console().print(answer_view(results))
     if len(finished) < len(results.records) or not (home / "report" / "index.html").exists():
-        from worldsize.report.publish import publish
-
-        made = publish(results, printed=False)
-        where = visible(str(made.page))
-        words = f"The report is {where}; `worldsize report` adds figures for print"
-        progress_console.print(words, style="dim", soft_wrap=True)
+        progress_console.print(last_page(results), style="dim", soft_wrap=True)
     raise typer.Exit(1 if results.failed() else 0)
 
 

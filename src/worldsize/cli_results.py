@@ -102,7 +102,7 @@ def report(
     made = publish(results, out, printed=not live, live=live)
     console().print(
         f"{visible(str(made.page))}: {made.size_bytes / 1e6:.1f} MB, {len(made.figures)} figures, "
-        f"{len(made.tables)} tables beside it",
+        f"{len(made.tables)} tables beside it" + (f"; {made.without}" if made.without else ""),
         soft_wrap=True,
     )
 

@@ -32,6 +32,12 @@ class DataError(WorldsizeError):
     """Data that is missing or damaged."""
 
 
+class ReportError(WorldsizeError):
+    """A page that cannot be made here: a library it needs is missing."""
+
+    exit_code = 1
+
+
 class LaunchError(WorldsizeError):
     """Worker processes that could not be started at all."""
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.made import made_study
+from tests.made import STUDY, made_study
+from worldsize.cli import app
+from worldsize.errors import ReportError
 from worldsize.launch.runner import Silent
 from worldsize.machine import Machine
 from worldsize.report import live
+from worldsize.report import page as page_module
 from worldsize.report.live import EVERY_S, LivePage
 from worldsize.report.publish import publish
 from worldsize.results import load
+from worldsize.store import StudyFolder
 
 
 class Clock:
@@ -92,3 +97,53 @@ def test_a_live_page_comes_back_and_the_last_one_does_not(tmp_path: Path) -> Non
     assert 'http-equiv="refresh"' not in last
     assert "Still running: " not in last
     assert "For print" in last
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> StudyFolder:
+    """A study that has run to its end, and has no page yet: `worldsize run` writes it."""
+    return made_study(tmp_path / "made", STUDY)
+
+
+def rerun(home: StudyFolder) -> Any:
+    return CliRunner().invoke(app, ["run", str(home.study_file), "--dir", str(home.path)])
+
+
+def test_a_run_ends_with_a_page(ended: StudyFolder) -> None:
+    done = rerun(ended)
+    assert done.exit_code == 0, done.output
+    assert f"The report is {ended.path / 'report' / 'index.html'}" in done.output.replace("\n", "")
+    assert (ended.path / "report" / "index.html").exists()
+
+
+def test_a_run_without_plotly_keeps_its_results_and_says_what_is_missing(
+    ended: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)  # importing it fails, as where it is not installed
+    done = rerun(ended)
+    assert done.exit_code == 0, done.output
+    (told,) = [line for line in done.output.splitlines() if line.startswith("No report")]
+    assert told.startswith("No report: the page needs plotly's plotly.min.js, which is not installed here; pip install")
+    assert "Use " in done.output or "Not enough evidence" in done.output  # the answer is there
+    assert not (ended.path / "report").exists()
+    report = CliRunner().invoke(app, ["report", str(ended.path)])
+    assert isinstance(report.exception, ReportError)  # one line, and exit code 1
+
+
+def test_a_plotly_without_its_script_is_said_too(ended: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "files", lambda _: ended.path / "nothing-here")
+    with pytest.raises(ReportError, match=r"plotly\.min\.js, which is not installed here; pip install plotly"):
+        publish(load(ended.path), printed=False)
+
+
+def test_a_report_without_matplotlib_has_all_but_figures_for_print(
+    ended: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "worldsize.report.draw_print", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = CliRunner().invoke(app, ["report", str(ended.path)])
+    assert done.exit_code == 0, done.output
+    assert "no figures for print: matplotlib is not installed here (pip install matplotlib)" in done.output
+    assert not (ended.path / "report" / "figures").exists()
+    assert "For print" not in (ended.path / "report" / "index.html").read_text(encoding="utf-8").partition("<script")[0]
+    assert (ended.path / "report" / "tables" / "scaling.tex").exists()

@@ -9,14 +9,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from worldsize.errors import ReportError, visible
 from worldsize.launch.runner import Progress
 from worldsize.machine import Machine
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
+from worldsize.report.publish import publish
+from worldsize.results import Results
 from worldsize.spec import TrialSpec
 
 EVERY_S = 20.0
 """Not more often: a page of a large study takes seconds to make."""
+
+
+def last_page(results: Results) -> str:
+    """Writes the page of a study that has ended, and says where; a page that cannot be made fails no run."""
+    try:
+        made = publish(results, printed=False)
+    except ReportError as error:
+        return f"No report: {visible(str(error))}; everything measured is kept"
+    return f"The report is {visible(str(made.page))}; `worldsize report` adds figures for print"
 
 
 class LivePage:

@@ -10,6 +10,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from worldsize.errors import ReportError
 from worldsize.report.document import Document
 from worldsize.report.draw_page import chart
 from worldsize.report.figures import SECTIONS
@@ -107,7 +108,13 @@ def script_json(value: Any) -> str:
 
 def plotly_js() -> str:
     """The library as its package ships it, once."""
-    return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    try:
+        return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    except (ImportError, FileNotFoundError) as error:
+        raise ReportError(
+            "the page needs plotly's plotly.min.js, which is not installed here; pip install plotly, "
+            "or copy the study folder to a machine that has it"
+        ) from error
 
 
 def _digest(script: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from worldsize.report.document import Document, document
 from worldsize.report.figures import figures
+from worldsize.report.marks import Figure
 from worldsize.report.page import page
 from worldsize.report.sheet_files import to_csv, to_latex, to_markdown
 from worldsize.report.sheets import sheets
@@ -21,6 +23,8 @@ class Published:
     figures: tuple[str, ...]
     tables: tuple[str, ...]
     size_bytes: int
+    without: str = ""
+    """What could not be made here, and what would help."""
 
 
 def publish(results: Results, folder: Path | None = None, *, printed: bool = True, live: bool = False) -> Published:
@@ -34,9 +38,9 @@ def publish(results: Results, folder: Path | None = None, *, printed: bool = Tru
 def publish_document(found: Document, folder: Path, *, printed: bool = True, live: bool = False) -> Published:
     drawn, tables = figures(found), sheets(found)
     kept: set[Path] = set()
-    if printed:
-        from worldsize.report.draw_print import save  # matplotlib takes a second to come
-
+    save, without = _printer() if printed else (None, "")
+    content = page(found, drawn, tables, printed=save is not None, live=live).encode()  # before anything is replaced
+    if save is not None:
         for figure in drawn:
             kept |= set(save(figure, folder / "figures"))
     for sheet in tables:
@@ -48,14 +52,23 @@ def publish_document(found: Document, folder: Path, *, printed: bool = True, liv
         if path not in kept and path.suffix in (".svg", ".pdf", ".png", ".csv", ".md", ".tex"):
             path.unlink()
     write_atomic(folder / "report.json", to_json(found).encode())
-    content = page(found, drawn, tables, printed=printed, live=live).encode()
     write_atomic(folder / "index.html", content)  # last: a page is there with all it speaks of
     return Published(
         page=folder / "index.html",
         figures=tuple(figure.key for figure in drawn),
         tables=tuple(sheet.key for sheet in tables),
         size_bytes=len(content),
+        without=without,
     )
+
+
+def _printer() -> tuple[Callable[[Figure, Path], list[Path]] | None, str]:
+    """matplotlib takes a second to come, and a page is worth having without it."""
+    try:
+        from worldsize.report.draw_print import save
+    except ImportError:
+        return None, "no figures for print: matplotlib is not installed here (pip install matplotlib)"
+    return save, ""
 
 
 def to_json(found: Document) -> str:
