@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
+import textwrap
+import unicodedata
+from collections.abc import Sequence
 
 from worldsize.errors import visible
 from worldsize.report.sheet import Cell, Column, Sheet
@@ -23,10 +26,16 @@ LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': r"\symbol{34}",
     "–": "--",
     **dict.fromkeys("\n\t\u2028\u2029", " "),
 }
+HEAD_WIDTH = 10
+"""Characters of a line of a heading in LaTeX."""
+UNSET = "«»ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ"
+"""Letters of Europe that pdfLaTeX has only in other encodings than its default one."""
+SIGNS = "—‘’“”…•†‡€™→"
+"""Beyond those letters, what it has all the same."""
 
 
 def to_csv(sheet: Sheet) -> str:
@@ -78,36 +87,54 @@ def _piped(cells: list[str]) -> str:
 
 
 def to_latex(sheet: Sheet) -> str:
-    """A table with booktabs' rules; the interval small, in brackets."""
+    """A table with booktabs' rules, narrow enough for a page: headings in several lines, intervals below values."""
     places = "".join("l" if sheet.is_text(place) else "r" for place in range(len(sheet.columns)))
-    heads = " & ".join(latex_text(column.title) for column in sheet.columns)
-    units = " & ".join(latex_text(f"({column.unit})") if column.unit else "" for column in sheet.columns)
     lines = [
-        "% needs \\usepackage{booktabs}; \\textquotedbl needs \\usepackage[T1]{fontenc}",
+        "% needs \\usepackage{booktabs}",
         "\\begin{table}",
-        "\\centering",
+        "\\centering\\footnotesize\\setlength{\\tabcolsep}{3pt}",
         f"\\caption{{{latex_text(sheet.title)}. {latex_text(sheet.note)}}}",
         f"\\label{{tab:{sheet.key}}}",
         f"\\begin{{tabular}}{{{places}}}",
         "\\toprule",
-        f"{heads} \\\\",
-        f"{units} \\\\",
+        *_latex_heads(sheet),
         "\\midrule",
     ]
     for row in sheet.rows:
-        lines.append(
-            " & ".join(_latex_cell(column, cell) for column, cell in zip(sheet.columns, row, strict=True)) + " \\\\"
-        )
+        cells = list(zip(sheet.columns, row, strict=True))
+        lines.append(_latex_row([latex_text(column.words(cell)) for column, cell in cells]))
+        reach = [latex_text(column.reach(cell)) for column, cell in cells]
+        if any(reach):
+            lines.append(_latex_row([f"{{\\scriptsize {words}}}" if words else "" for words in reach]))
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
 
 
+def _latex_heads(sheet: Sheet) -> list[str]:
+    """Lines of all headings, their last ones on one level; units below."""
+    wrapped = [
+        textwrap.wrap(visible(column.title), HEAD_WIDTH, break_long_words=False) or [""] for column in sheet.columns
+    ]
+    height = max(map(len, wrapped))
+    padded = [[""] * (height - len(words)) + words for words in wrapped]
+    units = [f"({column.unit})" if column.unit else "" for column in sheet.columns]
+    rows = [*zip(*padded, strict=True), *([units] if any(units) else [])]
+    return [_latex_row([latex_text(words) for words in row]) for row in rows]
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + " \\\\"
+
+
 def latex_text(words: str) -> str:
-    return "".join(LATEX.get(character, character) for character in visible(words))
+    return "".join(map(_latex_character, unicodedata.normalize("NFC", visible(words))))
 
 
-def _latex_cell(column: Column, cell: Cell) -> str:
-    words, reach = latex_text(column.words(cell)), latex_text(column.reach(cell))
-    return f"{words} {{\\footnotesize ({reach})}}" if reach else words
+def _latex_character(character: str) -> str:
+    """As it is, escaped, or as its code point: any other letter would stop pdfLaTeX."""
+    if character in LATEX:
+        return LATEX[character]
+    known = character < "\x7f" or "\xa0" <= character <= "\u017e" or character in SIGNS
+    return character if known and character not in UNSET else f"[U+{ord(character):04X}]"
 
 
 def _head(column: Column) -> str:
