@@ -3,69 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import worldsize
-from tests.system.conftest import PLANTED
+from tests.system.wide import ROOM, imported_bytes, run_wide
 from worldsize.report.terminal import answer_view, console, status_view
-
-WIDE = """\
-import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
-
-
-def task():
-    inputs = torch.randn(2048, 16, generator=torch.Generator().manual_seed(0))
-    labels = (inputs.sum(1) > 0).long()
-    return {
-        "model": lambda: nn.Sequential(nn.Linear(16, 65536), nn.ReLU(), nn.Linear(65536, 2)),
-        "train": (inputs, labels),
-        "test": (inputs[:100], labels[:100]),
-        "loss": lambda outputs, labels: cross_entropy(outputs, labels, reduction="none"),
-        "metrics": {"accuracy": lambda outputs, labels: (outputs.argmax(1) == labels).float()},
-    }
-"""
-"""A sample takes 0.8 MB in a step, and next to no time."""
-STUDY = """\
-name: wide
-workload: "wide:task"
-axes:
-  workers: [2]
-  batch_per_worker: {batches}
-probe: {{max_seconds: 0.1}}
-memory_limit_gb: {limit_gb}
-interconnect_s: 0
-repeats: 1
-oversubscribe: true
-"""
-ROOM = 240e6
-"""Beyond what a process holds that has only imported: the group, the model and its gradients, some 120 samples."""
 
 
 @pytest.fixture(scope="module")
-def imported_bytes() -> int:
-    """What a worker of this torch holds before it does anything."""
-    check = "import worldsize.worker.session as s; from worldsize.worker.memory import allocated_bytes as a; print(a())"
-    return int(subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True).stdout)
-
-
-def run(folder: Path, limit: float, batches: str, **environment: str) -> dict[str, Any]:
-    (folder / "wide.py").write_text(WIDE)
-    (folder / "wide.yaml").write_text(STUDY.format(batches=batches, limit_gb=limit / 1e9))
-    command = [sys.executable, "-m", "worldsize.cli", "run", "wide.yaml", "--json", "--dir", "study"]
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def held_bytes() -> int:
+    return imported_bytes()
 
 
 def shown(view: Any) -> str:
@@ -75,11 +25,10 @@ def shown(view: Any) -> str:
     return captured.get()
 
 
-def test_where_one_rank_is_out_of_memory_all_step_back(tmp_path: Path, imported_bytes: int) -> None:
-    less = imported_bytes + ROOM - 60e6
-    paths = os.pathsep.join([str(PLANTED), os.environ.get("PYTHONPATH", "")])
+def test_where_one_rank_is_out_of_memory_all_step_back(tmp_path: Path, held_bytes: int) -> None:
+    less = held_bytes + ROOM - 60e6
     search = "{largest: true, start: 16, stop_early: false}"
-    found = run(tmp_path, imported_bytes + ROOM, search, PLANTED_LIMIT=f"1:{less:.0f}", PYTHONPATH=paths)
+    found = run_wide(tmp_path, held_bytes + ROOM, search, PLANTED_LIMIT=f"1:{less:.0f}")
     results = worldsize.load(tmp_path / "study")
     (record,) = results.records.values()
     assert record.outcome == "finished"
@@ -103,8 +52,8 @@ def test_where_one_rank_is_out_of_memory_all_step_back(tmp_path: Path, imported_
     assert f"{answer['too_large']} out of memory" in text
 
 
-def test_a_listed_batch_that_does_not_fit_is_a_result(tmp_path: Path, imported_bytes: int) -> None:
-    found = run(tmp_path, imported_bytes + ROOM, "[16, 1024]")
+def test_a_listed_batch_that_does_not_fit_is_a_result(tmp_path: Path, held_bytes: int) -> None:
+    found = run_wide(tmp_path, held_bytes + ROOM, "[16, 1024]")
     outcomes = {name.split("-")[2]: outcome for name, outcome in found["trials"].items()}
     assert outcomes == {"b16": "finished", "b1024": "out_of_memory"}
     results = worldsize.load(tmp_path / "study")

@@ -8,21 +8,25 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import worldsize
-from tests.made import STUDY, hostile, made_study
-from worldsize.report.document import document
+from tests.made import hostile
+from tests.system.everything import everything
+from tests.system.wide import ROOM, imported_bytes, run_wide
 from worldsize.report.publish import publish, publish_document
 from worldsize.report.words import number
 
 pytestmark = pytest.mark.long
 
 WIDTHS = (1440, 390)
+MARKS = ".scatterlayer .trace, .barlayer .bars"
 SCROLL = """async () => {
   for (let y = 0; y < document.body.scrollHeight; y += 500) {
     scrollTo({top: y, behavior: 'instant'}); await new Promise(done => setTimeout(done, 30));
@@ -42,24 +46,75 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="module", params=["quickstart", "failed-and-diverged", "hostile"])
+def quickstart(home: Path) -> Path:
+    return publish(worldsize.Study.from_file("quickstart", set=["oversubscribe=true"]).run(home / "study")).page.parent
+
+
+def optimizers_linear(home: Path) -> Path:
+    """A built-in study in full: 33 or so trials of a search, some of which diverge."""
+    return publish(worldsize.Study.from_file("optimizers-linear").run(home / "study")).page.parent
+
+
+def largest_batch(home: Path) -> Path:
+    """A real search for the largest batch, up to out of memory on both ranks."""
+    run_wide(home, imported_bytes() + ROOM, "{largest: true, start: 16}")
+    return publish(worldsize.load(home / "study")).page.parent
+
+
+def ended_badly(home: Path) -> Path:
+    """Real trials that failed (an error planted in the third), diverged and ran out of memory."""
+    found = run_wide(
+        home,
+        imported_bytes() + ROOM,
+        "[16, 1024]",
+        workers="[1]",
+        rates="[0.01, 0.1, 1.0e+6]",
+        train="{epochs: 2}",
+        skip="[{batch_per_worker: 1024, rate: 0.1}, {batch_per_worker: 1024, rate: 1.0e+6}]",
+        expected=1,
+        PLANTED="raise:0:0003:2",
+        PLANTED_MARKER=str(home / "planted"),
+    )
+    assert Counter(found["trials"].values()) == {"finished": 2, "out_of_memory": 2, "diverged": 1, "failed": 1}
+    return publish(worldsize.load(home / "study")).page.parent
+
+
+def hostile_names(home: Path) -> Path:
+    """Every figure and table, and every name in them an attack."""
+    return publish_document(hostile(everything(home)), home / "report").page.parent
+
+
+REPORTS = (quickstart, optimizers_linear, largest_batch, ended_badly, hostile_names)
+
+
+@pytest.fixture(scope="module", params=REPORTS, ids=lambda make: make.__name__)
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a report."""
-    home = tmp_path_factory.mktemp(request.param)
-    if request.param == "quickstart":
-        results = worldsize.Study.from_file("quickstart", small=True, set=["oversubscribe=true"]).run(home / "study")
-        return publish(results).page.parent
-    text = STUDY.replace("rate: 0.05}", "rate: [0.05, 3.0]}, {name: adam, rate: 0.001}")
-    made = document(worldsize.load(made_study(home / "study", text, failing=("0009",)).path))
-    if request.param == "hostile":
-        made = hostile(made)
-    return publish_document(made, home / "report").page.parent
+    made: Path = request.param(tmp_path_factory.mktemp(request.param.__name__))
+    return made
 
 
-def opened(browser: Browser, report: Path, width: int, theme: str = "light") -> tuple[Page, list[str]]:
-    """The page, looked at from top to bottom, and all that it should not have done."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
-    page = context.new_page()
+Seen = tuple[Page, list[str]]
+Open = Callable[..., Seen]
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, report: Path) -> Iterator[Open]:
+    """The page, looked at from top to bottom, and all that it should not have done. Opened once a width and theme."""
+    seen: dict[tuple[int, str], Seen] = {}
+
+    def look(width: int, theme: Literal["light", "dark"] = "light") -> Seen:
+        if (width, theme) not in seen:
+            seen[width, theme] = _open(browser, report, width, theme)
+        return seen[width, theme]
+
+    yield look
+    for page, _ in seen.values():
+        page.context.close()
+
+
+def _open(browser: Browser, report: Path, width: int, theme: Literal["light", "dark"]) -> Seen:
+    page = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme).new_page()
     wrong: list[str] = []
     page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -75,8 +130,8 @@ def opened(browser: Browser, report: Path, width: int, theme: str = "light") -> 
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_it_opens_quietly_and_fits(browser: Browser, report: Path, width: int) -> None:
-    page, wrong = opened(browser, report, width)
+def test_it_opens_quietly_and_fits(opened: Open, width: int) -> None:
+    page, wrong = opened(width)
     assert wrong == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     drawn = page.evaluate(
@@ -86,54 +141,102 @@ def test_it_opens_quietly_and_fits(browser: Browser, report: Path, width: int) -
     assert all(drawn)
 
 
-def test_it_opens_with_the_answer(browser: Browser, report: Path) -> None:
-    page, _ = opened(browser, report, 1440)
+def test_it_opens_with_the_answer(opened: Open, report: Path) -> None:
+    page, _ = opened(1440)
     told = json.loads((report / "report.json").read_text())["words"]["answer"]
     shown = page.locator(".answer").all_text_contents()
     assert [words.split() for words in shown] == [worldsize.errors.visible(words).split() for words in told]
     assert page.locator("h1, [role=heading][aria-level='1']").count() == 1
 
 
-def test_the_mouse_reads_values_and_the_keyboard_switches_series(browser: Browser, report: Path) -> None:
-    page, _ = opened(browser, report, 1440)
-    figure = page.locator("#figure-speedup")
-    point = figure.locator(".chart").first.locator(".scatterlayer .point").last
-    point.scroll_into_view_if_needed()
-    box = point.bounding_box()
+def hovered(page: Page, figure: str, point: str) -> str:
+    """What the page says of a point that the mouse is on."""
+    spot = page.locator(f"#figure-{figure} .chart").first.locator(point).last
+    spot.scroll_into_view_if_needed()
+    box = spot.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector(".hoverlayer .hovertext")
-    said = page.locator(".hoverlayer .hovertext").first.text_content() or ""
+    return page.locator(".hoverlayer .hovertext").first.text_content() or ""
+
+
+def expected(told: Any) -> tuple[str, str, list[str]]:
+    """A figure, a point of it and what must be said there, by report.json."""
+    if told["projection"] and len(told["table"]) > 1:  # the last point of the speedup is the furthest count
+        furthest = told["projection"][-1]
+        speedup = furthest["samples_per_s"]["value"] / chosen_base(told)
+        words = [f"{furthest['workers']:,} workers, projected", f"speedup {number(speedup)} x"]
+        return "speedup", ".scatterlayer .point", words
+    full = [one["batch_per_worker"] for one in [*told["tries"], *told["runs"]] if one["outcome"] == "out_of_memory"]
+    if full:
+        return "batch", ".scatterlayer .point", [f"batch {max(full):,} a worker", "out of memory"]
+    return "convergence", ".scatterlayer .point", ["1 of 1 diverged, at step"]
+
+
+def chosen_base(told: Any) -> float:
+    """Throughput of the smallest count of the series that the answer speaks of."""
+    best = told["answer"]["setting"]
+    rows = [row for row in told["table"] if row["batch_per_worker"] == best["batch_per_worker"]]
+    return float(rows[0]["samples_per_s"]["value"])
+
+
+def test_the_mouse_reads_exact_values(opened: Open, report: Path) -> None:
+    page, _ = opened(1440)
     told = json.loads((report / "report.json").read_text())
-    furthest = told["projection"][-1]  # the last point of the figure
-    speedup = furthest["samples_per_s"]["value"] / told["table"][0]["samples_per_s"]["value"]
-    assert f"{furthest['workers']:,} workers, projected" in said
-    assert f"speedup {number(speedup)} x" in said
+    figure, point, words = expected(told)
+    said = hovered(page, figure, point)
+    assert all(one in said for one in words), (said, words)
+
+
+def test_the_keyboard_switches_series(opened: Open) -> None:
+    page, _ = opened(1440)
+    figure = page.locator("figure", has=page.locator(".legend button")).first
     button = figure.locator(".legend button").last
-    before = figure.locator(".scatterlayer .point").count()
+    before = figure.locator(MARKS).count()
     button.focus()
     page.keyboard.press("Enter")
     assert button.get_attribute("aria-pressed") == "false"
-    assert figure.locator(".scatterlayer .point").count() < before
+    assert figure.locator(MARKS).count() < before
+    page.keyboard.press("Enter")
+    assert figure.locator(MARKS).count() == before
 
 
-def test_dark_and_light_differ_and_paper_is_light(browser: Browser, report: Path) -> None:
+def test_what_ended_badly_is_there_to_read(opened: Open, report: Path) -> None:
+    page, _ = opened(390)
+    told = json.loads((report / "report.json").read_text())
+    ended = [run for run in told["runs"] if run.get("failure")]
+    assert page.locator("#failures details").count() == len(ended)
+    for run in ended:
+        entry = page.locator("#failures details", has_text=worldsize.errors.visible(run["trial"]).split()[0]).first
+        text = entry.text_content() or ""
+        assert worldsize.errors.visible(run["command"]) in text
+        # What failed lies open; running out of memory is a result.
+        assert (entry.get_attribute("open") is not None) == (run["outcome"] == "failed")
+    for run in told["runs"]:
+        if run["outcome"] == "diverged":
+            assert page.locator(".tag.diverged").count() > 0
+
+
+def test_dark_and_light_differ_and_paper_is_light(opened: Open) -> None:
     colour = (
         "getComputedStyle(document.querySelector('.chart .js-line, .chart .bars path, .chart .scatter path')).stroke"
     )
-    shades = {theme: opened(browser, report, 1440, theme)[0].evaluate(colour) for theme in ("light", "dark")}
+    shades = {theme: opened(1440, theme)[0].evaluate(colour) for theme in ("light", "dark")}
     assert shades["light"] != shades["dark"]
-    page, wrong = opened(browser, report, 1440, "dark")
+    page, wrong = opened(1440, "dark")
     assert page.pdf(format="A4").startswith(b"%PDF")
     assert wrong == []
 
 
-def test_pictures_for_the_docs(browser: Browser, report: Path, tmp_path: Path) -> None:
-    """WORLDSIZE_PICTURES=docs/images keeps those of the quickstart, so that what the docs show is what is."""
-    wanted = os.environ.get("WORLDSIZE_PICTURES") if "quickstart" in str(report) else None
-    images = Path(wanted) if wanted else tmp_path
+def test_pictures_for_the_docs(opened: Open, report: Path, tmp_path: Path) -> None:
+    """WORLDSIZE_PICTURES=docs/images keeps them, so that what the docs show is what is."""
+    images = Path(os.environ.get("WORLDSIZE_PICTURES", tmp_path))
+    name = "report" if "quickstart" in str(report) else f"report-{report.parents[1].name.rstrip('0123456789')}"
     for width, theme in ((1440, "light"), (390, "dark")):
-        page, _ = opened(browser, report, width, theme)
-        path = images / f"report-{width}-{theme}.png"
+        page, _ = opened(width, theme)
+        page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+        if "hostile" in name:
+            continue  # no picture for docs
+        path = images / f"{name}-{width}-{theme}.png"
         page.screenshot(path=path)
         assert path.stat().st_size < 300_000

@@ -67,6 +67,7 @@ def _line(mark: Line) -> Iterator[dict[str, Any]]:
         "x": list(mark.x),
         "y": list(mark.y),
         "opacity": mark.fade,
+        "cliponaxis": mark.symbol not in ("cross", "open") and not mark.labels,
         "line": {
             "color": f"${mark.colour}",
             "width": 1.3 if thin else 2.2,
@@ -86,7 +87,7 @@ def _line(mark: Line) -> Iterator[dict[str, Any]]:
 def _labels(mark: Line) -> dict[str, Any]:
     if not mark.labels:
         return {}
-    return {"text": [text(label) for label in mark.labels], "textposition": "top right", "cliponaxis": False}
+    return {"text": [text(label) for label in mark.labels], "textposition": "top right"}
 
 
 def _band(mark: Line) -> Iterator[dict[str, Any]]:

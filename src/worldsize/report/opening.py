@@ -43,8 +43,9 @@ def answer_sentences(results: Results) -> list[str]:
     asks_elsewhere = only_one_count(answer) or not results.series  # than how many workers
     if not (asks_elsewhere and told) and (not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS):
         told.append(answer_sentence(answer, metric, how_words(results)))
+    settings = [contest.setting for contest in results.contests]
     for contest in compared if len(compared) <= MOST_CONTESTS else []:
-        place = "" if len(compared) == 1 else f"{where(contest.setting, [each.setting for each in compared])}: "
+        place = "" if len(results.contests) == 1 else f"{where(contest.setting, settings)}: "
         told.append(place + contest_sentence(contest, metric, until))
     return told
 

@@ -11,8 +11,8 @@ from worldsize.report.document import Document
 from worldsize.report.page_parts import escape
 from worldsize.report.words import counted, duration, metric_value
 
-MOST_OPEN = 60
-"""So many trials are listed one by one; more are put into groups, which open."""
+MOST_OPEN = 5
+"""Of failures; the others open with a click."""
 
 
 def trials_section(document: Document) -> list[tuple[str, str, str]]:
@@ -25,22 +25,31 @@ def trials_section(document: Document) -> list[tuple[str, str, str]]:
 
 
 def _failures(document: Document) -> str:
-    failed = [run for run in document["runs"] if run.get("failure")]
-    if not failed:
-        return ""
+    """What failed lies open, for someone must look at it; what ran out of memory is a result, and folded."""
+    ended = [run for run in document["runs"] if run.get("failure")]
+    full = [run for run in ended if run["outcome"] == "out_of_memory"]
+    failed = [run for run in ended if run not in full]
     parts = []
-    for run in failed:
-        failure = run["failure"]
-        where = "no rank to blame" if failure["rank"] is None else f"rank {failure['rank']}"
-        step = "" if failure["step"] is None else f", after step {failure['step']}"
-        log = "\n".join(failure["log"])
-        shown = f'<pre class="wrap" tabindex="0">{escape(log)}</pre>' if log else ""
-        first = (failure["error"].splitlines() or [""])[0]
-        parts.append(
-            f'<details open><summary><b>{escape(run["trial"])}</b> <span class="dim">{escape(where + step)}</span><br>'
-            f"{escape(first)}</summary>{shown}{_command(run)}</details>"
-        )
-    return f"<h2>Failures</h2>{''.join(parts)}"
+    if failed:
+        shown = "".join(_failure(run, opened=place < MOST_OPEN) for place, run in enumerate(failed))
+        parts.append(f"<h2>Failures</h2>{shown}")
+    if full:
+        parts.append(f"<h2>Out of memory</h2>{''.join(_failure(run, opened=False) for run in full)}")
+    return "".join(parts)
+
+
+def _failure(run: Mapping[str, Any], *, opened: bool) -> str:
+    failure = run["failure"]
+    where = "no rank to blame" if failure["rank"] is None else f"rank {failure['rank']}"
+    step = "" if failure["step"] is None else f", after step {failure['step']}"
+    log = "\n".join(failure["log"])
+    shown = f'<pre class="wrap" tabindex="0">{escape(log)}</pre>' if log else ""
+    first = (failure["error"].splitlines() or [""])[0]
+    return (
+        f"<details{' open' if opened else ''}><summary><b>{escape(run['trial'])}</b> "
+        f'<span class="dim">{escape(where + step)}</span><br>'
+        f"{escape(first)}</summary>{shown}{_command(run)}</details>"
+    )
 
 
 def _left_out(document: Document) -> str:

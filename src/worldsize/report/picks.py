@@ -99,8 +99,12 @@ def worker_axis(counts: Iterable[float]) -> Axis:
 
 def batch_axis(sizes: Iterable[float], title: str) -> Axis:
     ordered = sorted(set(sizes))
+    several = len(ordered) > 1
     return Axis(
         title=title,
+        # All panels reach as far, also those that say nothing of what did not fit.
+        least=ordered[0] if several else 0.0,
+        most=ordered[-1] if several else None,
         log=len(ordered) > 1 and ordered[-1] / ordered[0] >= 8,
         ticks=tuple((size, short(size)) for size in ordered),
     )

@@ -163,7 +163,7 @@ SENTENCES = {
         "Adaptive: {probes:.0f} of {of:.0f} probes were enough, {worker_s:.0f} worker-seconds, about {percent:.0f} % "
         "of the full grid."
     ),
-    "trials-failed": "{trials:.0f} trial(s) failed; `worldsize status` says why, --retry-failed runs them again.",
+    "trials-failed": "{trials:.0f} trial(s) failed; `worldsize status` says why, --retry-failed tries again.",
     "trials-diverged": "{trials:.0f} trial(s) diverged: the loss exploded, or was no longer a number.",
     "no-rate-edge": "{optimizer}: between {low:.4g} and {high:.4g} no rate is the first to diverge; widen the search.",
     "soonest-target": (
@@ -210,7 +210,7 @@ SENTENCES = {
     ),
     "trials-left": "{trials:.0f} trial(s) have not run yet; the same command continues.",
     "precision-not-reached": (
-        "{trials:.0f} probe(s) ran out of time before their median step was known to {percent:.3g} %; "
+        "{trials:.0f} probe(s) ran out of time before the median step was known to {percent:.3g} %; "
         "the intervals say how well it is."
     ),
 }
