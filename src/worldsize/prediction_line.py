@@ -240,12 +240,11 @@ def _same_line(one: Setting, other: Setting) -> bool:
 def _batch_study(results: Results, setting: Setting, variant: str | None, target: float | None) -> BatchStudy | None:
     """Of the variant that the answer names, else of the first that was trained this way."""
     wanted = results.target if target is None else Target(value=target, at_least=results.facts.higher_is_better)
-    found = [
-        study
-        for study in results.batch_studies_for(wanted)
-        if (study.strategy, study.precision) == (setting.strategy, setting.precision)
-    ]
-    return next((study for study in found if study.variant == variant), found[0] if found else None)
+    for name in dict.fromkeys((variant, None)):
+        for study in results.batch_studies_for(wanted, name):
+            if (study.strategy, study.precision) == (setting.strategy, setting.precision):
+                return study
+    return None
 
 
 def _optimizer(results: Results, variant: str | None) -> OptimizerSpec | None:

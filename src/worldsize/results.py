@@ -142,9 +142,11 @@ class Results:
         """What a larger batch will take: steps to the target, or epochs until stable and the metric."""
         return self.batch_studies_for(self.target)
 
-    def batch_studies_for(self, target: Target | None) -> list[BatchStudy]:
-        """The same for a target of one's own, which is one of the metric that the answer quotes."""
-        curves = self._trained if target == self.target else [replace(curve, goal=None) for curve in self._trained]
+    def batch_studies_for(self, target: Target | None, variant: str | None = None) -> list[BatchStudy]:
+        """The same for a target of one's own, which is one of the metric that the answer quotes; of one variant alone,
+        where it is named: a search has hundreds."""
+        chosen = [curve for curve in self._trained if variant is None or curve.variant == variant]
+        curves = chosen if target == self.target else [replace(curve, goal=None) for curve in chosen]
         return batch_studies(
             curves,
             target=target,

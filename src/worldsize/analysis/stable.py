@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import stdtrit
@@ -167,9 +168,20 @@ def _redrawn(curve: Floats, noise: float, repeats: int, window: int, smooth: Flo
     """Median of the crossings of curves drawn from this one, and half of the way from their 5 % to their 95 %."""
     epochs = len(curve)
     flat = np.where(np.arange(epochs) < epochs - window, curve, 0.0)
-    rng = np.random.default_rng([seed, repeats, epochs])
-    drawn = flat + noise * rng.standard_normal((REPLICATES, repeats, epochs))
-    departures = (drawn - drawn[..., -window:].mean(axis=-1, keepdims=True)).mean(axis=1)
-    crossings = _crossings(departures @ smooth.T, BAND * _noise(drawn, window))
+    departures, noises = _unit(seed, repeats, epochs, window)
+    # The curve is flat where its plateau and its noise are taken: both are those of the noise alone.
+    bands = BAND * np.maximum(noise * noises, NO_NOISE * np.ptp(flat))
+    crossings = _crossings(smooth @ flat + noise * departures, bands)
     low, middle, high = np.quantile(crossings, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
     return float(middle), float(high - low) / 2
+
+
+@lru_cache(maxsize=4)
+def _unit(seed: int, repeats: int, epochs: int, window: int) -> tuple[Floats, Floats]:
+    """Of curves of noise 1 about 0: departures from their plateaus, averaged over repeats and smoothed; their noise.
+
+    The same for all the variants of a study that have as many repeats and epochs, and most of the work.
+    """
+    drawn = np.random.default_rng([seed, repeats, epochs]).standard_normal((REPLICATES, repeats, epochs))
+    departures = (drawn - drawn[..., -window:].mean(axis=-1, keepdims=True)).mean(axis=1)
+    return departures @ _smoother(epochs).T, _noise(drawn, window)

@@ -65,6 +65,8 @@ def _told(parameters: Mapping[str, float]) -> dict[str, float | None]:
 
 def batch_models(results: Results) -> list[dict[str, Any]]:
     """S_min and B_crit of variants that reached the target at two batches or more."""
+    if results.target is None:
+        return []
     return [_of_variant(study) for study in results.batch_studies if study.steps and study.steps.basis == "batches"]
 
 
