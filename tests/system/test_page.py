@@ -26,6 +26,7 @@ from worldsize.report.words import number
 pytestmark = pytest.mark.long
 
 WIDTHS = (1440, 390)
+PICTURES = {"optimizers_linear": "#figure-convergence", "largest_batch": "#figure-batch"}
 MARKS = ".scatterlayer .trace, .barlayer .bars"
 SCROLL = """async () => {
   for (let y = 0; y < document.body.scrollHeight; y += 500) {
@@ -231,12 +232,15 @@ def test_dark_and_light_differ_and_paper_is_light(opened: Open) -> None:
 def test_pictures_for_the_docs(opened: Open, report: Path, tmp_path: Path) -> None:
     """WORLDSIZE_PICTURES=docs/images keeps them, so that what the docs show is what is."""
     images = Path(os.environ.get("WORLDSIZE_PICTURES", tmp_path))
-    name = "report" if "quickstart" in str(report) else f"report-{report.parents[1].name.rstrip('0123456789')}"
-    for width, theme in ((1440, "light"), (390, "dark")):
-        page, _ = opened(width, theme)
-        page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
-        if "hostile" in name:
-            continue  # no picture for docs
-        path = images / f"{name}-{width}-{theme}.png"
-        page.screenshot(path=path)
-        assert path.stat().st_size < 300_000
+    taken = []
+    if "quickstart" in str(report):
+        for width, theme in ((1440, "light"), (390, "dark")):
+            page, _ = opened(width, theme)
+            page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+            taken.append(images / f"report-{width}-{theme}.png")
+            page.screenshot(path=taken[-1])
+    for study, part in PICTURES.items():
+        if study in str(report):
+            taken.append(images / f"{part.removeprefix('#figure-').removeprefix('#')}.png")
+            opened(1440)[0].locator(part).screenshot(path=taken[-1])
+    assert all(path.stat().st_size < 300_000 for path in taken)

@@ -83,3 +83,13 @@ def test_bandwidth_as_nccl_tests_defines_it() -> None:
     traffic = Traffic(bytes=4e6, seconds=0.002, workers=4)
     assert traffic.algbw == pytest.approx(2e9)
     assert traffic.busbw == pytest.approx(3e9)
+
+
+def test_no_span_reaches_below_nothing() -> None:
+    """Repeats of 0.01, 0.02 and 0.6 ms, and of 0: a symmetric interval around their mean would."""
+    for rests in ((1e-5, 2e-5, 6e-4), (0.0, 2e-5, 6e-4)):
+        repeats = {number: np.full((20, 1, 2), [0.01, rest]) for number, rest in enumerate(rests)}
+        found = breakdown(("forward", "rest"), repeats).spans["rest"]
+        assert found.low is not None
+        assert found.high is not None
+        assert 0 <= found.low < found.value < found.high

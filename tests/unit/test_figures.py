@@ -13,6 +13,7 @@ from worldsize.report.draw_page import chart
 from worldsize.report.draw_print import draw
 from worldsize.report.figures import figures
 from worldsize.report.marks import Axis, Figure, Line, Panel, decades, even, framed
+from worldsize.report.picks import batch_axis
 from worldsize.report.words import finding_sentence, plural
 from worldsize.results import load
 
@@ -39,6 +40,13 @@ def test_a_log_axis_has_a_few_ticks_inside_its_data(least: float, most: float) -
     inside = [tick for tick, _ in decades([least, most]) if least * 0.999 <= tick <= most * 1.001]
     assert 1 <= len(inside) <= 8
     assert len(inside) > 1 or most < least * 1.5
+
+
+def test_ticks_of_a_search_leave_room_for_each_other() -> None:
+    axis = batch_axis([16, 32, 64, 128, 192, 200, 208, 224, 256], "batch")
+    assert axis.ticks is not None
+    assert [words for _, words in axis.ticks] == ["16", "32", "64", "128", "192", "256"]
+    assert (axis.least, axis.most) == (16, 256)
 
 
 def test_whole_axes_have_whole_ticks() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from worldsize.errors import visible
-from worldsize.report.marks import FORMATS, Bars, Figure, Mark
+from worldsize.report.marks import FORMATS, Bars, Figure, Line, Mark
 from worldsize.report.sheet import Cell, Column, Sheet
 
 
@@ -51,12 +51,16 @@ def _legend(figure: Figure) -> str:
 def _look(mark: Mark) -> str:
     if isinstance(mark, Bars):
         return "bar"
+    if mark.symbol == "cross":
+        return "cross"
     if not mark.joined:
         return "rings" if mark.symbol == "open" else "dots"
     return mark.kind
 
 
 def _hue(mark: Mark) -> str:
+    if isinstance(mark, Line) and mark.symbol == "cross":
+        return f"color:var(--{mark.colour})"
     filled = isinstance(mark, Bars) or (not mark.joined and mark.symbol != "open")
     fade = "" if isinstance(mark, Bars) else f";opacity:{mark.fade:.2f}"
     return f"{'background' if filled else 'border-color'}:var(--{mark.colour}){fade}"

@@ -100,14 +100,26 @@ def worker_axis(counts: Iterable[float]) -> Axis:
 def batch_axis(sizes: Iterable[float], title: str) -> Axis:
     ordered = sorted(set(sizes))
     several = len(ordered) > 1
+    log = several and ordered[-1] / ordered[0] >= 8
     return Axis(
         title=title,
         # All panels reach as far, also those that say nothing of what did not fit.
         least=ordered[0] if several else 0.0,
         most=ordered[-1] if several else None,
-        log=len(ordered) > 1 and ordered[-1] / ordered[0] >= 8,
-        ticks=tuple((size, short(size)) for size in ordered),
+        log=log,
+        ticks=tuple((size, short(size)) for size in apart(ordered, log=log)),
     )
+
+
+def apart(ordered: Sequence[float], *, log: bool) -> list[float]:
+    """Of values to be ticks, those that leave room for their labels: a search halves its steps at its end."""
+    places = [math.log(value) if log else value for value in ordered]
+    room = (places[-1] - places[0]) / 12 if places else 0.0
+    kept: list[int] = []
+    for at in range(len(ordered)):
+        if not kept or places[at] - places[kept[-1]] >= room:
+            kept.append(at)
+    return [ordered[at] for at in kept]
 
 
 def short(size: float) -> str:
