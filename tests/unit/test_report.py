@@ -137,6 +137,17 @@ def test_batches_that_do_not_fit_are_crosses_and_a_row(made: Document) -> None:
     assert "out of memory" in [cell.value for row in sheet.rows for cell in row]
 
 
+@pytest.mark.parametrize(("device", "title"), [("cpu", "largest process, GB"), ("cuda", "fullest GPU, GB")])
+def test_a_search_for_the_largest_batch_shows_what_each_try_held(made: Document, device: str, title: str) -> None:
+    tries = [{"workers": row["workers"], "batch_per_worker": 64, "outcome": "finished"} for row in made["table"]]
+    weighed = [{**each, "memory_bytes": 2e9} for each in tries]
+    full = {"workers": 1, "batch_per_worker": 8192, "outcome": "out_of_memory"}
+    found = {**made, "tries": [*weighed, full], "hardware": [], "environments": [{"device": device}]}
+    batch = next(figure for figure in figures(found) if figure.key == "batch")
+    (panel,) = [panel for panel in batch.panels if panel.y.title == title]
+    assert all(value == 2.0 for mark in panel.marks for value in mark.y)  # type: ignore[union-attr]
+
+
 def test_diverged_curves_end_in_a_cross_inside_the_picture(made: Document) -> None:
     figure = next(figure for figure in figures(made) if figure.key == "convergence")
     crosses = [mark for mark in figure.panels[0].marks if getattr(mark, "symbol", "") == "cross"]

@@ -17,12 +17,17 @@ def batch_rows(document: Document) -> list[dict[str, Any]]:
     """Throughput, utilisation and memory of every setting side by side, and the batches that did not fit."""
     hardware = {setting_key(entry): entry for entry in document["hardware"]}
     mfu = {setting_key(entry): entry for entry in document["mfu"]}
+    tried = {(one["workers"], one["batch_per_worker"]): one.get("memory_bytes") for one in document.get("tries") or ()}
+    on_gpu = any(str(each.get("device")).startswith("cuda") for each in document["environments"])
     rows: list[dict[str, Any]] = []
     for row in document["table"]:
         seen = hardware.get(setting_key(row), {})
         found = {**row, "outcome": "finished", "mfu": mfu.get(setting_key(row))}
         for name in ("gpu_busy_percent", "gpu_memory_bytes", "process_memory_bytes", "process_cores"):
             found[name] = seen.get(name)
+        if not seen:  # a search for the largest batch weighs each try itself
+            held = tried.get((row["workers"], row["batch_per_worker"]))
+            found["gpu_memory_bytes" if on_gpu else "process_memory_bytes"] = held
         rows.append(found)
     return rows
 
