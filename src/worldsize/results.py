@@ -92,15 +92,23 @@ class Results:
 
     @cached_property
     def answer(self) -> Answer:
-        compared = [series for series in self.series if len(series.rows) > 1]
         answer = recommend(
-            # A search tries other batches with each count: what one count alone tried says nothing about counts.
-            compared if self.spec.axes.largest and compared else self.series,
+            self._compared,
             higher_is_better=self.facts.higher_is_better,
             trained=self.spec.train is not None and bool(self._trained) and not self.left(),
             target=self.target is not None,
         )
         return replace(answer, findings=(*answer.findings, *findings(self, answer)))
+
+    @property
+    def _compared(self) -> list[Series]:
+        """A search tries other batches with each count: what one count alone tried says nothing about counts. Where
+        there is but one count, the batch to use is the smallest that is about as fast as any."""
+        if self.spec.axes.largest is None:
+            return self.series
+        several = [series for series in self.series if len(series.rows) > 1]
+        enough = {replace(each.setting, batch_per_worker=each.enough) for each in self.largest if each.enough}
+        return several or [each for each in self.series if each.rows[0].setting in enough] or self.series
 
     @cached_property
     def steps(self) -> list[StepParts]:

@@ -46,6 +46,8 @@ def test_where_one_rank_is_out_of_memory_all_step_back(tmp_path: Path, held_byte
     assert answer["too_large"] == min(each.batch_per_worker for each in full)
     assert answer["too_large"] - answer["fits"] <= max(1, 0.05 * answer["fits"])
     assert 16 <= answer["enough"] <= answer["fits"]
+    assert results.answer.row is not None
+    assert results.answer.row.setting.batch_per_worker == answer["enough"]
     assert "largest-batch-memory" in [finding["code"] for finding in found["answer"]["findings"]]
     text = " ".join(shown(answer_view(results)).split())
     assert f"Largest batch a worker that fits: {answer['fits']}" in text
