@@ -62,7 +62,9 @@ class Rates:
         new_node = placed(workers, self.places)[1] > placed(self.series.largest, self.places)[1]
         if self.model is None or self.model.top == 1 or new_node:
             # What an exchange costs, a worker alone cannot say; what leaving a node costs, no span inside one can.
-            return Interval(found.samples_per_s, found.low, found.high), None, False, found.notes
+            rate = Interval(found.samples_per_s, found.low, found.high)
+            crowded = self._on_full_nodes(rate, setting)
+            return crowded or rate, None, False, (*found.notes, CROWDED) if crowded else found.notes
         parts = self.model.parts(workers, batch, times)
         by_parts = setting.global_batch / parts.step_s
         low, high = self._reach(workers).around(by_parts)
@@ -78,6 +80,19 @@ class Rates:
         low, high = self._reach(workers).around(value)
         # Two models that disagree say how little is known: the interval holds both.
         return Interval(value, min(low, *both), max(high, *both)), parts, False, found.notes
+
+    def _on_full_nodes(self, bare: Interval, setting: Setting) -> Interval | None:
+        """What a series of fewer workers on a node does not know of; None: it knows as much. No node does better for
+        having others beside it."""
+        on_node = placed(setting.workers, self.places)[0]
+        crowd = self.model.more_crowded(on_node) if self.model else 1.0
+        if self.model is None or crowd == 1:
+            return None
+        batch, times = setting.batch_per_worker, setting.accumulation
+        step_s = self.model.parts(on_node, batch, times).step_s
+        slower = step_s / self.model.parts(on_node, batch, times, exchange=1 / crowd).step_s
+        value = min(bare.value / slower, setting.global_batch / step_s)
+        return Interval(value, min(bare.low / slower**2, value), max(bare.high, value))
 
     def _of_batch(self, setting: Setting) -> Told:
         """A batch that was never run: from those that were, by the parts of the step.

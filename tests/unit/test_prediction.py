@@ -105,6 +105,15 @@ def test_threads_that_take_turns_are_in_doubt(weak: Results) -> None:
     assert [CROWDED in at[n].notes for n in (8, 12, 16)] == [False, True, True]
 
 
+def test_full_nodes_stay_crowded_beyond_the_first(weak: Results) -> None:
+    """4 workers of 16 places were measured: two full nodes are not better off than one."""
+    at = {option.workers: option for option in predict(weak, Question(workers=(16, 32))).options}
+    each = [at[n].samples_per_s.value / n for n in (16, 32)]
+    assert each[1] < 1.03 * each[0]
+    assert CROWDED in at[32].notes
+    assert at[32].samples_per_s.relative_width > at[16].samples_per_s.relative_width
+
+
 def test_what_to_measure_next(weak: Results) -> None:
     findings = predict(weak, Question(workers=(64,))).findings
     assert [(each.code, each.numbers["workers"]) for each in findings if each.code.startswith("measure")] == [
