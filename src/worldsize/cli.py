@@ -39,6 +39,9 @@ DataOption = Annotated[
     Path | None,
     typer.Option("--data", metavar="DIR", help="Where the data sets are. Default: WORLDSIZE_DATA, or the cache."),
 ]
+OnOption = Annotated[
+    str | None, typer.Option("--on", metavar="local|slurm|mpi", help="Where it runs; default: what the study says.")
+]
 
 
 @app.command()
@@ -54,6 +57,12 @@ def run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Ignore the lock of another driver that is known to be gone.")
     ] = False,
+    on: OnOption = None,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Slurm: a job of a minute first, to see that it works.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Slurm: submit the jobs and return.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Slurm: Ctrl-C cancels the jobs too.")] = False,
 ) -> None:
     """Run a study, or continue it: the same command picks up where it stopped. Alone: the built-in quickstart."""
     from worldsize.report.live import LivePage, last_page
@@ -63,7 +72,7 @@ def run(
     from worldsize.study import Study
 
     _use_data(data)
-    the_study = Study.from_file(study, _assignments(set_, workers), small=small)
+    the_study = Study.from_file(study, _assignments(set_, workers), small=small, on=on)
     home = folder or the_study.default_folder
     before = load(home) if (home / "study.yaml").exists() else None
     records = before.records.values() if before else ()
@@ -75,12 +84,25 @@ def run(
         with StudyProgress(progress_console, plan, the_study.facts, finished, known) as shown:
             progress = LivePage(shown, home, the_study.machine)
             try:
-                results = the_study.run(home, progress=progress, retry_failed=retry_failed, take_over=take_over)
+                results = the_study.run(
+                    home,
+                    progress=progress,
+                    retry_failed=retry_failed,
+                    take_over=take_over,
+                    smoke=smoke,
+                    detach=detach,
+                    cancel=cancel,
+                )
             finally:
                 progress.close()
     except KeyboardInterrupt:
         progress_console.print("stopped; finished trials are kept, the same command continues")
         raise typer.Exit(130) from None
+    if detach and results.left():
+        print(
+            f"submitted; look with `worldsize status {home}`, the same command without --detach follows and continues"
+        )
+        raise typer.Exit(0)
     if as_json:
         print(json.dumps(results.to_dict(), indent=1, allow_nan=False))
     else:
@@ -99,6 +121,7 @@ def plan(
     data: DataOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Name every trial.")] = False,
     as_json: JsonOption = False,
+    on: OnOption = None,
 ) -> None:
     """Show trials, launches, cost and the exact commands of a study. Runs nothing, writes nothing."""
     from dataclasses import asdict
@@ -107,7 +130,7 @@ def plan(
     from worldsize.study import Study
 
     _use_data(data)
-    the_study = Study.from_file(study, _assignments(set_, workers), small=small)
+    the_study = Study.from_file(study, _assignments(set_, workers), small=small, on=on)
     cost = the_study.estimate()
     if as_json:
         print(json.dumps({**the_study.plan().to_dict(), "estimate": asdict(cost)}, indent=1))
@@ -118,17 +141,49 @@ def plan(
 @app.command()
 def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
     """Show what a study has done, what runs now, what failed and why."""
+    from worldsize.launch.slurm_status import job_statuses
     from worldsize.lock import lock_holder
+    from worldsize.report.jobs import job_dicts, job_lines
     from worldsize.report.terminal import console, status_view
     from worldsize.results import load
 
     results = load(folder)
     holder = lock_holder(folder)
     running = _running_trial(results) if holder else None
+    jobs = job_statuses(results.folder)
     if as_json:
-        print(json.dumps({"trials": results.to_dict()["trials"], "running": running, "run_by": holder}, indent=1))
+        told = {"trials": results.to_dict()["trials"], "running": running, "run_by": holder, "jobs": job_dicts(jobs)}
+        print(json.dumps(told, indent=1))
     else:
         console().print(status_view(results, running, holder))
+        for line in job_lines(jobs):
+            console().print(line, soft_wrap=True)
+
+
+@app.command("worker-command")
+def worker_command(
+    study: StudyArgument,
+    nodes: Annotated[int, typer.Option(min=1, help="How many hosts share the workers.")] = 2,
+    hosts: Annotated[str, typer.Option(metavar="A,B", help="Their addresses; default: placeholders to fill in.")] = "",
+    port: Annotated[int, typer.Option(min=1024, max=65535, help="Where they meet, on the first host.")] = 29_400,
+    set_: SetOption = None,
+    workers: WorkersOption = "",
+    folder: DirOption = None,
+    small: SmallOption = False,
+    data: DataOption = None,
+    on: OnOption = None,
+) -> None:
+    """Prepare launches to be started by hand, and print the command for each host. Runs nothing."""
+    from worldsize.by_hand import commands_by_hand, nodes_like
+    from worldsize.machine import this_machine
+    from worldsize.study import Study
+
+    _use_data(data)
+    machine = nodes_like(this_machine(), nodes)
+    the_study = Study.from_file(study, _assignments(set_, workers), machine, small=small, on=on)
+    home = folder or the_study.default_folder
+    for line in commands_by_hand(the_study, home, nodes=nodes, hosts=hosts, port=port):
+        print(line)
 
 
 @app.command()

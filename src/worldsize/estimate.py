@@ -9,6 +9,7 @@ from typing import Literal
 
 from worldsize.catalog import WorkloadFacts
 from worldsize.machine import Machine
+from worldsize.on_spec import nodes_for
 from worldsize.plan import Plan
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.train_spec import steps_per_epoch
@@ -26,6 +27,8 @@ HALVINGS = 5
 class Estimate:
     wall_s: float
     worker_s: float
+    node_s: float | None = None
+    """Of the nodes that jobs occupy; None where the study submits none. Waiting in the queue is not in it."""
     measured: bool
     """Whether step times of this study were known, or only the rough cost of a sample."""
 
@@ -35,7 +38,7 @@ def estimate(
 ) -> Estimate:
     """What the plan will take. `step_s` has measured step times by (workers, samples a worker), as far as known."""
     device = machine.device(spec.device)
-    wall = worker = 0.0
+    wall = worker = node = 0.0
     for launch in plan.launches:
         seconds = LAUNCH_START_S
         for trial in (plan.trials[trial_id] for trial_id in launch.trials):
@@ -44,7 +47,8 @@ def estimate(
             seconds += trial_s(trial, facts, step)
         wall += seconds
         worker += seconds * launch.workers
-    return Estimate(wall_s=wall, worker_s=worker, measured=bool(step_s))
+        node += seconds * (nodes_for(spec.slurm, launch.workers, spec.most_workers) if spec.slurm else 1)
+    return Estimate(wall_s=wall, worker_s=worker, node_s=node if spec.slurm else None, measured=bool(step_s))
 
 
 def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:

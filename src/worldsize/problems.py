@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from worldsize.catalog import WorkloadFacts, unfit
 from worldsize.machine import Machine
+from worldsize.on_spec import nodes_for, per_node
 from worldsize.plan import matches, product, study_points
 from worldsize.spec import StudySpec, WorkloadSpec
 from worldsize.train_spec import UntilSpec, steps_per_epoch
@@ -23,6 +24,7 @@ def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
         *_workloads(spec),
         *_twice(spec),
         *_places(spec, machine, device),
+        *_jobs(spec, device),
         *_strategies(spec, machine, device),
         *_noise_scale(spec),
         *_searches(spec),
@@ -118,7 +120,8 @@ def _twice(spec: StudySpec) -> Found:
 
 def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Found:
     if device == "cuda" and not machine.gpus:
-        yield ("device",), "device=cuda, but no GPU is visible here; use `device: cpu`"
+        where = "on.slurm asks for none: add gpus_per_node, or" if spec.slurm else "no GPU is visible here;"
+        yield ("device",), f"device=cuda, but {where} use `device: cpu`"
         return
     places, noun = machine.places(device, spec.threads), "GPUs" if device == "cuda" else "cores"
     counts: list[tuple[Loc, int]] = [
@@ -135,6 +138,29 @@ def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -
                 f"workers={workers}{own} is more than the {have} {noun} here; "
                 "use fewer, or `oversubscribe: true` to let them share",
             )
+
+
+def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Found:
+    """What only a study on Slurm can have wrong."""
+    slurm = spec.slurm
+    if slurm is None:
+        return
+    counts: list[tuple[Loc, int]] = [(("axes", "workers", at), workers) for at, workers in enumerate(spec.axes.workers)]
+    if spec.pretrain is not None:
+        counts.append((("pretrain", "workers"), spec.pretrain.workers))
+    for loc, workers in counts:
+        nodes = nodes_for(slurm, workers, spec.most_workers)
+        if workers % nodes:
+            yield (
+                loc,
+                f"workers={workers} does not divide among the {nodes} nodes that it needs with "
+                f"{per_node(slurm, spec.most_workers)} on each; use a multiple, or set on.slurm.workers_per_node",
+            )
+    if spec.axes.largest is not None and device == "cpu" and spec.memory_limit_gb is None:
+        yield (
+            ("axes", "batch_per_worker"),
+            "`largest: true` on Slurm's CPU nodes needs `memory_limit_gb`: their memory is not known here",
+        )
 
 
 def _strategies(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Found:

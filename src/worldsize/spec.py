@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PositiveF
 from worldsize.augment_spec import AugmentSpec
 from worldsize.frozen import Frozen, NonNegativeFloat, listed, named
 from worldsize.largest import LargestSpec
+from worldsize.on_spec import On, OnSlurm, SlurmSpec, on_short
 from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec
 from worldsize.train_spec import Schedule, ScheduleSpec, StrategySpec, TrainSpec
 
@@ -201,7 +202,8 @@ class StudySpec(Frozen):
     """At the start of a launch of several workers, how long all-reduces of 1 KB to 64 MB are timed; 0: not at all."""
     hang_timeout_s: PositiveFloat = 300.0
     """A launch with no sign of life for so long is ended; once steps are seen, the limit follows from them."""
-    on: Literal["local"] = "local"
+    on: Annotated[On, BeforeValidator(on_short)] = "local"
+    """Where it runs: `local`, `mpi`, or `slurm`, with what its jobs ask for."""
     small: dict[str, JsonValue] = Field(default_factory=dict)
     """What `--small` sets, by dotted field: a version of the study that takes seconds."""
 
@@ -232,6 +234,15 @@ class StudySpec(Frozen):
         if "pretrained" in (self.axes.start or ()) and not self.has_pretrained_weights:
             raise ValueError("axes.start names pretrained, but no weights: add `pretrain:` or `workload.pretrained`")
         return self
+
+    @property
+    def slurm(self) -> SlurmSpec | None:
+        """What its jobs ask for, where it runs on Slurm."""
+        return self.on.slurm if isinstance(self.on, OnSlurm) else None
+
+    @property
+    def most_workers(self) -> int:
+        return max(*self.axes.workers, self.pretrain.workers if self.pretrain else 1)
 
     @property
     def seeds(self) -> tuple[int, ...]:

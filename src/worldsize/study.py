@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from worldsize.adapt import next_climb
 from worldsize.catalog import WORKLOADS, WorkloadFacts, facts_of
 from worldsize.data.sets import data_root, require
 from worldsize.errors import Problem, SpecError, StoreError
 from worldsize.estimate import Estimate, estimate
-from worldsize.launch.runner import Goal, Progress, Silent, run_plan
+from worldsize.launch.local import LocalTarget
+from worldsize.launch.prepare import Goal, prepare, prepare_smoke
+from worldsize.launch.progress import Progress, Silent
+from worldsize.launch.runner import run_plan
+from worldsize.launch.slurm_target import SlurmTarget
+from worldsize.launch.target import Target, Work
 from worldsize.lock import study_lock
 from worldsize.machine import Machine, this_machine
+from worldsize.on_spec import machine_of
 from worldsize.plan import PRETRAIN_ID, Plan, make_plan
 from worldsize.problems import data_problems, problems
 from worldsize.results import Results, load, read_plan
@@ -37,10 +44,17 @@ class Study:
 
     @classmethod
     def from_file(
-        cls, study: str | Path, set: Iterable[str] = (), machine: Machine | None = None, *, small: bool = False
+        cls,
+        study: str | Path,
+        set: Iterable[str] = (),
+        machine: Machine | None = None,
+        *,
+        small: bool = False,
+        on: str | None = None,
     ) -> Self:
-        """A file, or the name of a built-in study. `set` takes what `--set` takes: "train.epochs=2"."""
-        return cls._from(StudyFile.read(find_study(str(study))), set, machine, small=small)
+        """A file, or the name of a built-in study. `set` takes what `--set` takes: "train.epochs=2"; `on` moves it to
+        local, slurm or mpi."""
+        return cls._from(StudyFile.read(find_study(str(study))), set, machine, small=small, on=on)
 
     @classmethod
     def from_text(cls, text: str, set: Iterable[str] = (), machine: Machine | None = None) -> Self:
@@ -49,15 +63,24 @@ class Study:
 
     @classmethod
     def _from(
-        cls, file: StudyFile, assignments: Iterable[str], machine: Machine | None, *, small: bool = False
+        cls,
+        file: StudyFile,
+        assignments: Iterable[str],
+        machine: Machine | None,
+        *,
+        small: bool = False,
+        on: str | None = None,
     ) -> Self:
         if small:
             file.apply_small()
+        if on is not None:
+            file.move_to(on)
         for assignment in assignments:
             file.override(assignment)
         machine = machine or this_machine()
         file.resolve_auto(machine, lambda spec: facts_of(spec.workload, data_root()).train_samples)
         spec = file.spec()
+        machine = machine_of(spec.on, machine, threads=spec.threads, most_workers=spec.most_workers)
         found = problems(spec, machine)
         if found:
             raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
@@ -87,29 +110,69 @@ class Study:
         progress: Progress | None = None,
         take_over: bool = False,
         retry_failed: bool = False,
+        smoke: bool = False,
+        detach: bool = False,
+        cancel: bool = False,
     ) -> Results:
-        """Runs what has no record yet. KeyboardInterrupt leaves a folder that the same call continues."""
+        """Runs what has no record yet. KeyboardInterrupt leaves a folder that the same call continues.
+
+        Of jobs: `smoke` submits a short one first, `detach` returns once all are submitted, and `cancel` ends them on
+        KeyboardInterrupt, which else leaves them running for the next call to follow.
+        """
         home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
+        progress = progress or Silent()
+        if self.spec.slurm is None and (smoke or detach or cancel):
+            raise SpecError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
+        with self._opened(home, take_over=take_over) as stored:
+            plan: Plan | None = stored
+            if retry_failed:
+                _forget_failures(home)
+            target = self._target(progress, detach=detach, cancel=cancel)
+            left = [trial for trial in stored.trials.values() if not home.has_record(trial.id)]
+            if smoke and left and isinstance(target, SlurmTarget):
+                most = max(trial.workers for trial in left)
+                target.smoke(prepare_smoke(home, self.spec, self.machine, self._goal, most))
+            while plan is not None:
+                if not run_plan(home, self.spec, plan, self.machine, self._goal, target, progress, detach=detach):
+                    break
+                plan = self._search_on(home, plan, progress)
+        return load(home.path)
+
+    def prepare(self, folder: Path | str | None = None) -> list[Work]:
+        """Launches for what has no record yet, to be started by hand. A later `run` closes those that were not."""
+        home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
+        with self._opened(home) as plan:
+            left = {launch: [each for each in launch.trials if not home.has_record(each)] for launch in plan.launches}
+            return [
+                prepare(home, self.spec, plan, self.machine, self._goal, launch.kind, trials)
+                for launch, trials in left.items()
+                if trials
+            ]
+
+    @contextmanager
+    def _opened(self, home: StudyFolder, *, take_over: bool = False) -> Iterator[Plan]:
+        """The folder, ours alone, with its plan as stored: a later version may number or order trials differently."""
         self._check_same(home)
         self._check_data()
         with study_lock(home.path, take_over=take_over):
             if not home.study_file.exists():
                 self._write(home)
-            if retry_failed:
-                _forget_failures(home)
-            # The plan as stored: a later version of worldsize may number or order trials differently.
-            plan: Plan | None = read_plan(home)[0]
             self._check_device(home)
-            progress = progress or Silent()
-            goal = Goal(
-                metric=self.facts.metric,
-                higher_is_better=self.facts.higher_is_better,
-                train_samples=self.facts.train_samples,
-            )
-            while plan is not None:
-                run_plan(home, self.spec, plan, self.machine, goal, progress)
-                plan = self._search_on(home, plan, progress)
-        return load(home.path)
+            yield read_plan(home)[0]
+
+    def _target(self, progress: Progress, *, detach: bool, cancel: bool) -> Target:
+        if self.spec.slurm is not None:
+            return SlurmTarget(self.spec, progress, detach=detach, cancel=cancel)
+        launcher: Literal["torchrun", "mpirun"] = "mpirun" if self.spec.on == "mpi" else "torchrun"
+        return LocalTarget(launcher=launcher, oversubscribe=self.spec.oversubscribe, progress=progress)
+
+    @property
+    def _goal(self) -> Goal:
+        return Goal(
+            metric=self.facts.metric,
+            higher_is_better=self.facts.higher_is_better,
+            train_samples=self.facts.train_samples,
+        )
 
     def _search_on(self, home: StudyFolder, plan: Plan, progress: Progress) -> Plan | None:
         """The plan with the next round of its searches, written down before any of it runs; None: they are done."""
@@ -129,7 +192,7 @@ class Study:
                 raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
             return
         stored = StudyFile.read(home.study_file).spec()
-        changes = differences(stored.model_dump(mode="json"), self.spec.model_dump(mode="json"))
+        changes = differences(_compared(stored), _compared(self.spec))
         if changes:
             listed = "\n".join(f"  {change}" for change in changes)
             raise StoreError(
@@ -177,6 +240,18 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
             for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
         ]
     return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
+
+
+MAY_CHANGE = {"time", "max_jobs", "account", "qos", "setup", "extra"}
+"""Of `on.slurm`: how jobs get their turn, not what they run on."""
+
+
+def _compared(spec: StudySpec) -> dict[str, Any]:
+    """What must be the same to continue a study."""
+    dumped = spec.model_dump(mode="json")
+    if spec.slurm is not None:
+        dumped["on"] = {key: value for key, value in dumped["on"]["slurm"].items() if key not in MAY_CHANGE}
+    return dumped
 
 
 def _short(value: Any) -> str:

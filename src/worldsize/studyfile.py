@@ -16,6 +16,7 @@ from ruamel.yaml.error import YAMLError
 
 from worldsize.errors import Problem, SpecError
 from worldsize.machine import Machine
+from worldsize.on_spec import machine_of
 from worldsize.spec import StudySpec
 
 Loc = tuple[str | int, ...]
@@ -73,6 +74,12 @@ class StudyFile:
             raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
         self._put(key, _plain(_parse(text, option), option), option)
 
+    def move_to(self, target: str) -> None:
+        """`--on slurm`: what the study says of its jobs is kept."""
+        on = self._tree.get("on") if isinstance(self._tree, dict) else None
+        if not (isinstance(on, dict) and target in on):
+            self._put("on", target, f"--on {target}")
+
     def resolve_auto(self, machine: Machine, samples_of: Callable[[StudySpec], int]) -> None:
         """`axes.workers: auto` -> 1, 2, 4, ... and all that fit on this machine, probed adaptively.
 
@@ -84,6 +91,7 @@ class StudyFile:
         where = self.where(("axes", "workers"))
         axes["workers"] = [1]  # whatever else is wrong is told first
         spec = self.spec()
+        machine = machine_of(spec.on, machine, threads=spec.threads, most_workers=1)
         places = machine.places(machine.device(spec.device), spec.threads)
         counts = {1, places or 1, *(2**power for power in range(places.bit_length()) if 2**power <= places)}
         samples, axes_spec = samples_of(spec), spec.axes
@@ -107,6 +115,8 @@ class StudyFile:
             inside = node[part] if _has(node, part) else None
             if part == "workload" and isinstance(inside, str):
                 node[part] = inside = {"name": inside}  # a name is short for a mapping
+            if part == "on" and inside in ("local", "mpi", "slurm"):
+                node[part] = inside = {}
             if inside is None and isinstance(node, dict):
                 node[part] = inside = {}
             if not isinstance(inside, dict | list):
@@ -157,6 +167,10 @@ class StudyFile:
             text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
         elif kind == "string_pattern_mismatch" and "workload" in loc:
             text = f"{name}={value}: a workload is a built-in name in lower case, or package.module:function"
+        elif kind == "string_pattern_mismatch" and loc == ("on", "slurm", "time"):
+            text = f"{name}={value} is no time limit; write minutes, HH:MM:SS or D-HH:MM:SS"
+        elif kind == "string_pattern_mismatch" and loc[0] == "on":
+            text = f"{name}={value} is not in the form that sbatch takes; use letters, digits and . _ - , : @ +"
         elif kind == "string_pattern_mismatch":
             text = (
                 f"{name}={value}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from worldsize.launch.commands import worker_environment
-from worldsize.launch.local import run_launch
+from worldsize.launch.local import LocalTarget
+from worldsize.launch.target import Work
 from worldsize.optimizer_spec import OptimizerSpec
 from worldsize.record import SPAN_UNIT_S
 from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
@@ -45,11 +46,18 @@ def ours(path: Path) -> float:
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json().encode())
     ids = [trial.id for trial in trials]
     launched_at = time.time()
-    launch = {"threads": 1, "memory_limit_gb": None, "device": "cpu", "backend": "gloo", "trials": ids}
+    launch = {
+        "workers": WORKERS,
+        "threads": 1,
+        "memory_limit_gb": None,
+        "device": "cpu",
+        "backend": "gloo",
+        "trials": ids,
+    }
     launch |= {"commit": None, "data": "", "cache": ""}
     launch |= {"metric": "accuracy", "higher_is_better": True, "rivals": {}, "interconnect_s": 0}
     write_json(folder.launch("0001") / "launch.json", {**launch, "launched_at": launched_at})
-    run_launch(folder, "0001", workers=WORKERS, threads=1, trials=ids, hang_timeout_s=120, on_event=lambda *_: None)
+    LocalTarget().start(Work.stored(folder, "0001", hang_timeout_s=120), lambda *_: None).wait()
     records = [folder.record(trial_id) for trial_id in ids]
     assert all(record is not None for record in records)
     first = records[0]

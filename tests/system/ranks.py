@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.system.netns import Cable
-from worldsize.launch.local import run_launch
+from worldsize.launch.local import LocalTarget
+from worldsize.launch.target import Work
 from worldsize.spec import TrialSpec
 from worldsize.store import StudyFolder, write_atomic, write_json
 
@@ -67,6 +68,7 @@ def run_trials(path: Path, trials: list[TrialSpec]) -> StudyFolder:
         write_atomic(folder.trial(each.id) / "spec.json", each.model_dump_json().encode())
     names = [each.id for each in trials]
     launch = {
+        "workers": max(each.workers for each in trials),
         "threads": 1,
         "memory_limit_gb": None,
         "device": "cpu",
@@ -82,13 +84,5 @@ def run_trials(path: Path, trials: list[TrialSpec]) -> StudyFolder:
         "launched_at": time.time(),
     }
     write_json(folder.launch("0001") / "launch.json", launch)
-    run_launch(
-        folder,
-        "0001",
-        workers=max(each.workers for each in trials),
-        threads=1,
-        trials=names,
-        hang_timeout_s=120,
-        on_event=lambda *_: None,
-    )
+    LocalTarget().start(Work.stored(folder, "0001", hang_timeout_s=120), lambda *_: None).wait()
     return folder

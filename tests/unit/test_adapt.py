@@ -9,7 +9,7 @@ import pytest
 
 from tests.made import Made, run_plan, write_study
 from worldsize.errors import SpecError
-from worldsize.launch.runner import Silent
+from worldsize.launch.progress import Silent
 from worldsize.machine import Machine
 from worldsize.results import Results, load
 from worldsize.spec import TrialSpec

@@ -17,7 +17,7 @@ from worldsize.errors import SpecError
 from worldsize.largest import CLOSE, LEAST, LargestSpec, next_batch
 from worldsize.launch.autopsy import find_cause, tries_told
 from worldsize.launch.commands import worker_environment
-from worldsize.launch.runner import memory_limit_gb
+from worldsize.launch.prepare import memory_limit_gb
 from worldsize.machine import Machine
 from worldsize.record import Try
 from worldsize.report.words import finding_sentence

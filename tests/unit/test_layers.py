@@ -27,7 +27,9 @@ ALLOWED = {
         "tether",
         "",
     },
-    "launch": {"launch", "data", "spec", "plan", "record", "store", "errors", "machine", "lock", "tether"},
+    "launch": {
+        *("launch", "data", "spec", "on_spec", "plan", "record", "store", "errors", "machine", "lock", "tether"),
+    },
     "data": {"data", "spec", "frozen", "store", "errors"},
     "analysis": {"analysis"},
     "export": {"export", "analysis", "errors", "inputs", "record", "results", "spec", "store", ""},

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.made import STUDY, made_study
 from worldsize.cli import app
 from worldsize.errors import ReportError
-from worldsize.launch.runner import Silent
+from worldsize.launch.progress import Silent
 from worldsize.machine import Machine
 from worldsize.report import live
 from worldsize.report import page as page_module

@@ -14,6 +14,8 @@ from worldsize.store import TRIAL_MARK, StudyFolder, read_json
 LOG_LINES = 40
 PEER_LOST = re.compile(r"connection (closed|reset)|broken pipe|peer|socket|timed out|nccl", re.IGNORECASE)
 """What a rank says when it was another that failed."""
+MPIRUN_FAILURE = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
+LAUNCHER_LOGS = ("torchrun.log", "mpirun.log")
 TORCHRUN_FAILURE = re.compile(r"rank\s*: (\d+) .*?exitcode\s*: (-?\d+)", re.DOTALL)
 
 
@@ -49,7 +51,7 @@ def find_cause(
 
     if hung:
         return cause(None, f"no sign of life for {patience_s:.0f} s; the processes were ended", retryable=True)
-    killed = killed_ranks(_text(launch / "torchrun.log"))
+    killed = killed_ranks("".join(_text(launch / name) for name in LAUNCHER_LOGS))
     if killed:
         rank, number = killed[0]
         name = signal.Signals(number).name
@@ -73,10 +75,11 @@ def find_cause(
 
 
 def killed_ranks(report: str) -> list[tuple[int, int]]:
-    """(rank, signal) in torchrun's own report, its root cause first; SIGTERM is torchrun ending the others."""
+    """(rank, signal) in the launcher's own report, its root cause first; SIGTERM is it ending the others."""
     root = report.rfind("Root Cause")
     parts = [report[root:], report[:root]] if root >= 0 else [report]
     found = [(int(rank), -int(code)) for part in parts for rank, code in TORCHRUN_FAILURE.findall(part)]
+    found += [(int(rank), int(number)) for rank, number in MPIRUN_FAILURE.findall(report)]
     return [(rank, number) for rank, number in found if number > 0 and number != signal.SIGTERM]
 
 
@@ -121,7 +124,7 @@ def tries_told(folder: StudyFolder, trial_id: str) -> tuple[Try, ...]:
 
 def launch_log(launch: Path) -> list[str]:
     """The last lines of everything a launch printed, for one that never got to a trial."""
-    paths = sorted(launch.glob("rank*.log")) or [launch / "torchrun.log"]
+    paths = sorted(launch.glob("rank*.log")) or [launch / name for name in ("job.log", *LAUNCHER_LOGS)]
     return [line for path in paths for line in _text(path).splitlines()[-LOG_LINES:]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +17,44 @@ def torchrun_command(folder: Path, launch_id: str, workers: int, python: str = s
         *(python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"),
         *("-m", "worldsize.worker", str(folder), launch_id),
     ]
+
+
+def node_commands(
+    folder: Path, launch_id: str, per_node: int, hosts: Sequence[str], *, port: int, python: str = sys.executable
+) -> list[list[str]]:
+    """torchrun for each host, by its own address: they meet on the first, and none asks what its name resolves to."""
+    return [
+        [
+            *(python, "-m", "torch.distributed.run", f"--nnodes={len(hosts)}", f"--nproc-per-node={per_node}"),
+            *("--max-restarts=0", "--rdzv-backend=c10d", f"--rdzv-id={launch_id}"),
+            *(f"--rdzv-endpoint={hosts[0]}:{port}", f"--rdzv-conf=is_host={int(index == 0)}", f"--local-addr={host}"),
+            *("-m", "worldsize.worker", str(folder), launch_id),
+        ]
+        for index, host in enumerate(hosts)
+    ]
+
+
+def mpirun_command(folder: Path, launch_id: str, workers: int, python: str = sys.executable) -> list[str]:
+    """What all of them take: Open MPI's, MPICH's and Intel's. The rest is said by the environment."""
+    return ["mpirun", "-np", str(workers), python, "-m", "worldsize.worker", str(folder), launch_id]
+
+
+def mpi_environment(*, root: bool, oversubscribe: bool) -> dict[str, str]:
+    """Of Open MPI 4 (OMPI) and 5 (PRTE): no rank is bound to a core, its threads would be too. Others ignore it."""
+    wanted = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
+    if root:
+        wanted |= {f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
+    if oversubscribe:
+        wanted |= {
+            "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        }
+    return wanted
+
+
+def fixed_environment(threads: int, cpu_limit_gb: float | None = None) -> dict[str, str]:
+    """What `worker_environment` adds."""
+    return worker_environment({}, threads, cpu_limit_gb)
 
 
 def worker_environment(base: Mapping[str, str], threads: int, cpu_limit_gb: float | None = None) -> dict[str, str]:

@@ -23,11 +23,14 @@ class Follower:
         trials: list[str],
         hang_timeout_s: float,
         now: Callable[[], float] = time.monotonic,
+        least_patience_s: float = LEAST_PATIENCE_S,
     ) -> None:
+        self._least_patience_s = least_patience_s
         self._folder, self._launch, self._trials, self._now = folder, launch, trials, now
         self._printed = 0
         self._hang_timeout_s = hang_timeout_s
         self._index = 0
+        self._recorded = False
         # A trial that is run again appends to the events of its first attempt.
         self._offsets = {trial_id: self._size(trial_id) for trial_id in trials}
         self._heard_at = now()
@@ -44,10 +47,17 @@ class Follower:
                 self._note(event)
                 yield trial_id, event
                 ended = ended or event["event"] == "end"
-            if not ended:
+            if not ended and not self._ended_unheard(trial_id):
                 return
             self._index += 1
+            self._recorded = False
             self.last_step = None
+
+    def _ended_unheard(self, trial_id: str) -> bool:
+        """A record of which no end is told, also the next time we look: that of a rank killed just then, or of one that
+        nobody followed."""
+        before, self._recorded = self._recorded, self._folder.has_record(trial_id)
+        return before and self._recorded
 
     def hung(self) -> bool:
         """A rank that prints is alive too: decoding images tells how far it is in the log alone."""
@@ -60,7 +70,7 @@ class Follower:
         """Derived from the steps seen so far; before them, and in evaluations, the stated timeout."""
         if not self._stepping or not self._longest_gap_s:
             return self._hang_timeout_s
-        return max(LEAST_PATIENCE_S, PATIENCE_GAPS * self._longest_gap_s)
+        return max(self._least_patience_s, PATIENCE_GAPS * self._longest_gap_s)
 
     def _note(self, event: dict[str, Any]) -> None:
         now = self._now()

@@ -1,4 +1,5 @@
-"""Launches on this machine: torchrun as a child that cannot outlive us, followed until its trials have records."""
+"""Launches on this machine: torchrun or mpirun as a child that cannot outlive us, followed until its trials have
+records."""
 
 from __future__ import annotations
 
@@ -6,15 +7,17 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import psutil
 
-from worldsize.launch.commands import torchrun_command, worker_environment
+from worldsize.launch.commands import mpi_environment, mpirun_command, torchrun_command, worker_environment
 from worldsize.launch.follow import Follower
+from worldsize.launch.progress import Progress
+from worldsize.launch.target import LaunchEnd, OnEvent, Reason, Running, Work
 from worldsize.lock import process_started_at, same_process
 from worldsize.store import StudyFolder, read_json, write_json
 from worldsize.tether import tie_to_parent
@@ -24,67 +27,95 @@ STOP_GRACE_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchEnd:
-    wall_s: float
-    returncode: int | None
-    hung: bool
-    interrupted: bool
-    patience_s: float
-    last_step: int | None
+class LocalTarget:
+    """One launch at a time: two would share the cores they are to measure."""
+
+    launcher: Literal["torchrun", "mpirun"] = "torchrun"
+    oversubscribe: bool = False
+    progress: Progress | None = None
+    at_once: int = 1
+    poll_s: float = POLL_S
+
+    def start(self, work: Work, on_event: OnEvent) -> LocalRunning:
+        environment = worker_environment(os.environ, work.threads, work.cpu_limit_gb)
+        command = torchrun_command(work.folder.path, work.launch_id, work.workers)
+        if self.launcher == "mpirun":
+            command = mpirun_command(work.folder.path, work.launch_id, work.workers)
+            environment |= mpi_environment(root=os.geteuid() == 0, oversubscribe=self.oversubscribe)
+        return LocalRunning(work, command, environment, work.path / f"{self.launcher}.log", on_event)
+
+    def adopt(self, folder: StudyFolder, hang_timeout_s: float, on_event: OnEvent) -> Sequence[Running]:  # noqa: ARG002
+        """Ended, not taken over: a process that is not our child can be neither waited for nor tied to us."""
+        for launch_id in end_leftovers(folder):
+            if self.progress is not None:
+                self.progress.note(f"ended {launch_id}, which a killed driver had left running")
+        return ()
 
 
-def run_launch(
-    folder: StudyFolder,
-    launch_id: str,
-    *,
-    workers: int,
-    threads: int,
-    cpu_limit_gb: float | None = None,
-    trials: Sequence[str],
-    hang_timeout_s: float,
-    on_event: Callable[[str, dict[str, Any]], None],
-) -> LaunchEnd:
-    """Starts the processes, passes on what they say, returns when all of them are gone."""
-    path = folder.launch(launch_id)
-    follower = Follower(folder, path, list(trials), hang_timeout_s)
-    started = time.monotonic()
-    with (path / "torchrun.log").open("ab") as log:
-        process = subprocess.Popen(
-            torchrun_command(folder.path, launch_id, workers),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=worker_environment(os.environ, threads, cpu_limit_gb),
-            start_new_session=True,  # a Ctrl-C in the terminal is ours to pass on
-            preexec_fn=tie_to_parent,
-        )
-    write_json(path / "process.json", {"pid": process.pid, "started_at": process_started_at(process.pid)})
-    hung = interrupted = False
-    try:
-        while process.poll() is None and not hung:
-            for trial_id, event in follower.events():
-                on_event(trial_id, event)
-            hung = follower.hung()
+class LocalRunning:
+    def __init__(
+        self, work: Work, command: list[str], environment: dict[str, str], log_file: Path, on_event: OnEvent
+    ) -> None:
+        self.work, self._on_event = work, on_event
+        self._follower = Follower(work.folder, work.path, list(work.trials), work.hang_timeout_s)
+        self._started, self._started_at = time.monotonic(), time.time()
+        with log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # a Ctrl-C in the terminal is ours to pass on
+                preexec_fn=tie_to_parent,
+            )
+        pid = self._process.pid
+        write_json(work.path / "process.json", {"pid": pid, "started_at": process_started_at(pid)})
+
+    def poll(self) -> LaunchEnd | None:
+        over = self._process.poll() is not None
+        self._pass_on()
+        if over:
+            return self._end()
+        if not self._follower.hung():
+            return None
+        _dump_stacks(self._process)
+        return self._end(hung=True)
+
+    def stop(self) -> LaunchEnd:
+        """Asks rank 0 to stop at a step. A second Ctrl-C, or a rank that does not answer, ends the waiting."""
+        try:
+            (self.work.path / "stop").touch()
+            self._process.wait(STOP_GRACE_S)
+        except (KeyboardInterrupt, subprocess.TimeoutExpired, OSError):
+            pass
+        return self._end(reason="interrupted")
+
+    def wait(self) -> LaunchEnd:
+        """Without a runner."""
+        while (end := self.poll()) is None:
             time.sleep(POLL_S)
-    except KeyboardInterrupt:
-        interrupted = True
-        _stop(process, path)
-    finally:
-        if hung:
-            _dump_stacks(process)
-        if process.poll() is None:
-            end_tree(process.pid)
-        process.wait()
-    for trial_id, event in follower.events():
-        on_event(trial_id, event)
-    return LaunchEnd(
-        wall_s=time.monotonic() - started,
-        returncode=process.returncode,
-        hung=hung,
-        interrupted=interrupted,
-        patience_s=follower.patience_s(),
-        last_step=follower.last_step,
-    )
+        return end
+
+    def _pass_on(self) -> None:
+        for trial_id, event in self._follower.events():
+            self._on_event(trial_id, event)
+
+    def _end(self, *, hung: bool = False, reason: Reason = "") -> LaunchEnd:
+        if self._process.poll() is None:
+            end_tree(self._process.pid)
+        self._process.wait()
+        wall_s = time.monotonic() - self._started
+        self._pass_on()
+        return LaunchEnd(
+            wall_s=wall_s,
+            started_at=self._started_at,
+            returncode=self._process.returncode,
+            hung=hung,
+            reason=reason,
+            patience_s=self._follower.patience_s(),
+            last_step=self._follower.last_step,
+        )
 
 
 def end_tree(pid: int) -> None:
@@ -113,15 +144,6 @@ def end_leftovers(folder: StudyFolder) -> list[str]:
             end_tree(process["pid"])
             ended.append(launch.name)
     return ended
-
-
-def _stop(process: subprocess.Popen[bytes], path: Path) -> None:
-    """Asks rank 0 to stop at a step. A second Ctrl-C, or a rank that does not answer, ends the waiting."""
-    try:
-        (path / "stop").touch()
-        process.wait(STOP_GRACE_S)
-    except (KeyboardInterrupt, subprocess.TimeoutExpired, OSError):
-        return
 
 
 def _dump_stacks(process: subprocess.Popen[bytes]) -> None:

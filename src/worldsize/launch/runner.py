@@ -1,72 +1,139 @@
-"""Runs a plan: launch after launch, each for the trials that have no record yet, until every trial has one."""
+"""Runs a plan: launches for the trials that have no record yet, as many at once as the target takes, until every trial
+has one."""
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-import psutil
-
-from worldsize.data.folders import cache_root
-from worldsize.data.sets import data_root
-from worldsize.errors import LaunchError, SpecError
-from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log, tries_told
-from worldsize.launch.commands import backend_for
-from worldsize.launch.local import LaunchEnd, end_leftovers, run_launch
+from worldsize.errors import LaunchError
+from worldsize.launch.prepare import Goal, prepare
+from worldsize.launch.progress import Progress
+from worldsize.launch.target import LaunchEnd, Running, Target, Work
+from worldsize.launch.verdict import close, conclude, set_aside_if_damaged
 from worldsize.machine import Machine
 from worldsize.plan import Launch, Plan
-from worldsize.record import TrialRecord, rival_curve
-from worldsize.spec import StudySpec, TrialSpec
-from worldsize.store import StudyFolder, read_json, write_atomic, write_json
-
-SHARE_TO_FILL = 0.8
-"""Of the memory that is free when a launch starts: others on the machine need some too."""
-
-
-class Progress(Protocol):
-    """What a run tells whoever is watching."""
-
-    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
-    def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
-    def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...
-    def plan_grew(self, plan: Plan) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
-class Silent:
-    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
-    def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
-    def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...
-    def plan_grew(self, plan: Plan) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """The metric by which trials of a search are compared while they run."""
-
-    metric: str
-    higher_is_better: bool
-    train_samples: int
+from worldsize.spec import StudySpec
+from worldsize.store import StudyFolder
 
 
 def run_plan(
-    folder: StudyFolder, spec: StudySpec, plan: Plan, machine: Machine, goal: Goal, progress: Progress
-) -> None:
-    """Raises KeyboardInterrupt when the user stopped it; what is finished then stays."""
+    folder: StudyFolder,
+    spec: StudySpec,
+    plan: Plan,
+    machine: Machine,
+    goal: Goal,
+    target: Target,
+    progress: Progress,
+    *,
+    detach: bool = False,
+) -> bool:
+    """Whether every trial has a record now; not so after `detach`, which submits and leaves.
+
+    Raises KeyboardInterrupt when the user stopped it; what is finished then stays.
+    """
     for trial_id in plan.trials:
-        _set_aside_if_damaged(folder, trial_id, progress)
-    for launch_id in end_leftovers(folder):
-        progress.note(f"ended {launch_id}, which a killed driver had left running")
-    for launch in plan.launches:
-        while left := [trial_id for trial_id in launch.trials if not folder.has_record(trial_id)]:
-            _run_once(folder, spec, plan, launch, left, machine, goal, progress)
-        if launch.kind == "pretrain":
-            _check_pretrained(folder, launch)
+        set_aside_if_damaged(folder, trial_id, progress)
+    return _Run(folder, spec, plan, machine, goal, target, progress).run(detach=detach)
+
+
+class _Run:
+    def __init__(
+        self,
+        folder: StudyFolder,
+        spec: StudySpec,
+        plan: Plan,
+        machine: Machine,
+        goal: Goal,
+        target: Target,
+        progress: Progress,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._folder, self._spec, self._plan, self._machine, self._goal = folder, spec, plan, machine, goal
+        self._target, self._progress, self._sleep = target, progress, sleep
+        self._running: list[Running] = []
+        self._closed: set[str] = set()
+        self._cancelled: dict[str, LaunchEnd] = {}
+        """Trials whose job somebody ended on purpose: not submitted again in this run."""
+
+    def run(self, *, detach: bool) -> bool:
+        try:
+            self._running += self._target.adopt(self._folder, self._spec.hang_timeout_s, self._on_event)
+            for running in self._running:
+                self._closed |= set(running.work.trials) - set(running.work.left())
+            ended = True
+            while ended or self._running:
+                if ended:  # only then is there room, or something new to do
+                    self._start_what_may()
+                if detach:
+                    return False
+                ended = self._poll()
+                if self._running and not ended:
+                    self._sleep(self._target.poll_s)
+        except KeyboardInterrupt:
+            for running in self._running:
+                if (end := running.stop()) is not None:
+                    self._conclude(running.work, end)
+            raise
+        if self._cancelled:
+            jobs = ", ".join(sorted({str(end.job) for end in self._cancelled.values()}))
+            raise LaunchError(
+                f"job {jobs} was cancelled, trials left: {len(self._cancelled)}; the same command submits them again"
+            )
+        return True
+
+    def _start_what_may(self) -> None:
+        while len(self._running) < self._target.at_once and (found := self._next()) is not None:
+            launch, left = found
+            work = prepare(self._folder, self._spec, self._plan, self._machine, self._goal, launch.kind, left)
+            self._progress.launch_started(work.launch_id, [self._plan.trials[trial_id] for trial_id in left])
+            self._running.append(self._target.start(work, self._on_event))
+
+    def _next(self) -> tuple[Launch, list[str]] | None:
+        """The first launch of the plan with trials that are neither done nor under way. Pretraining comes first."""
+        taken = {trial_id for running in self._running for trial_id in running.work.trials} | self._cancelled.keys()
+        for launch in self._plan.launches:
+            left = [trial_id for trial_id in launch.trials if not self._folder.has_record(trial_id)]
+            if waiting := [trial_id for trial_id in left if trial_id not in taken]:
+                return launch, waiting
+            if launch.kind == "pretrain":
+                if left:
+                    return None
+                _check_pretrained(self._folder, launch)
+        return None
+
+    def _poll(self) -> bool:
+        """Whether one of them has ended."""
+        ended = []
+        for running in self._running:
+            end = running.poll()
+            if end is not None:
+                ended.append((running, end))
+        for running, end in ended:
+            self._running.remove(running)
+            self._conclude(running.work, end)
+        return bool(ended)
+
+    def _on_event(self, trial_id: str, event: dict[str, Any]) -> None:
+        self._progress.trial_event(self._plan.trials[trial_id], event)
+        if event["event"] == "end":
+            running = next((each.work for each in self._running if trial_id in each.work.trials), None)
+            if running is not None:
+                self._close(running, trial_id)
+
+    def _close(self, work: Work, trial_id: str) -> None:
+        if trial_id not in self._closed and work.folder.has_record(trial_id):
+            self._closed.add(trial_id)
+            close(work, self._plan.trials[trial_id], self._progress)
+
+    def _conclude(self, work: Work, end: LaunchEnd) -> None:
+        for trial_id in work.trials:  # what was finished and not heard of
+            self._close(work, trial_id)
+        left = work.left()
+        conclude(work, end, self._plan.trials[left[0]] if left else None, self._spec.retries, self._progress)
+        if end.reason == "cancelled":
+            self._cancelled |= dict.fromkeys(left, end)
 
 
 def _check_pretrained(folder: StudyFolder, launch: Launch) -> None:
@@ -77,182 +144,3 @@ def _check_pretrained(folder: StudyFolder, launch: Launch) -> None:
             f"pretraining {outcome}, so there are no weights to begin with; see `worldsize status {folder.path}`, "
             "then run with --retry-failed, or change `pretrain:` and use a new folder"
         )
-
-
-def _run_once(
-    folder: StudyFolder,
-    spec: StudySpec,
-    plan: Plan,
-    launch: Launch,
-    left: list[str],
-    machine: Machine,
-    goal: Goal,
-    progress: Progress,
-) -> None:
-    """One launch for the trials that are left. Afterwards at least one more has a record or a counted attempt."""
-    trials = [plan.trials[trial_id] for trial_id in left]
-    workers = max(trial.workers for trial in trials)
-    number = 1 + max((int(path.name[:4]) for path in folder.launches()), default=0)
-    launch_id = f"{number:04d}-{launch.kind}-w{workers}"
-    for trial in trials:
-        write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
-    device = machine.device(spec.device)
-    limit_gb = memory_limit_gb(spec, device, workers, psutil.virtual_memory().available)
-    write_json(
-        folder.launch(launch_id) / "launch.json",
-        {
-            "workers": workers,
-            "threads": spec.threads,
-            "memory_limit_gb": limit_gb,
-            "device": device,
-            "backend": backend_for(device, workers, machine.gpus),
-            "trials": left,
-            "metric": goal.metric,
-            "higher_is_better": goal.higher_is_better,
-            "interconnect_s": spec.interconnect_s,
-            "rivals": _rivals(folder, plan, trials, goal),
-            "commit": _commit(),
-            "data": str(data_root()),
-            "cache": str(cache_root()),
-            "launched_at": time.time(),
-        },
-    )
-    progress.launch_started(launch_id, trials)
-
-    def on_event(trial_id: str, event: dict[str, Any]) -> None:
-        progress.trial_event(plan.trials[trial_id], event)
-        if event["event"] == "end":
-            _close(folder, launch_id, plan.trials[trial_id], progress)
-
-    started_at = time.time()
-    end = run_launch(
-        folder,
-        launch_id,
-        workers=workers,
-        threads=spec.threads,
-        cpu_limit_gb=limit_gb if device == "cpu" else None,
-        trials=left,
-        hang_timeout_s=spec.hang_timeout_s,
-        on_event=on_event,
-    )
-    ended_at = time.time()
-    unfinished = [trial_id for trial_id in left if not folder.has_record(trial_id)]
-    # The record decides, not the return code: a rank may abort on its way out after all work is done.
-    cause = None
-    if unfinished and not end.interrupted:
-        cause = _blame(folder, launch_id, plan.trials[unfinished[0]], end, spec.retries, started_at, progress)
-    write_json(
-        folder.launch(launch_id) / "end.json",
-        {
-            "wall_s": end.wall_s,
-            "phases_s": _phases(folder.launch(launch_id), ended_at),
-            "returncode": end.returncode,
-            "interrupted": end.interrupted,
-            "culprit": unfinished[0] if cause else None,
-            "cause": cause.failure.error if cause else None,
-        },
-    )
-    if end.interrupted:
-        raise KeyboardInterrupt
-
-
-def memory_limit_gb(spec: StudySpec, device: str, workers: int, available_bytes: float) -> float | None:
-    """Of each worker. A search on a CPU has one in any case: the system would kill what fills the machine."""
-    if spec.memory_limit_gb is not None or device != "cpu" or spec.axes.largest is None:
-        return spec.memory_limit_gb
-    return round(SHARE_TO_FILL * available_bytes / workers / 1e9, 2)
-
-
-def _rivals(folder: StudyFolder, plan: Plan, trials: list[TrialSpec], goal: Goal) -> dict[str, list[list[float]]]:
-    """What earlier launches have shown of the searches of these trials: the metric, epoch by epoch."""
-    wanted = {trial.search for trial in trials if trial.stop_hopeless and trial.search}
-    found: dict[str, list[list[float]]] = {search: [] for search in sorted(wanted)}
-    for other in plan.trials.values():
-        if other.search in found and (record := folder.record(other.id)) is not None and record.failure is None:
-            most = other.train.planned_epochs(goal.train_samples, other.global_batch) if other.train else 0
-            found[other.search].append(rival_curve(record.epochs, record.outcome, goal.metric, most))
-    return found
-
-
-def _blame(
-    folder: StudyFolder,
-    launch_id: str,
-    trial: TrialSpec,
-    end: LaunchEnd,
-    retries: int,
-    started_at: float,
-    progress: Progress,
-) -> Cause:
-    """The first trial without a record is where the launch ended: try it again, or write its failure down."""
-    path = folder.launch(launch_id)
-    cause = find_cause(
-        path, trial.id, workers=trial.workers, hung=end.hung, patience_s=end.patience_s, last_step=end.last_step
-    )
-    attempts = 1 + sum(
-        read_json(other / "end.json")["culprit"] == trial.id
-        for other in folder.launches()
-        if (other / "end.json").exists()
-    )
-    if cause.retryable and attempts <= retries:
-        progress.note(f"{trial.id}: {cause.failure.error}; trying again ({attempts} of {retries})")
-        return cause
-    if cause.is_input:
-        raise SpecError(f"{cause.failure.error.partition(': ')[2]} (found when {trial.id} began)")
-    if not begun(path):
-        lines = "\n  ".join(launch_log(path)[-8:])
-        raise LaunchError(f"the workers could not be started: {cause.failure.error}; see {path}\n  {lines}")
-    folder.write_record(
-        TrialRecord(
-            trial=trial.id,
-            outcome=cause.outcome,
-            launch=launch_id,
-            started_at=started_at,
-            wall_s=end.wall_s,
-            tries=tries_told(folder, trial.id) if cause.outcome == "out_of_memory" else (),
-            failure=cause.failure,
-        )
-    )
-    _close(folder, launch_id, trial, progress)
-    return cause
-
-
-def _phases(launch: Path, ended_at: float) -> dict[str, float] | None:
-    """Where the wall time of a launch went, as rank 0 told it, and the rest until all processes were gone."""
-    try:
-        told = read_json(launch / "phases.json")
-    except FileNotFoundError:  # it did not get that far
-        return None
-    return {**told["phases_s"], "process end": max(0.0, ended_at - told["ended_at"])}
-
-
-def _close(folder: StudyFolder, launch_id: str, trial: TrialSpec, progress: Progress) -> None:
-    lines = trial_log(folder.launch(launch_id), trial.id)
-    if lines:
-        write_atomic(folder.trial(trial.id) / "log.txt", ("\n".join(lines) + "\n").encode())
-    record = folder.record(trial.id)
-    assert record is not None
-    progress.trial_ended(trial, record)
-
-
-def _set_aside_if_damaged(folder: StudyFolder, trial_id: str, progress: Progress) -> None:
-    try:
-        folder.record(trial_id)
-    except ValueError as error:
-        kept = folder.quarantine(trial_id)
-        progress.note(f"{trial_id}: its record is damaged ({error}); kept as {kept.name}, the trial runs again")
-
-
-def _commit() -> str | None:
-    """Of the user's own repository, if the study is run from one."""
-    try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "--verify", "--quiet", "HEAD"],
-            cwd=Path.cwd(),
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None

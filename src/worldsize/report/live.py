@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from worldsize.errors import ReportError, visible
-from worldsize.launch.runner import Progress
+from worldsize.launch.progress import Progress
 from worldsize.machine import Machine
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord

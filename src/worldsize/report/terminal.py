@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +18,13 @@ from worldsize.catalog import WorkloadFacts
 from worldsize.data.sets import DataSetStatus
 from worldsize.errors import visible
 from worldsize.estimate import Estimate
-from worldsize.launch.commands import torchrun_command
 from worldsize.optimizer_spec import Search
 from worldsize.plan import Plan
 from worldsize.prediction import outlook
 from worldsize.record import Outcome, TrialRecord
 from worldsize.report.batches import batches_view
 from worldsize.report.exchange import exchange_view
+from worldsize.report.jobs import job_words, launch_command, planned_script
 from worldsize.report.learning import how_words, learning_view
 from worldsize.report.opening import answer_sentences, beyond, other_findings
 from worldsize.report.steps import hardware_view, links_view, noise_view, steps_view
@@ -129,6 +128,7 @@ def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
             f"{counted(len(plan.launches), 'launch', 'launches')}; about {duration(cost.wall_s)}, "
             f"{number(cost.worker_s)} worker-seconds ({basis})"
         ),
+        *[Text(words) for words in job_words(spec, cost)],
         *[Text(words) for words in _more_to_come(spec)],
         Text(""),
         _steps_table(plan, facts),
@@ -137,12 +137,12 @@ def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
     for index, launch in enumerate(plan.launches, start=1):
         launch_id = f"{index:04d}-{launch.kind}-w{launch.workers}"
         parts.append(Text(f"{launch_id}: {counted(len(launch.trials), 'trial')}", style=f"bold {ACCENT}"))
-        parts.append(
-            Text(f"  {shlex.join(torchrun_command(study.default_folder, launch_id, launch.workers, 'python'))}")
-        )
+        parts.append(Text(f"  {launch_command(study, launch_id, launch.workers)}"))
         shown = launch.trials if everything else launch.trials[:8]
         more = [] if len(shown) == len(launch.trials) else [f"and {len(launch.trials) - len(shown)} more (--all)"]
         parts.append(Padding(Text(", ".join([*shown, *more]), style="dim"), (0, 0, 0, 2)))
+        if script := planned_script(study, launch_id, launch.workers, first=index == 1 or everything):
+            parts.append(Text(script))
     return Group(*parts)
 
 

@@ -1,6 +1,7 @@
 """One rank of a launch: trial folders in, records out.
 
 torchrun --standalone --nproc-per-node N -m worldsize.worker STUDY_FOLDER LAUNCH
+mpirun -np N python -m worldsize.worker STUDY_FOLDER LAUNCH
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ def main() -> None:
     # would leave orphans.
     tie_to_parent(os.getppid())
     from worldsize.store import StudyFolder
-    from worldsize.worker import process
+    from worldsize.worker import mpi, process
 
     folder, launch_id = StudyFolder(Path(sys.argv[1])), sys.argv[2]
+    os.environ.update(mpi.place(os.environ, folder.launch(launch_id)))
     rank = int(os.environ["RANK"])
     process.redirect_output(folder.launch(launch_id) / f"rank{rank:02d}.log")
     session = None

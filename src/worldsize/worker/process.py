@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 
 from worldsize.store import TRIAL_MARK, write_json
+from worldsize.worker.journal import EXIT_STOPPED
 
 
 def redirect_output(path: Path) -> None:
@@ -25,6 +26,19 @@ def redirect_output(path: Path) -> None:
     sys.stdout.reconfigure(line_buffering=True)
     # The driver sends this signal to a launch that hangs, so that the log says where.
     faulthandler.register(signal.SIGUSR2, all_threads=True)
+
+
+def stop_file(launch: Path) -> Path:
+    """Where this process is told to stop. An attempt of a job has one of its own: a scheduler that lost sight of a node
+    may start the next attempt while processes of the last still run there."""
+    attempt = os.environ.get("WORLDSIZE_ATTEMPT")
+    return launch / (f"stop-{attempt}" if attempt else "stop")
+
+
+def leave_if_superseded(stop: Path) -> None:
+    """Before a record is written: the next attempt has this trial now, and two writers would spoil its files."""
+    if stop.exists() and stop.read_text(encoding="utf-8").startswith("superseded"):
+        os._exit(EXIT_STOPPED)
 
 
 def mark_trial(trial_id: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -35,7 +36,7 @@ from worldsize.worker.memory import free_memory, limit_memory
 from worldsize.worker.noise import meter_for
 from worldsize.worker.optim import rate_of_step
 from worldsize.worker.parallel import Crew, Team
-from worldsize.worker.process import mark_trial
+from worldsize.worker.process import leave_if_superseded, mark_trial, stop_file
 from worldsize.worker.strategies import make_strategy
 from worldsize.worker.telemetry import COLUMNS, telemetry_of
 from worldsize.worker.workloads.base import batch
@@ -47,8 +48,10 @@ class Session:
     def __init__(self, folder: StudyFolder, launch_id: str) -> None:
         self.folder, self.launch_id = folder, launch_id
         self.launch: dict[str, Any] = read_json(folder.launch(launch_id) / "launch.json")
-        self.stop_file: Path = folder.launch(launch_id) / "stop"
-        self.phases = Phases("process start", already_s=max(0.0, time.time() - self.launch["launched_at"]))
+        self.stop_file = stop_file(folder.launch(launch_id))
+        # A job has waited in a queue since the launch was prepared: it says itself when it began.
+        launched_at = float(os.environ.get("WORLDSIZE_LAUNCHED_AT", self.launch["launched_at"]))
+        self.phases = Phases("process start", already_s=max(0.0, time.time() - launched_at))
         self._trial_id: str | None = None
         self._course: Course | None = None
         self._left_out: tuple[str, ...] = ()
@@ -65,6 +68,8 @@ class Session:
     def run(self) -> None:
         trials = [self.folder.trial_spec(trial_id) for trial_id in self.launch["trials"]]
         crew = Crew(self.launch["device"], self.launch["backend"], sorted({trial.workers for trial in trials}))
+        left = self._left(crew)
+        trials = [trial for trial in trials if trial.id in left]
         crew.tell(f"host/{crew.rank}", environment(crew.device, self.launch["backend"])["host"])
         self._measure_interconnect(crew)
         limit_memory(self.launch["memory_limit_gb"], crew.device)
@@ -82,6 +87,15 @@ class Session:
             phases = {"phases_s": self.phases.totals(), "ended_at": time.time()}
             write_json(self.folder.launch(self.launch_id) / "phases.json", phases)
         crew.leave()
+
+    def _left(self, crew: Crew) -> list[str]:
+        """A job that was put back into its queue finds records of its first attempt. Rank 0 looks for all: on a shared
+        file system ranks may not see the same."""
+        if crew.rank == 0:
+            left = [name for name in self.launch["trials"] if not self.folder.has_record(name)]
+            crew.tell("left", json.dumps(left))
+        found: list[str] = json.loads(crew.hear("left"))
+        return found
 
     def _measure_interconnect(self, crew: Crew) -> None:
         """What the link between the ranks can do, before anybody trains on it; raw, in the folder of the launch."""
@@ -128,6 +142,7 @@ class Session:
         facts = environment(team.device, self.launch["backend"]) | {"hosts": hosts, "commit": self.launch["commit"]}
         phases_s = {name: total - before.get(name, 0.0) for name, total in self.phases.totals().items()}
         phases_s = {name: seconds for name, seconds in phases_s.items() if seconds > 0}
+        leave_if_superseded(self.stop_file)
         self.folder.write_record(self._record(trial, course, result, trained, arrays, phases_s, started_at, facts))
         course.journal.say("end", outcome=result.outcome)
         crew.tell(f"trial/{number}/done", json.dumps(trial.id))

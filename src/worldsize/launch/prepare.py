@@ -1,0 +1,120 @@
+"""A launch before it starts: its folder with launch.json, and the specs of the trials that are left."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from worldsize.data.folders import cache_root
+from worldsize.data.sets import data_root
+from worldsize.launch.commands import backend_for
+from worldsize.launch.target import Work
+from worldsize.machine import Machine
+from worldsize.plan import Plan
+from worldsize.record import rival_curve
+from worldsize.spec import StudySpec, TrialSpec
+from worldsize.store import StudyFolder, write_atomic, write_json
+
+SHARE_TO_FILL = 0.8
+"""Of the memory that is free when a launch starts: others on the machine need some too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """The metric by which trials of a search are compared while they run."""
+
+    metric: str
+    higher_is_better: bool
+    train_samples: int
+
+
+def prepare(
+    folder: StudyFolder, spec: StudySpec, plan: Plan, machine: Machine, goal: Goal, kind: str, left: Sequence[str]
+) -> Work:
+    """One launch for these trials, at the largest of their counts."""
+    trials = [plan.trials[trial_id] for trial_id in left]
+    workers = max(trial.workers for trial in trials)
+    for trial in trials:
+        write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
+    return _launch(
+        folder, spec, machine, goal, f"{kind}-w{workers}", workers, left, _rivals(folder, plan, trials, goal)
+    )
+
+
+def prepare_smoke(folder: StudyFolder, spec: StudySpec, machine: Machine, goal: Goal, workers: int) -> Work:
+    """A launch without trials: everybody meets and leaves, which shows that a launch can start at all."""
+    return _launch(folder, spec, machine, goal, f"smoke-w{workers}", workers, (), {})
+
+
+def _launch(
+    folder: StudyFolder,
+    spec: StudySpec,
+    machine: Machine,
+    goal: Goal,
+    what: str,
+    workers: int,
+    left: Sequence[str],
+    rivals: dict[str, list[list[float]]],
+) -> Work:
+    number = 1 + max((int(path.name[:4]) for path in folder.launches()), default=0)
+    launch_id = f"{number:04d}-{what}"
+    device = machine.device(spec.device)
+    write_json(
+        folder.launch(launch_id) / "launch.json",
+        {
+            "workers": workers,
+            "threads": spec.threads,
+            "memory_limit_gb": memory_limit_gb(spec, device, workers, psutil.virtual_memory().available),
+            "device": device,
+            "backend": backend_for(device, workers, machine.gpus),
+            "trials": list(left),
+            "metric": goal.metric,
+            "higher_is_better": goal.higher_is_better,
+            "interconnect_s": spec.interconnect_s if left else 0.0,
+            "rivals": rivals,
+            "commit": _commit(),
+            "data": str(data_root()),
+            "cache": str(cache_root()),
+            "launched_at": time.time(),
+        },
+    )
+    return Work.stored(folder, launch_id, spec.hang_timeout_s)
+
+
+def memory_limit_gb(spec: StudySpec, device: str, workers: int, available_bytes: float) -> float | None:
+    """Of each worker. A search on a CPU has one in any case: the system would kill what fills the machine."""
+    if spec.memory_limit_gb is not None or device != "cpu" or spec.axes.largest is None:
+        return spec.memory_limit_gb
+    return round(SHARE_TO_FILL * available_bytes / workers / 1e9, 2)
+
+
+def _rivals(folder: StudyFolder, plan: Plan, trials: list[TrialSpec], goal: Goal) -> dict[str, list[list[float]]]:
+    """What earlier launches have shown of the searches of these trials: the metric, epoch by epoch."""
+    wanted = {trial.search for trial in trials if trial.stop_hopeless and trial.search}
+    found: dict[str, list[list[float]]] = {search: [] for search in sorted(wanted)}
+    for other in plan.trials.values():
+        if other.search in found and (record := folder.record(other.id)) is not None and record.failure is None:
+            most = other.train.planned_epochs(goal.train_samples, other.global_batch) if other.train else 0
+            found[other.search].append(rival_curve(record.epochs, record.outcome, goal.metric, most))
+    return found
+
+
+def _commit() -> str | None:
+    """Of the user's own repository, if the study is run from one."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "--verify", "--quiet", "HEAD"],
+            cwd=Path.cwd(),
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,60 @@
+"""Where the jobs of a study stand, for whoever looks: from the study folder, and from Slurm where it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from worldsize.errors import LaunchError
+from worldsize.launch.slurm import JobState, Scheduler, Slurm
+from worldsize.launch.slurm_follow import job_events, queued_s
+from worldsize.store import StudyFolder, read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatus:
+    launch: str
+    id: str | None
+    open: bool
+    state: str
+    """Slurm's; `unknown` where it does not say, `ended` once the driver has closed the launch."""
+    why: str = ""
+    """It waits."""
+    nodes: str = ""
+    reason: str = ""
+    """It ended, where its own processes did not end it."""
+    attempts: int = 0
+    queued_s: float | None = None
+
+
+def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> list[JobStatus]:
+    """Of every job, oldest first. Works without Slurm, on a copy of the folder."""
+    jobs = [(path, read_json(path / "job.json")) for path in folder.launches() if (path / "job.json").exists()]
+    still_open = [job["name"] for path, job in jobs if not (path / "end.json").exists()]
+    known: dict[str, JobState] = {}
+    if still_open:
+        try:
+            known = (scheduler or Slurm()).states(still_open) or {}
+        except LaunchError:  # no Slurm here
+            known = {}
+    found = []
+    for path, job in jobs:
+        events = job_events(path)
+        starts = sum(event["event"] == "start" for event in events)
+        common = {"launch": path.name, "attempts": starts, "queued_s": queued_s(job, events)}
+        if (path / "end.json").exists():
+            end = read_json(path / "end.json")
+            found.append(JobStatus(**common, id=end["job"], open=False, state="ended", reason=end["reason"]))
+        else:
+            found.append(_open(job, events, known.get(job["name"]), common))
+    return found
+
+
+def _open(
+    job: dict[str, Any], events: list[dict[str, Any]], seen: JobState | None, common: dict[str, Any]
+) -> JobStatus:
+    """What Slurm does not say is unknown, never ended."""
+    if seen is None:
+        return JobStatus(**common, id=events[-1]["job"] if events else job["id"], open=True, state="unknown")
+    why = seen.reason if seen.state == "PENDING" and seen.reason != "None" else ""
+    return JobStatus(**common, id=seen.id, open=True, state=seen.state, why=why, nodes=seen.nodes)

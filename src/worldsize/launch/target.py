@@ -1,0 +1,90 @@
+"""Where launches run, behind one small interface: local processes, MPI, Slurm jobs. The runner knows no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from worldsize.store import StudyFolder, read_json
+
+OnEvent = Callable[[str, dict[str, Any]], None]
+Reason = Literal["", "interrupted", "cancelled", "time limit", "node failure", "preempted", "lost", "setup failed"]
+"""Why a launch ended, where it was not its own processes that ended it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A launch that is ready to start: its folder holds all that the workers need."""
+
+    folder: StudyFolder
+    launch_id: str
+    trials: tuple[str, ...]
+    workers: int
+    threads: int
+    cpu_limit_gb: float | None
+    hang_timeout_s: float
+
+    @property
+    def path(self) -> Path:
+        return self.folder.launch(self.launch_id)
+
+    def left(self) -> list[str]:
+        return [trial_id for trial_id in self.trials if not self.folder.has_record(trial_id)]
+
+    @classmethod
+    def stored(cls, folder: StudyFolder, launch_id: str, hang_timeout_s: float) -> Work:
+        """Of a launch that an earlier driver has prepared."""
+        launch = read_json(folder.launch(launch_id) / "launch.json")
+        return cls(
+            folder=folder,
+            launch_id=launch_id,
+            trials=tuple(launch["trials"]),
+            workers=launch["workers"],
+            threads=launch["threads"],
+            cpu_limit_gb=launch["memory_limit_gb"] if launch["device"] == "cpu" else None,
+            hang_timeout_s=hang_timeout_s,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchEnd:
+    wall_s: float
+    started_at: float
+    returncode: int | None
+    hung: bool
+    patience_s: float
+    last_step: int | None
+    reason: Reason = ""
+    queued_s: float | None = None
+    """In a queue before it began; no part of `wall_s`."""
+    attempts: int = 1
+    """Starts of one job: a scheduler may put it back into its queue."""
+    job: str | None = None
+
+
+class Running(Protocol):
+    """A launch that was started and has not been seen to end."""
+
+    work: Work
+
+    def poll(self) -> LaunchEnd | None:
+        """Passes on what its ranks have said since; the end, once all of its processes are gone."""
+
+    def stop(self) -> LaunchEnd | None:
+        """On Ctrl-C. None: it goes on without us, and a later driver adopts it."""
+
+
+class Target(Protocol):
+    @property
+    def at_once(self) -> int:
+        """How many launches may run beside one another."""
+
+    @property
+    def poll_s(self) -> float: ...
+
+    def start(self, work: Work, on_event: OnEvent) -> Running: ...
+
+    def adopt(self, folder: StudyFolder, hang_timeout_s: float, on_event: OnEvent) -> Sequence[Running]:
+        """What an earlier driver left: taken over, or ended."""

@@ -1,0 +1,118 @@
+"""What follows from the end of a launch: whom to blame, what to try again, what is written down."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from worldsize.errors import LaunchError, SpecError
+from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log, tries_told
+from worldsize.launch.progress import Progress
+from worldsize.launch.target import LaunchEnd, Work
+from worldsize.record import Failure, TrialRecord
+from worldsize.spec import TrialSpec
+from worldsize.store import StudyFolder, read_json, write_atomic, write_json
+
+NOBODYS_FAULT = ("interrupted", "cancelled", "preempted")
+
+
+def conclude(work: Work, end: LaunchEnd, first_left: TrialSpec | None, retries: int, progress: Progress) -> None:
+    """Writes end.json, last of all. The record decides, not the return code: a rank may abort on its way out after all
+    work is done."""
+    cause = None
+    # What a time limit cut off after something was finished is simply what is left.
+    cut_short = end.reason == "time limit" and len(work.left()) < len(work.trials)
+    if first_left is not None and end.reason not in NOBODYS_FAULT and not cut_short:
+        cause = _blame(work, first_left, end, retries, progress)
+    write_json(
+        work.path / "end.json",
+        {
+            "wall_s": end.wall_s,
+            "phases_s": _phases(work.path, end.started_at + end.wall_s),
+            "returncode": end.returncode,
+            "interrupted": end.reason == "interrupted",
+            "reason": end.reason,
+            "queued_s": end.queued_s,
+            "attempts": end.attempts,
+            "job": end.job,
+            "culprit": first_left.id if cause and first_left else None,
+            "cause": cause.failure.error if cause else None,
+        },
+    )
+
+
+def close(work: Work, trial: TrialSpec, progress: Progress) -> None:
+    """A trial has its record: its part of the logs, and a word to whoever watches."""
+    lines = trial_log(work.path, trial.id)
+    if lines:
+        write_atomic(work.folder.trial(trial.id) / "log.txt", ("\n".join(lines) + "\n").encode())
+    record = work.folder.record(trial.id)
+    assert record is not None
+    progress.trial_ended(trial, record)
+
+
+def set_aside_if_damaged(folder: StudyFolder, trial_id: str, progress: Progress) -> None:
+    try:
+        folder.record(trial_id)
+    except ValueError as error:
+        kept = folder.quarantine(trial_id)
+        progress.note(f"{trial_id}: its record is damaged ({error}); kept as {kept.name}, the trial runs again")
+
+
+def _blame(work: Work, trial: TrialSpec, end: LaunchEnd, retries: int, progress: Progress) -> Cause:
+    """The first trial without a record is where the launch ended: try it again, or write its failure down."""
+    path = work.path
+    cause = _from_outside(end) or find_cause(
+        path, trial.id, workers=trial.workers, hung=end.hung, patience_s=end.patience_s, last_step=end.last_step
+    )
+    attempts = 1 + sum(
+        read_json(other / "end.json")["culprit"] == trial.id
+        for other in work.folder.launches()
+        if (other / "end.json").exists()
+    )
+    if cause.retryable and attempts <= retries:
+        progress.note(f"{trial.id}: {cause.failure.error}; trying again ({attempts} of {retries})")
+        return cause
+    if cause.is_input:
+        raise SpecError(f"{cause.failure.error.partition(': ')[2]} (found when {trial.id} began)")
+    if not begun(path) and end.reason != "time limit":
+        lines = "\n  ".join(launch_log(path)[-8:])
+        raise LaunchError(f"the workers could not be started: {cause.failure.error}; see {path}\n  {lines}")
+    work.folder.write_record(
+        TrialRecord(
+            trial=trial.id,
+            outcome=cause.outcome,
+            launch=work.launch_id,
+            started_at=end.started_at,
+            wall_s=end.wall_s,
+            tries=tries_told(work.folder, trial.id) if cause.outcome == "out_of_memory" else (),
+            failure=cause.failure,
+        )
+    )
+    close(work, trial, progress)
+    return cause
+
+
+OUTSIDE = {
+    "time limit": "the time limit of its job cut it off before any trial was done (raise on.slurm.time)",
+    "node failure": "a node of its job failed",
+    "lost": "its job is gone from the queue and left no end",
+    "setup failed": "a command of on.slurm.setup failed; see job.log",
+}
+
+
+def _from_outside(end: LaunchEnd) -> Cause | None:
+    """A hang is ended by us; else what the scheduler did comes before what ranks say of it."""
+    if end.hung or end.reason not in OUTSIDE:
+        return None
+    failure = Failure(rank=None, step=end.last_step, error=OUTSIDE[end.reason], log=())
+    return Cause(failure=failure, retryable=end.reason != "setup failed")
+
+
+def _phases(launch: Path, ended_at: float) -> dict[str, float] | None:
+    """Where the wall time of a launch went, as rank 0 told it, and the rest until all processes were gone."""
+    try:
+        told = read_json(launch / "phases.json")
+    except FileNotFoundError:  # it did not get that far
+        return None
+    return {**told["phases_s"], "process end": max(0.0, min(ended_at, time.time()) - told["ended_at"])}

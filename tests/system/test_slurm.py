@@ -1,0 +1,264 @@
+"""Studies on a real Slurm: from nothing to an answer, and through everything that happens to jobs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import worldsize
+from tests.system.conftest import PLANTED, processes_of, records, wait_for
+from tests.system.slurm import Cluster, cluster, left_behind
+
+pytestmark = pytest.mark.long
+
+STUDY = """\
+name: tiny
+workload: digits
+axes: {workers: [1, 2, 4], batch_per_worker: [16]}
+probe: {max_seconds: 0.2, repeats: 2}
+train: {steps: 20}
+repeats: 1
+interconnect_s: 0
+on: {slurm: {nodes: 2, time: 5, max_jobs: 2}}
+"""
+"""6 probes in one job on 2 nodes, then training on 1 and 2 workers on one node and on 4 on both."""
+ONE = ("--set", "axes.workers=[2]", "--set", "probe=false", "--set", "train.steps=40", "--set", "repeats=5")
+"""5 trials, a worker on each of 2 nodes, in one job."""
+SLOW = "slow:0:00:0"
+"""Each of them takes more than 2 s, so that something can happen in the middle."""
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """In a folder of its own: other users' paths are too long for a socket."""
+    with cluster(tmp_path_factory.mktemp("slurm", numbered=True)) as made:
+        yield made
+    assert left_behind(made) == []
+
+
+class Driver:
+    """`worldsize` on this study, as a user would type it."""
+
+    def __init__(self, slurm: Cluster, tmp_path: Path) -> None:
+        self.slurm, self.folder = slurm, tmp_path / "study"
+        self.study = tmp_path / "tiny.yaml"
+        self.study.write_text(STUDY)
+        self.path = slurm.environment["PATH"]
+
+    def start(self, *options: str, command: str = "run", fault: str = "") -> subprocess.Popen[str]:
+        environment = {**self.slurm.environment, "PATH": self.path}
+        if fault:
+            marker = str(self.folder.parent / "planted")
+            environment |= {"PLANTED": fault, "PLANTED_MARKER": marker, "PYTHONPATH": str(PLANTED)}
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "worldsize.cli", command, str(self.study), "--dir", str(self.folder)),
+                *options,
+            ],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def run(self, *options: str, command: str = "run", fault: str = "", code: int = 0) -> str:
+        process = self.start(*options, command=command, fault=fault)
+        return self.finish(process, code)
+
+    def finish(self, process: subprocess.Popen[str], code: int = 0, seconds: float = 150) -> str:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            raise AssertionError(f"did not end:\n{output}\n{self.slurm.jobs()}") from None
+        assert process.returncode == code, output
+        return output
+
+    def status(self) -> str:
+        command = [sys.executable, "-m", "worldsize.cli", "status", str(self.folder)]
+        return subprocess.run(
+            command, env=self.slurm.environment, stdout=subprocess.PIPE, text=True, check=True, timeout=60
+        ).stdout
+
+    def ends(self) -> dict[str, dict[str, Any]]:
+        return {
+            path.parent.name: json.loads(path.read_text()) for path in sorted(self.folder.glob("launches/*/end.json"))
+        }
+
+    def job(self, launch: str = "*") -> str:
+        """The id of the newest job."""
+        files = sorted(self.folder.glob(f"launches/{launch}/job.json"))
+        return str(json.loads(files[-1].read_text())["id"])
+
+    def wait_for_records(self, count: int) -> dict[str, int]:
+        wait_for(lambda: len(records(self.folder)) >= count, 60)
+        return records(self.folder)
+
+    def assert_whole(self, before: dict[str, int], trials: int) -> None:
+        """Everything has a record, and what had one before was not touched."""
+        after = records(self.folder)
+        assert len(after) == trials
+        assert {name: after[name] for name in before} == before
+        found = worldsize.load(self.folder)
+        assert {record.outcome for record in found.records.values()} == {"finished"}
+        wait_for(lambda: processes_of(self.folder) == [], 20)
+
+
+@pytest.fixture
+def driver(slurm: Cluster, tmp_path: Path) -> Iterator[Driver]:
+    slurm.clear()
+    yield Driver(slurm, tmp_path)
+    slurm.clear()
+
+
+def test_a_study_over_one_and_two_nodes_to_its_answer(driver: Driver, tmp_path: Path) -> None:
+    output = driver.run("--smoke")
+    assert "workers start and meet" in output
+    driver.assert_whole({}, 9)
+    ends = driver.ends()
+    assert [end["reason"] for end in ends.values()] == [""] * 5
+    assert all(end["queued_s"] is not None and end["attempts"] == 1 for end in ends.values())
+    nodes = {}
+    for name in ends:
+        lines = (driver.folder / "launches" / name / "job-events.jsonl").read_text().splitlines()
+        nodes[name[5:]] = json.loads(lines[0])["hosts"]
+    assert nodes == {"smoke-w4": 2, "probe-w4": 2, "train-w1": 1, "train-w2": 1, "train-w4": 2}
+    # The wait in the queue is no part of any phase.
+    for path in driver.folder.glob("launches/*-train-*/end.json"):
+        end = json.loads(path.read_text())
+        assert sum(end["phases_s"].values()) == pytest.approx(end["wall_s"], abs=1.5)
+    assert "5 jobs" in driver.status()
+    # Reported from a copy, where there is no Slurm.
+    copy = tmp_path / "copy"
+    driver.folder.rename(copy)
+    assert len(worldsize.load(copy).table()) == 3
+
+
+def test_a_job_over_its_time_limit_goes_on_in_another(driver: Driver) -> None:
+    more = ("--set", "axes.workers=[1]", "--set", "on.slurm.time=1", "--set", "repeats=12")
+    driver.run(*ONE, *more, fault=SLOW)
+    driver.assert_whole({}, 12)
+    ends = list(driver.ends().values())
+    assert [end["reason"] for end in ends] == [*["time limit"] * (len(ends) - 1), ""]
+    assert 2 <= len(ends) <= 6
+    assert not any(end["culprit"] for end in ends)  # a limit is nobody's failure
+
+
+def test_a_cancelled_job_is_not_submitted_again_until_asked(driver: Driver) -> None:
+    process = driver.start(*ONE, fault=SLOW)
+    before = driver.wait_for_records(2)
+    driver.slurm.call("scancel", driver.job())
+    output = driver.finish(process, code=1)
+    assert f"job {driver.job()} was cancelled" in output
+    assert [end["reason"] for end in driver.ends().values()] == ["cancelled"]
+    assert "cancelled" in driver.status()
+    driver.run(*ONE)
+    driver.assert_whole(before, 5)
+    assert len(driver.ends()) == 2
+
+
+def test_a_requeued_job_goes_on_where_it_was(driver: Driver) -> None:
+    process = driver.start(*ONE, fault=SLOW)
+    before = driver.wait_for_records(2)
+    driver.slurm.call("scontrol", "requeue", driver.job())
+    output = driver.finish(process)
+    driver.assert_whole(before, 5)
+    (end,) = driver.ends().values()
+    assert (end["reason"], end["attempts"], end["culprit"]) == ("", 2, None)
+    assert "attempt 2" in output
+    assert "attempt 2" in driver.status()
+
+
+def test_a_node_that_is_lost_costs_an_attempt_and_no_trial(driver: Driver) -> None:
+    process = driver.start(*ONE, "--set", "repeats=9", fault=SLOW)
+    before = driver.wait_for_records(2)
+    driver.slurm.stop("n2")
+    wait_for(lambda: driver.slurm.jobs()[driver.job()] == "PENDING", 60)
+    time.sleep(2)
+    driver.slurm.start_node("n2")
+    output = driver.finish(process)
+    driver.assert_whole(before, 9)
+    assert len(driver.ends()) == 1
+    assert "attempt 2" in output
+
+
+def test_a_controller_that_is_away_is_waited_for(driver: Driver) -> None:
+    process = driver.start(*ONE, "--set", "repeats=12", fault=SLOW)
+    before = driver.wait_for_records(1)
+    driver.slurm.stop("slurmctld")
+    time.sleep(20)
+    driver.slurm.start_controller()
+    output = driver.finish(process)
+    assert "Slurm does not answer" in output
+    driver.assert_whole(before, 12)
+    (end,) = driver.ends().values()
+    assert (end["reason"], end["attempts"]) == ("", 1)
+
+
+def test_an_sbatch_that_fails_after_it_has_queued_submits_once(driver: Driver, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "sbatch").write_text(
+        "#!/bin/bash\n/usr/bin/sbatch \"$@\" >/dev/null\necho 'sbatch: error: Socket timed out' >&2\nexit 1\n"
+    )
+    (tools / "sbatch").chmod(0o755)
+    driver.path = f"{tools}:{driver.path}"
+    known = set(driver.slurm.jobs())
+    output = driver.run(*ONE, "--set", "repeats=2")
+    assert "is in the queue" in output
+    driver.assert_whole({}, 2)
+    assert len(set(driver.slurm.jobs()) - known) == 1
+
+
+def test_detached_killed_stopped_and_adopted_it_is_one_job(driver: Driver) -> None:
+    output = driver.run(*ONE, "--detach", fault=SLOW)
+    assert "worldsize status" in output
+    before = driver.wait_for_records(1)
+    assert "running on n[1-2]" in driver.status()
+    killed = driver.start(*ONE)
+    wait_for((driver.folder / "lock.json").exists)
+    killed.kill()
+    killed.communicate()
+    stopped = driver.start(*ONE)
+    wait_for(lambda: f'"pid": {stopped.pid}' in (driver.folder / "lock.json").read_text())
+    time.sleep(1)  # until it follows the job
+    before |= driver.wait_for_records(2)
+    stopped.send_signal(signal.SIGINT)
+    assert "goes on" in driver.finish(stopped, code=130)
+    output = driver.run(*ONE)
+    assert f"following job {driver.job()}" in output
+    driver.assert_whole(before, 5)
+    (end,) = driver.ends().values()
+    assert (end["reason"], end["attempts"], end["job"]) == ("", 1, driver.job())
+
+
+def test_ctrl_c_cancels_where_it_was_asked_to(driver: Driver) -> None:
+    process = driver.start(*ONE, "--cancel", fault=SLOW)
+    before = driver.wait_for_records(1)
+    process.send_signal(signal.SIGINT)
+    driver.finish(process, code=130)
+    assert driver.slurm.jobs()[driver.job()] == "CANCELLED"
+    assert processes_of(driver.folder) == []
+    after = records(driver.folder)
+    assert {name: after[name] for name in before} == before
+
+
+def test_a_script_submitted_by_hand_does_the_same(driver: Driver, tmp_path: Path) -> None:
+    output = driver.run(*ONE, "--set", "repeats=2", command="worker-command")
+    (line,) = [line for line in output.splitlines() if line.startswith("sbatch ")]
+    driver.slurm.call(*line.split())
+    driver.wait_for_records(1)
+    driver.run(*ONE, "--set", "repeats=2")
+    driver.assert_whole({}, 2)
+    assert len(driver.ends()) == 1
+    assert not (tmp_path / "slurm.out").exists()

@@ -1,0 +1,427 @@
+"""The life of jobs against a Slurm that does what the test says: nothing run twice, nothing lost, nothing guessed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worldsize.errors import LaunchError
+from worldsize.launch.prepare import Goal
+from worldsize.launch.progress import Silent
+from worldsize.launch.runner import _Run
+from worldsize.launch.slurm import JobState, SubmitError, parse_states, sbatch_command, squeue_command
+from worldsize.launch.slurm_status import job_statuses
+from worldsize.launch.slurm_target import SlurmTarget, prepare_by_hand
+from worldsize.launch.target import Work
+from worldsize.record import TrialRecord
+from worldsize.store import StudyFolder, read_json
+from worldsize.study import Study
+
+STUDY = """\
+name: tiny
+workload: digits
+axes: {workers: [1, 2], batch_per_worker: [16]}
+probe: false
+train: {steps: 20}
+repeats: 1
+on: {slurm: {nodes: 2, workers_per_node: 1, time: 5, max_jobs: 2}}
+"""
+"""Two launches of one trial each."""
+
+
+@dataclass
+class FakeJob:
+    id: str
+    name: str
+    launch: Path
+    after: tuple[str, ...]
+    state: str = "PENDING"
+    attempt: int = 0
+    known: bool = True
+    """Whether squeue still lists it."""
+
+
+class World(Silent):
+    """A cluster, a clock and a watcher. Each time the driver sleeps, the next thing happens."""
+
+    def __init__(self, tmp_path: Path, text: str = STUDY, *, set: Sequence[str] = ()) -> None:
+        self.study = Study.from_text(text, set=set)
+        self.folder = StudyFolder(tmp_path / "study")
+        self.study._write(self.folder)
+        self.plan = self.study.plan()
+        self.jobs: list[FakeJob] = []
+        self.time, self.away, self.asked_at = 0.0, False, list[float]()
+        self.refuse: Callable[[], None] = lambda: None
+        self.queue_first = False
+        self.accounting: dict[str, str] = {}
+        self.cancelled: list[str] = []
+        self.notes: list[str] = []
+        self.script: list[Callable[[], None]] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    # The scheduler.
+
+    def submit(self, script: Path, after: Sequence[str]) -> str:
+        (name,) = re.findall(r"--job-name=(\S+)", script.read_text())
+        job = FakeJob(str(100 + len(self.jobs)), name, script.parent, tuple(after))
+        if self.queue_first:
+            self.jobs.append(job)
+        self.refuse()
+        if not self.queue_first:
+            self.jobs.append(job)
+        return job.id
+
+    def states(self, names: Sequence[str]) -> dict[str, JobState] | None:
+        self.asked_at.append(self.time)
+        if self.away:
+            return None
+        return {
+            job.name: JobState(id=job.id, state=job.state, nodes="n1")
+            for job in self.jobs
+            if job.known and job.name in names
+        }
+
+    def final_state(self, job_id: str) -> str | None:
+        return self.accounting.get(job_id)
+
+    def cancel(self, job_ids: Sequence[str]) -> bool:
+        self.cancelled += job_ids
+        for job in self.jobs:
+            if job.id in job_ids:
+                self.end(job, "CANCELLED", 143)
+        return True
+
+    # What jobs do.
+
+    def say(self, job: FakeJob, event: str, **more: Any) -> None:
+        line = {"event": event, "job": job.id, "attempt": job.attempt, "at": 1e9 + self.time, **more}
+        with (job.launch / "job-events.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def begin(self, job: FakeJob) -> None:
+        job.state = "RUNNING"
+        self.say(job, "start", nodes="n1", hosts=1)
+
+    def finish(self, job: FakeJob, trials: int = 99) -> None:
+        for trial_id in read_json(job.launch / "launch.json")["trials"][:trials]:
+            self.folder.write_record(
+                TrialRecord(trial=trial_id, outcome="finished", launch=job.launch.name, started_at=0, wall_s=1)
+            )
+
+    def end(self, job: FakeJob, state: str = "COMPLETED", code: int = 0) -> None:
+        job.state = state
+        self.say(job, "end", returncode=code)
+
+    def whole(self, job: FakeJob) -> None:
+        self.begin(job)
+        self.finish(job)
+        self.end(job)
+
+    # The driver.
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        assert self.time < 5000, f"nothing ends; {self.notes}"
+        if self.script:
+            self.script.pop(0)()
+
+    def target(self, *, detach: bool = False) -> SlurmTarget:
+        return SlurmTarget(self.study.spec, self, self, detach=detach, now=lambda: self.time, sleep=self.sleep)
+
+    def run(self, *script: Callable[[], None], detach: bool = False) -> bool:
+        self.script = list(script)
+        goal = Goal(metric="accuracy", higher_is_better=True, train_samples=1000)
+        parts = (self.folder, self.study.spec, self.plan, self.study.machine, goal, self.target(detach=detach), self)
+        return _Run(*parts, sleep=self.sleep).run(detach=detach)
+
+    def ends(self) -> list[dict[str, Any]]:
+        return [read_json(path / "end.json") for path in self.folder.launches() if (path / "end.json").exists()]
+
+    def all_done(self) -> bool:
+        return all(self.folder.has_record(trial_id) for trial_id in self.plan.trials)
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> World:
+    """A single launch, of three trials."""
+    return World(tmp_path, set=["axes.workers=[1]", "repeats=3"])
+
+
+def test_jobs_run_side_by_side_and_the_wait_is_measured(world: World) -> None:
+    assert world.run(
+        nothing,
+        lambda: [world.begin(job) for job in world.jobs],  # type: ignore[arg-type,return-value]
+        lambda: [(world.finish(job), world.end(job)) for job in world.jobs],  # type: ignore[arg-type,return-value]
+    )
+    assert world.all_done()
+    assert len(world.jobs) == 2
+    assert [(end["reason"], end["attempts"], end["job"]) for end in world.ends()] == [("", 1, "100"), ("", 1, "101")]
+
+
+def test_no_more_jobs_at_once_than_allowed_and_squeue_is_asked_seldom(tmp_path: Path) -> None:
+    world = World(tmp_path, set=["repeats=6", "on.slurm.max_jobs=2"])
+    most = 0
+
+    def tick() -> None:
+        nonlocal most
+        open_jobs = [job for job in world.jobs if job.state in ("PENDING", "RUNNING")]
+        most = max(most, len(open_jobs))
+        if world.time % 7 == 0 and open_jobs:
+            world.whole(open_jobs[0])
+
+    assert world.run(*[tick] * 400)
+    assert most == 2
+    assert len(world.jobs) == len(world.plan.launches) == 7
+    gaps = [later - earlier for earlier, later in zip(world.asked_at, world.asked_at[1:], strict=False)]
+    assert min(gaps) >= 5
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "REQUEUED", "STAGE_OUT", "RESV_DEL_HOLD", "SPECIAL_EXIT", "WHATEVER"])
+def test_a_state_nobody_knows_is_no_end(one: World, state: str) -> None:
+    def strange() -> None:
+        one.begin(one.jobs[0])
+        one.jobs[0].state = state
+
+    assert one.run(nothing, strange, *[nothing] * 200, lambda: (one.finish(one.jobs[0]), one.end(one.jobs[0]))[0])
+    assert len(one.jobs) == 1
+
+
+def test_a_controller_that_is_away_ends_nothing(one: World) -> None:
+    def leave() -> None:
+        one.begin(one.jobs[0])
+        one.away = True
+
+    assert one.run(nothing, leave, *[nothing] * 300, lambda: one.finish(one.jobs[0]), lambda: one.end(one.jobs[0]))
+    assert len(one.jobs) == 1
+    away = [at for at in one.asked_at if at > 10]
+    assert len(away) < 15  # it is asked less and less often
+    assert any("does not answer" in note for note in one.notes)
+
+
+def test_a_job_that_ended_by_its_own_words_needs_no_slurm(one: World) -> None:
+    """Its end is told, a trial is missing, and Slurm has forgotten it: blame as after any launch."""
+
+    def forgotten() -> None:
+        one.end(one.jobs[0], code=1)
+        one.jobs[0].known = False
+
+    assert one.run(nothing, lambda: one.begin(one.jobs[0]), lambda: one.finish(one.jobs[0], 1), forgotten, *rest(one))
+    assert one.all_done()
+    assert (one.ends()[0]["reason"], one.ends()[0]["returncode"]) == ("", 1)
+    assert one.ends()[0]["culprit"].startswith("0001")
+
+
+def rest(world: World) -> list[Callable[[], None]]:
+    """Time for what Slurm says to be heard, then every later job does what it should."""
+
+    def succeed() -> None:
+        for job in world.jobs[1:]:
+            if job.state == "PENDING":
+                world.whole(job)
+
+    return [*[nothing] * 30, *[succeed] * 200]
+
+
+def test_a_job_that_is_gone_without_a_word_is_lost_and_tried_again(one: World) -> None:
+    def vanish() -> None:
+        one.jobs[0].known = False
+
+    assert one.run(nothing, lambda: one.begin(one.jobs[0]), nothing, vanish, *rest(one))
+    assert [end["reason"] for end in one.ends()] == ["lost", ""]
+    assert one.all_done()
+
+
+def test_the_accounting_is_asked_where_there_is_one(one: World) -> None:
+    def vanish() -> None:
+        one.jobs[0].known = False
+        one.accounting[one.jobs[0].id] = "CANCELLED"
+
+    with pytest.raises(LaunchError, match="job 100 was cancelled, trials left: 3"):
+        one.run(nothing, lambda: one.begin(one.jobs[0]), nothing, vanish, *rest(one))
+    assert len(one.jobs) == 1
+
+
+def test_what_was_cancelled_is_left_and_the_rest_runs(world: World) -> None:
+    def cancelled() -> None:
+        world.end(world.jobs[0], "CANCELLED", 143)
+        world.whole(world.jobs[1])
+
+    with pytest.raises(LaunchError, match="job 100 was cancelled, trials left: 1; the same command submits"):
+        world.run(nothing, lambda: world.begin(world.jobs[0]), cancelled)
+    assert world.run(nothing, lambda: world.whole(world.jobs[2]))
+    assert world.all_done()
+
+
+@pytest.mark.parametrize(("state", "reason"), [("PREEMPTED", "preempted"), ("TIMEOUT", "time limit")])
+def test_what_is_nobodys_fault_is_submitted_again(one: World, state: str, reason: str) -> None:
+    """The limit came after a trial was finished; a preempted job may have done nothing at all."""
+
+    def cut() -> None:
+        one.finish(one.jobs[0], 1 if state == "TIMEOUT" else 0)
+        one.end(one.jobs[0], state, 143)
+
+    assert one.run(nothing, lambda: one.begin(one.jobs[0]), cut, *rest(one))
+    assert [(end["reason"], end["culprit"]) for end in one.ends()] == [(reason, None), ("", None)]
+    assert one.all_done()
+
+
+def test_a_limit_too_short_for_any_trial_is_a_failure_in_the_end(one: World) -> None:
+    def cut() -> None:
+        for job in one.jobs:
+            if job.state == "PENDING":
+                one.begin(job)
+                one.say(job, "time-limit")
+                one.end(job, "FAILED", 1)
+
+    assert one.run(*[cut] * 400)
+    records = [one.folder.record(trial_id) for trial_id in one.plan.trials]
+    assert all(
+        record is not None and record.failure and "raise on.slurm.time" in record.failure.error for record in records
+    )
+    assert len(one.jobs) == 6  # each tried twice
+
+
+def test_a_lost_node_is_told_apart_and_counted(one: World) -> None:
+    def fail() -> None:
+        one.finish(one.jobs[0], 1)
+        one.jobs[0].state = "NODE_FAIL"  # it could not say a word
+
+    assert one.run(nothing, lambda: one.begin(one.jobs[0]), fail, *rest(one))
+    first = one.ends()[0]
+    assert (first["reason"], first["culprit"][:4], first["cause"]) == (
+        "node failure",
+        "0001",
+        "a node of its job failed",
+    )
+    assert one.all_done()
+
+
+def test_a_requeued_job_is_one_launch_with_two_attempts(one: World) -> None:
+    job = lambda: one.jobs[0]  # noqa: E731
+
+    def requeue() -> None:
+        one.finish(job(), 1)
+        one.say(job(), "terminated")
+        one.end(job(), "PENDING", 143)
+        job().attempt = 1
+
+    assert one.run(
+        *(nothing, lambda: one.begin(job()), requeue, *[nothing] * 30),
+        *(lambda: one.begin(job()), lambda: one.finish(job()), lambda: one.end(job())),
+    )
+    (end,) = one.ends()
+    assert (end["attempts"], end["reason"]) == (2, "")
+    assert any("attempt 2" in note for note in one.notes)
+
+
+def test_a_job_that_hangs_is_cancelled_once_and_blamed_as_a_hang(one: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = True
+    monkeypatch.setattr("worldsize.launch.follow.Follower.hung", lambda _: hangs)
+
+    def wake() -> None:
+        nonlocal hangs
+        hangs = False
+
+    assert one.run(nothing, lambda: one.begin(one.jobs[0]), *[nothing] * 10, wake, *rest(one))
+    assert one.cancelled == ["100"]
+    assert "no sign of life" in one.ends()[0]["cause"]
+    assert one.all_done()
+
+
+def test_an_sbatch_that_fails_after_queueing_submits_once(one: World) -> None:
+    one.queue_first = True
+
+    def fail() -> None:
+        raise SubmitError("Socket timed out on send/recv operation")
+
+    one.refuse = fail
+    assert one.run(nothing, lambda: one.whole(one.jobs[0]))
+    assert len(one.jobs) == 1
+
+
+def test_an_sbatch_that_cannot_reach_slurm_is_repeated_after_a_look(one: World) -> None:
+    tries = 0
+
+    def fail_twice() -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise SubmitError("Unable to contact slurm controller (connect failure)")
+
+    one.refuse = fail_twice
+    one.away = True
+
+    def back() -> None:
+        one.away = False
+
+    assert one.run(nothing, nothing, back, *[nothing] * 4, lambda: one.whole(one.jobs[0]))
+    assert tries == 3
+    assert len(one.jobs) == 1
+
+
+def test_a_partition_that_does_not_exist_is_said_at_once(one: World) -> None:
+    def refuse() -> None:
+        raise SubmitError("sbatch: error: invalid partition specified: nope")
+
+    one.refuse = refuse
+    with pytest.raises(LaunchError, match=r"invalid partition specified: nope; change `on.slurm`"):
+        one.run()
+    assert one.jobs == []
+
+
+def test_a_driver_that_comes_later_adopts_and_submits_nothing(one: World) -> None:
+    assert not one.run(detach=True)
+    one.begin(one.jobs[0])
+    one.finish(one.jobs[0], 2)
+    assert [(job.id, job.state, job.open) for job in job_statuses(one.folder, one)] == [("100", "RUNNING", True)]
+    assert one.run(nothing, lambda: one.finish(one.jobs[0]), lambda: one.end(one.jobs[0]))
+    assert len(one.jobs) == 1
+    assert [(job.state, job.open) for job in job_statuses(one.folder, one)] == [("ended", False)]
+
+
+def test_what_never_reached_the_queue_is_closed_and_prepared_anew(one: World) -> None:
+    """A driver killed before sbatch, or a script that nobody has submitted."""
+    work = one.study.prepare(one.folder.path)[0]
+    prepare_by_hand(work, one.study.spec)
+    assert one.run(nothing, lambda: one.whole(one.jobs[0]))
+    assert [end["job"] for end in one.ends()] == [None, "100"]  # the first is closed: its script would end at once
+
+
+def test_detached_jobs_wait_for_one_another(tmp_path: Path) -> None:
+    world = World(tmp_path, set=["repeats=4", "on.slurm.max_jobs=2"])
+    assert not world.run(detach=True)
+    assert [job.after for job in world.jobs] == [(), (), ("100",), ("101",), ("102",)]
+
+
+def test_commands_and_what_squeue_says() -> None:
+    assert sbatch_command(Path("/a b/job.sh"), ["1", "2"]) == [
+        *("sbatch", "--parsable", "--dependency=afterany:1:2", "/a b/job.sh"),
+    ]
+    assert squeue_command(["a", "b"])[-1] == "--name=a,b"
+    text = "7|ws-a|PENDING|Priority|\n9|ws-a|RUNNING|None|n[1-2]\nslurm_load_jobs error\n8|ws-b|COMPLETED|None|n1\n"
+    found = parse_states(text)
+    assert found["ws-a"] == JobState(id="9", state="RUNNING", reason="None", nodes="n[1-2]")
+    assert found["ws-b"].state == "COMPLETED"
+    assert len(found) == 2
+
+
+def test_a_stored_launch_is_read_back_as_it_was_prepared(one: World) -> None:
+    work = one.study.prepare(one.folder.path)[0]
+    assert replace(Work.stored(one.folder, work.launch_id, 300.0), folder=work.folder) == work
