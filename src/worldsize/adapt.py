@@ -19,8 +19,8 @@ from worldsize.prediction_inputs import ground, timed
 from worldsize.results import Results
 from worldsize.spec import StudySpec
 
-Line = tuple[int, str, str]
-"""Accumulation, strategy, precision: what counts and batches are compared within."""
+Line = tuple[int, str, str, str]
+"""Accumulation, strategy, precision, target: what counts and batches are compared within."""
 
 
 def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
@@ -91,7 +91,7 @@ def foretold(
 
 
 def _line(setting: Setting) -> Line:
-    return setting.accumulation, setting.strategy, setting.precision
+    return setting.accumulation, *setting.kind
 
 
 def _probe(setting: Setting) -> Probe:
@@ -101,4 +101,5 @@ def _probe(setting: Setting) -> Probe:
 
 def _key(point: Point, spec: StudySpec) -> tuple[Line, Probe]:
     batch = point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
-    return (point.accumulation, point.strategy.label, point.precision), (point.workers, batch)
+    line = point.accumulation, point.strategy.label, point.precision, point.on
+    return line, (point.workers, batch)

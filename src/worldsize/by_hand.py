@@ -12,6 +12,8 @@ from worldsize.launch.commands import fixed_environment, mpirun_command, node_co
 from worldsize.launch.slurm_target import prepare_by_hand
 from worldsize.launch.target import Work
 from worldsize.machine import Machine
+from worldsize.plan import on_target
+from worldsize.spec import StudySpec
 from worldsize.study import Study
 
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
@@ -29,24 +31,24 @@ def commands_by_hand(study: Study, folder: Path, *, nodes: int, hosts: str, port
         raise SpecError(
             f"--hosts {hosts!r} names no {nodes} hosts; write addresses with commas: --hosts 10.0.0.1,10.0.0.2"
         )
-    if study.spec.slurm is None and study.spec.on != "mpi":
-        for workers in {launch.workers for launch in study.plan().launches}:
-            if workers % min(nodes, workers):
-                raise SpecError(f"workers={workers} does not divide among --nodes {nodes}; use a count that does")
+    for launch in study.plan().launches:
+        plain = study.spec.targets[launch.on] == "local"
+        if plain and launch.workers % min(nodes, launch.workers):
+            raise SpecError(f"workers={launch.workers} does not divide among --nodes {nodes}; use a count that does")
     lines = []
     for work in study.prepare(folder.absolute()):
         lines.append(f"# {work.launch_id}: {len(work.trials)} trials, {work.workers} workers")
-        lines += _commands(study, work, names, port)
+        lines += _commands(on_target(study.spec, work.on), work, names, port)
     return lines or [f"# nothing is left to run in {folder}"]
 
 
-def _commands(study: Study, work: Work, hosts: list[str], port: int) -> Iterator[str]:
-    if study.spec.slurm is not None:
-        yield shlex.join(["sbatch", str(prepare_by_hand(work, study.spec))])
+def _commands(spec: StudySpec, work: Work, hosts: list[str], port: int) -> Iterator[str]:
+    if spec.slurm is not None:
+        yield shlex.join(["sbatch", str(prepare_by_hand(work, spec))])
         return
     fixed = [f"{key}={value}" for key, value in fixed_environment(work.threads, work.cpu_limit_gb).items()]
     begin = f"env {shlex.join(fixed)} WORLDSIZE_LAUNCHED_AT=$(date +%s) "
-    if study.spec.on == "mpi":
+    if spec.on == "mpi":
         yield begin + shlex.join(mpirun_command(work.folder.path, work.launch_id, work.workers))
         return
     used = hosts[: min(len(hosts), work.workers)]

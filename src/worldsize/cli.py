@@ -40,7 +40,8 @@ DataOption = Annotated[
     typer.Option("--data", metavar="DIR", help="Where the data sets are. Default: WORLDSIZE_DATA, or the cache."),
 ]
 OnOption = Annotated[
-    str | None, typer.Option("--on", metavar="local|slurm|mpi", help="Where it runs; default: what the study says.")
+    str | None,
+    typer.Option("--on", metavar="local|slurm|mpi", help="Where it runs, or one of the study's targets."),
 ]
 
 
@@ -82,7 +83,7 @@ def run(
         known = before.step_s() if before else {}
         plan = before.plan if before else the_study.plan()  # a search may have added to it
         with StudyProgress(progress_console, plan, the_study.facts, finished, known) as shown:
-            progress = LivePage(shown, home, the_study.machine)
+            progress = LivePage(shown, home, the_study.machines, the_study.elsewhere)
             try:
                 results = the_study.run(
                     home,

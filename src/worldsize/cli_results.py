@@ -48,21 +48,26 @@ def predict(
         from worldsize.results import load
 
         results = load(source)
-        question = Question(
-            workers=asked or doublings(results),
-            batch_per_worker=batch,
-            target=target,
-            price=price,
-            budget=budget,
-            deadline_s=seconds_of(deadline) if deadline else None,
-            network=parse_network(network) if network else None,
-            workers_per_node=workers_per_node,
-        )
-        found = predict(results, question)
+        told = {}
+        for name, each in results.apart.items():  # kinds of hardware are never pooled
+            question = Question(
+                workers=asked or doublings(each),
+                batch_per_worker=batch,
+                target=target,
+                price=price,
+                budget=budget,
+                deadline_s=seconds_of(deadline) if deadline else None,
+                network=parse_network(network) if network else None,
+                workers_per_node=workers_per_node,
+            )
+            found = predict(each, question)
+            told[name] = to_dict(found)
+            if not as_json:
+                if len(results.apart) > 1:
+                    console().print(f"\nOn {name}", style="bold")
+                console().print(prediction_view(found, each.facts, goal_words(each, question)))
         if as_json:
-            print(json.dumps(to_dict(found), indent=1, allow_nan=False))
-        else:
-            console().print(prediction_view(found, results.facts, goal_words(results, question)))
+            print(json.dumps(told if len(told) > 1 else next(iter(told.values())), indent=1, allow_nan=False))
         return
     from worldsize.report.table_projection import table_view
     from worldsize.tablefile import read_table

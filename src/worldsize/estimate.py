@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from worldsize.catalog import WorkloadFacts
 from worldsize.machine import Machine
 from worldsize.on_spec import nodes_for
-from worldsize.plan import Plan
+from worldsize.plan import Plan, on_target
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.train_spec import steps_per_epoch
 
@@ -27,28 +27,35 @@ HALVINGS = 5
 class Estimate:
     wall_s: float
     worker_s: float
-    node_s: float | None = None
-    """Of the nodes that jobs occupy; None where the study submits none. Waiting in the queue is not in it."""
+    node_s: dict[str, float] = field(default_factory=dict)
+    """Of the nodes that jobs occupy, by target; waiting in the queue is not in it."""
     measured: bool
     """Whether step times of this study were known, or only the rough cost of a sample."""
 
 
+StepTimes = Mapping[tuple[str, int, int], float]
+"""By target, workers and samples that a worker computes in a step."""
+
+
 def estimate(
-    spec: StudySpec, plan: Plan, machine: Machine, facts: WorkloadFacts, step_s: Mapping[tuple[int, int], float]
+    spec: StudySpec, plan: Plan, machines: Mapping[str, Machine], facts: WorkloadFacts, step_s: StepTimes
 ) -> Estimate:
-    """What the plan will take. `step_s` has measured step times by (workers, samples a worker), as far as known."""
-    device = machine.device(spec.device)
-    wall = worker = node = 0.0
+    """What the plan will take, with measured step times as far as they are known."""
+    wall = worker = 0.0
+    specs = {on: on_target(spec, on) for on in spec.targets}
+    node = {on: 0.0 for on, here in specs.items() if here.slurm is not None}
     for launch in plan.launches:
+        machine, here = machines[launch.on], specs[launch.on]
         seconds = LAUNCH_START_S
         for trial in (plan.trials[trial_id] for trial_id in launch.trials):
-            known = step_s.get((trial.workers, trial.worker_batch))
-            step = known if known is not None else _guessed_step_s(trial, facts, machine, device)
+            known = step_s.get((trial.on, trial.workers, trial.worker_batch))
+            step = known if known is not None else _guessed_step_s(trial, facts, machine, machine.device(spec.device))
             seconds += trial_s(trial, facts, step)
         wall += seconds
         worker += seconds * launch.workers
-        node += seconds * (nodes_for(spec.slurm, launch.workers, spec.most_workers) if spec.slurm else 1)
-    return Estimate(wall_s=wall, worker_s=worker, node_s=node if spec.slurm else None, measured=bool(step_s))
+        if here.slurm is not None:
+            node[launch.on] += seconds * nodes_for(here.slurm, launch.workers, here.most_workers)
+    return Estimate(wall_s=wall, worker_s=worker, node_s=node, measured=bool(step_s))
 
 
 def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:

@@ -105,6 +105,7 @@ def _where(setting: Setting, among: list[Setting]) -> str:
         "strategy": setting.strategy,
         "precision": setting.precision,
         "accumulation": f"in {setting.accumulation} parts",
+        "on": f"on {setting.on}",
     }
     return ", ".join(words for name, words in facts.items() if len({getattr(other, name) for other in among}) > 1)
 

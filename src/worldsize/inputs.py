@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ def setting_of(trial: TrialSpec) -> Setting:
         scaling=trial.scaling,
         strategy=trial.strategy.label,
         precision=trial.precision,
+        on=trial.on,
     )
 
 
@@ -192,11 +194,12 @@ def noise_scales(folder: StudyFolder, ended: Iterable[Ended], starts: int) -> li
 
 def links(folder: StudyFolder) -> list[tuple[str, Link]]:
     """What the links between ranks can do, by kind (inside a node, across nodes, all), over all launches."""
-    times: dict[tuple[str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    times: dict[tuple[str, str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for launch in folder.launches():
         path = launch / "interconnect.json"
         rows: list[dict[str, Any]] = read_json(path)["sweep"]["times"] if path.exists() else []
+        on = read_json(launch / "launch.json").get("on", "") if rows else ""
         for row in rows:
-            times[row["kind"], row["workers"]][row["size_bytes"]] += row["seconds"]
-    found = [(kind, fit_link(workers, sizes)) for (kind, workers), sizes in sorted(times.items())]
-    return [(kind, link) for kind, link in found if link is not None]
+            times[on, row["kind"], row["workers"]][row["size_bytes"]] += row["seconds"]
+    found = [(on, kind, fit_link(workers, sizes)) for (on, kind, workers), sizes in sorted(times.items())]
+    return [(kind, replace(link, on=on)) for on, kind, link in found if link is not None]

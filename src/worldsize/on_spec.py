@@ -1,12 +1,21 @@
-"""Where a study runs: this machine, MPI, or Slurm; and what a Slurm job asks for. Every value is checked here, so that
-none of them can add a directive to a job script."""
+"""Where a study runs: this machine, MPI, Slurm, or several of these by name; and what a Slurm job asks for. Every value
+is checked here, so that none of them can add a directive to a job script."""
 
 from __future__ import annotations
 
 import math
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Discriminator, Field, PositiveInt, StringConstraints, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PositiveInt,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from worldsize.frozen import Frozen, listed
 from worldsize.machine import Machine
@@ -21,7 +30,6 @@ OWNED = {
     *("job-name", "output", "error", "chdir", "wrap", "array", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task"),
     *("gpus-per-node", "time", "signal", "requeue", "no-requeue", "open-mode", "parsable", "dependency", "partition"),
     *("account", "qos", "constraint", "wait", "wait-all-nodes", "export", "export-file", "test-only", "gres", "hold"),
-    *("exclusive-user",),
 }
 """Directives that the script or sbatch's command line has already, or that would change what a job is."""
 
@@ -83,8 +91,9 @@ class SlurmSpec(Frozen):
         for key in self.extra:
             if not key.replace("-", "").isalnum() or not key.isascii() or key != key.lower() or key.startswith("-"):
                 raise ValueError(f"extra: {key!r} is no long option of sbatch; write it as in `--{'mem-per-cpu'}`")
-            if key in OWNED:
-                raise ValueError(f"extra: {key!r} is set by worldsize, or has a key of its own; leave it out")
+            # sbatch takes `--job-na` for `--job-name`.
+            if owned := next((option for option in sorted(OWNED) if option.startswith(key)), None):
+                raise ValueError(f"extra: {key!r}: {owned} is set by worldsize, or has a key of its own; leave it out")
         return self
 
     @property
@@ -97,11 +106,14 @@ class OnSlurm(Frozen):
 
 
 OnName = Literal["local", "mpi"]
+TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$")]
 
 
 def _kind(value: Any) -> str:
     """Tags in brackets: `studyfile.py` leaves them out of the place that an error names."""
-    return "<slurm>" if isinstance(value, dict | OnSlurm) else "<name>"
+    if isinstance(value, OnSlurm) or (isinstance(value, dict) and ("slurm" in value or not value)):
+        return "<slurm>"
+    return "<targets>" if isinstance(value, dict) else "<name>"
 
 
 def on_short(value: Any) -> Any:
@@ -115,7 +127,16 @@ def on_short(value: Any) -> Any:
     return value
 
 
-On = Annotated[Annotated[OnName, Tag("<name>")] | Annotated[OnSlurm, Tag("<slurm>")], Discriminator(_kind)]
+Place = Annotated[
+    Annotated[OnName, Tag("<name>")] | Annotated[OnSlurm, Tag("<slurm>")],
+    Discriminator(lambda value: "<slurm>" if isinstance(value, dict | OnSlurm) else "<name>"),
+]
+Targets = dict[TargetName, Annotated[Place, BeforeValidator(on_short)]]
+"""{t4: {slurm: {...}}, v100: {slurm: {...}}}: hardware of several kinds, by names of one's own."""
+On = Annotated[
+    Annotated[OnName, Tag("<name>")] | Annotated[OnSlurm, Tag("<slurm>")] | Annotated[Targets, Tag("<targets>")],
+    Discriminator(_kind),
+]
 
 
 def limit_s(text: str) -> float:
@@ -141,7 +162,7 @@ def nodes_for(slurm: SlurmSpec, workers: int, most_workers: int) -> int:
     return math.ceil(workers / per_node(slurm, most_workers))
 
 
-def machine_of(on: On, here: Machine, *, threads: int, most_workers: int) -> Machine:
+def machine_of(on: Place, here: Machine, *, threads: int, most_workers: int) -> Machine:
     """What workers find where they run; of Slurm's nodes, what the study asks for."""
     if not isinstance(on, OnSlurm):
         return here

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from worldsize.analysis.adaptive import FIRST
+from worldsize.machine import Machine
+from worldsize.on_spec import machine_of
 from worldsize.optimizer_spec import SGD_KINDS, OptimizerSpec
 from worldsize.spec import Precision, SkipSpec, Start, StudySpec, TrialSpec, WorkloadSpec
 from worldsize.train_spec import StrategySpec, TrainSpec
@@ -32,6 +34,12 @@ class Launch:
     kind: Literal["probe", "train", "pretrain"]
     workers: int
     trials: tuple[str, ...]
+    on: str = ""
+    """The target it runs on, where the study has several."""
+
+    def id(self, number: int) -> str:
+        """The name of its folder."""
+        return launch_id(number, f"{self.kind}-w{self.workers}", self.on)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +75,14 @@ class Point:
     strategy: StrategySpec
     precision: Precision
     start: Start
+    on: str = ""
 
     @property
     def search(self) -> str:
         """Points of one search differ in the values searched for and in nothing else."""
         batch = f"{self.batch_per_worker}x{self.accumulation}"
-        return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}"
+        where = f", {self.on}" if self.on else ""
+        return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}{where}"
 
 
 def make_plan(spec: StudySpec) -> Plan:
@@ -81,10 +91,9 @@ def make_plan(spec: StudySpec) -> Plan:
     rng = random.Random(spec.seed)
     drafts: list[Draft] = []
     if spec.pretrain is not None:
-        drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_fields(spec)]))
+        drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_fields(spec)], next(iter(spec.targets))))
     if spec.probe is not None:
-        most = max(point.workers for point in points)
-        drafts.append(Draft("probe", most, _probe_order(spec, points, rng)))
+        drafts += _probing(spec, points, rng)
     if not spec.axes.adaptive:  # where probes decide what is worth training, they come first
         drafts += _training(spec, points, rng)
     return _numbered(Plan(trials={}, launches=()), drafts, len(spec.starts))
@@ -104,7 +113,7 @@ def first_points(spec: StudySpec) -> list[Point]:
 def _line(point: Point, spec: StudySpec) -> tuple[Any, ...]:
     """What an adaptive study compares counts within."""
     batch = point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
-    return batch, point.accumulation, point.strategy, point.precision
+    return point.on, batch, point.accumulation, point.strategy, point.precision
 
 
 def full_grid(spec: StudySpec) -> list[TrialSpec]:
@@ -114,10 +123,8 @@ def full_grid(spec: StudySpec) -> list[TrialSpec]:
 
 
 def with_probes(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:
-    """The same plan, and probes of more points after it, in one launch."""
-    rng = random.Random(spec.seed + len(plan.trials))
-    most = max(point.workers for point in points)
-    return _numbered(plan, [Draft("probe", most, _probe_order(spec, list(points), rng))], len(spec.starts))
+    """The same plan, and probes of more points after it, in one launch a target."""
+    return _numbered(plan, _probing(spec, points, random.Random(spec.seed + len(plan.trials))), len(spec.starts))
 
 
 def extended(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:
@@ -132,23 +139,38 @@ class Draft:
     kind: Literal["probe", "train", "pretrain"]
     workers: int
     members: list[dict[str, Any]]
+    on: str
+
+
+def _by_target(spec: StudySpec, points: Sequence[Point]) -> dict[str, list[Point]]:
+    found = {on: [point for point in points if point.on == on] for on in spec.targets}
+    return {on: here for on, here in found.items() if here}
+
+
+def _probing(spec: StudySpec, points: Sequence[Point], rng: random.Random) -> list[Draft]:
+    """One launch a target, at the largest of its counts."""
+    return [
+        Draft("probe", max(point.workers for point in here), _probe_order(spec, here, rng), on)
+        for on, here in _by_target(spec, points).items()
+    ]
 
 
 def _training(spec: StudySpec, points: Sequence[Point], rng: random.Random) -> list[Draft]:
-    """Rounds over all counts in alternating order, one a repeat."""
+    """Rounds over all counts of a target in alternating order, one a repeat."""
     if spec.train is None:
         return []
     base = base_batch(spec)
-    counts = sorted({point.workers for point in points})
     drafts: list[Draft] = []
-    for repeat in range(spec.repeats):
-        for workers in counts if repeat % 2 == 0 else reversed(counts):
-            here = [_train_fields(spec, point, repeat, base) for point in points if point.workers == workers]
-            rng.shuffle(here)
-            if drafts and drafts[-1].workers == workers:
-                drafts[-1].members.extend(here)  # one round ends and the next begins with this count: one start-up
-            else:
-                drafts.append(Draft("train", workers, here))
+    for on, there in _by_target(spec, points).items():
+        counts = sorted({point.workers for point in there})
+        for repeat in range(spec.repeats):
+            for workers in counts if repeat % 2 == 0 else reversed(counts):
+                here = [_train_fields(spec, point, repeat, base) for point in there if point.workers == workers]
+                rng.shuffle(here)
+                if drafts and (drafts[-1].workers, drafts[-1].on) == (workers, on):
+                    drafts[-1].members.extend(here)  # one round ends and the next begins with this count: one start-up
+                else:
+                    drafts.append(Draft("train", workers, here, on))
     return drafts
 
 
@@ -159,10 +181,11 @@ def _numbered(plan: Plan, drafts: list[Draft], starts: int) -> Plan:
     for draft in drafts:
         ids = []
         for fields in draft.members:
+            fields["on"] = draft.on
             trial = TrialSpec(id=_trial_id(next(numbers), width, fields, starts), **fields)
             trials[trial.id] = trial
             ids.append(trial.id)
-        launches.append(Launch(kind=draft.kind, workers=draft.workers, trials=tuple(ids)))
+        launches.append(Launch(kind=draft.kind, workers=draft.workers, trials=tuple(ids), on=draft.on))
     return Plan(trials=trials, launches=tuple(launches))
 
 
@@ -186,11 +209,32 @@ def study_points(spec: StudySpec) -> list[Point]:
     return [point for point in product(spec) if not any(matches(skip, point) for skip in spec.skip)]
 
 
+def on_target(spec: StudySpec, on: str) -> StudySpec:
+    """The study as this target alone would run it: its counts, and where it runs. Rates stay what they are."""
+    if not isinstance(spec.on, dict):
+        return spec
+    counts = {point.workers for point in study_points(spec) if point.on == on}
+    workers = tuple(count for count in spec.axes.workers if count in counts)
+    skip = tuple(each.model_copy(update={"on": None}) for each in spec.skip if each.on in (None, on))
+    axes = spec.axes.model_copy(update={"workers": workers})
+    train = spec.train.model_copy(update={"base_batch": base_batch(spec)}) if spec.train and counts else spec.train
+    return spec.model_copy(update={"on": spec.on[on], "axes": axes, "skip": skip, "train": train})
+
+
+def machines_of(spec: StudySpec, here: Machine) -> dict[str, Machine]:
+    """What the workers of each target find; `here` is where the driver runs."""
+    return {
+        on: machine_of(place, here, threads=spec.threads, most_workers=on_target(spec, on).most_workers)
+        for on, place in spec.targets.items()
+    }
+
+
 def product(spec: StudySpec) -> Iterator[Point]:
     axes = spec.axes
     optimizers = [(entry, setting) for entry, each in enumerate(axes.optimizer) for setting in each.settings()]
-    for workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
-        axes.workers, axes.batches, axes.accumulation, optimizers, axes.strategy, axes.precision, spec.starts
+    for on, workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
+        *(spec.targets, axes.workers, axes.batches, axes.accumulation, optimizers),
+        *(axes.strategy, axes.precision, spec.starts),
     ):
         micro_batches = workers * accumulation
         yield Point(
@@ -203,6 +247,7 @@ def product(spec: StudySpec) -> Iterator[Point]:
             strategy=strategy,
             precision=precision,
             start=start,
+            on=on,
         )
 
 
@@ -219,6 +264,7 @@ def matches(skip: SkipSpec, point: Point) -> bool:
         "strategy": (point.strategy.name, point.strategy.label),
         "precision": (point.precision,),
         "start": (point.start,),
+        "on": (point.on,),
     }
     return bool(wanted) and all(value in have[key] for key, value in wanted.items())
 
@@ -310,4 +356,10 @@ def _trial_id(number: int, width: int, fields: Mapping[str, Any], starts: int) -
     if fields["strategy"].name != "ddp":
         what += f"-{fields['strategy'].name}"
     batch = "largest" if fields.get("largest") else f"b{fields['batch_per_worker']}"
-    return f"{number:0{width}d}-w{fields['workers']}-{batch}-{what}-r{fields['repeat']}"
+    where = f"-{fields['on']}" if fields["on"] else ""
+    return f"{number:0{width}d}-w{fields['workers']}-{batch}-{what}-r{fields['repeat']}{where}"
+
+
+def launch_id(number: int, what: str, on: str) -> str:
+    """`0003-train-w4`, and the target where the study has several."""
+    return f"{number:04d}-{what}" + (f"-{on}" if on else "")

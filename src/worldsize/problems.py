@@ -9,7 +9,7 @@ from typing import Any, Literal
 from worldsize.catalog import WorkloadFacts, unfit
 from worldsize.machine import Machine
 from worldsize.on_spec import nodes_for, per_node
-from worldsize.plan import matches, product, study_points
+from worldsize.plan import machines_of, matches, on_target, product, study_points
 from worldsize.spec import StudySpec, WorkloadSpec
 from worldsize.train_spec import UntilSpec, steps_per_epoch
 
@@ -17,21 +17,49 @@ Loc = tuple[str | int, ...]
 Found = Iterator[tuple[Loc, str]]
 
 
-def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
-    """All that the study and this machine alone can tell."""
-    device = machine.device(spec.device)
+def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
+    """All that the study and the machines alone can tell; `here` is the one that the driver runs on."""
+    idle = [(("on", on), text) for on, text in _idle(spec)]
+    if idle:
+        return [*idle, *_points(spec)]
+    machines = machines_of(spec, here)
     return [
         *_workloads(spec),
         *_twice(spec),
-        *_places(spec, machine, device),
-        *_jobs(spec, device),
-        *_strategies(spec, machine, device),
+        *(found for on, machine in machines.items() for found in _on_target(spec, on, machine)),
         *_noise_scale(spec),
         *_searches(spec),
         *_adaptive(spec),
         *_largest_batch(spec),
         *_points(spec),
     ]
+
+
+def _idle(spec: StudySpec) -> Iterator[tuple[str, str]]:
+    used = {point.on for point in study_points(spec)}
+    for on in spec.targets:
+        if on and on not in used:
+            yield on, f"`skip` leaves nothing to run on {on}; remove the target, or skip less"
+
+
+def _on_target(spec: StudySpec, on: str, machine: Machine) -> Found:
+    """What this target cannot run; of several, it is named."""
+    device, alone = machine.device(spec.device), on_target(spec, on)
+    first = on == next(iter(spec.targets))
+    for loc, text in [
+        *_places(alone, machine, device),
+        *_jobs(alone, device),
+        *_strategies(alone, machine, device),
+    ]:
+        if loc[0] == "pretrain" and not first:
+            continue  # it runs on the first target alone
+        match loc:
+            case ("axes", "workers", int(index)) if on:
+                workers = alone.axes.workers[index]
+                place: Loc = ("axes", "workers", spec.axes.workers.index(workers))
+                yield place, f"on {on}: {text}, or leave it out there with `skip: [{{on: {on}, workers: {workers}}}]`"
+            case _:
+                yield loc, f"on {on}: {text}" if on else text
 
 
 def data_problems(spec: StudySpec, facts: WorkloadFacts) -> list[tuple[Loc, str]]:
@@ -226,6 +254,12 @@ def _searches(spec: StudySpec) -> Found:
 
 
 def _adaptive(spec: StudySpec) -> Found:
+    if spec.axes.adaptive and spec.train is not None and len(spec.targets) > 1:
+        yield (
+            ("train",),
+            f"an adaptive study trains one setting, the recommended one, and this one has {len(spec.targets)} targets; "
+            "leave train out, or list the counts",
+        )
     if spec.axes.adaptive and spec.probe is None:
         yield (
             ("probe",),

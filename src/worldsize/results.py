@@ -28,7 +28,7 @@ from worldsize.analysis.telemetry import Hardware, hardware
 from worldsize.catalog import WorkloadFacts, facts_from
 from worldsize.errors import StoreError
 from worldsize.findings import findings
-from worldsize.plan import Plan
+from worldsize.plan import Plan, on_target
 from worldsize.record import TrialRecord
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, read_json
@@ -52,6 +52,22 @@ class Results:
     @property
     def trials(self) -> Mapping[str, TrialSpec]:
         return self.plan.trials
+
+    @cached_property
+    def apart(self) -> dict[str, Results]:
+        """What ran on each target: kinds of hardware are never pooled in an answer or a projection."""
+        names = dict.fromkeys(trial.on for trial in self.trials.values())
+        return {on: self._only(on) for on in names} if len(names) > 1 else dict.fromkeys(names, self)
+
+    def _only(self, on: str) -> Results:
+        trials = {name: trial for name, trial in self.trials.items() if trial.on == on}
+        return replace(
+            self,
+            spec=on_target(self.spec, on),
+            plan=Plan(trials=trials, launches=tuple(each for each in self.plan.launches if each.on == on)),
+            records={name: record for name, record in self.records.items() if name in trials},
+            damaged=tuple(name for name in self.damaged if name in trials),
+        )
 
     @cached_property
     def series(self) -> list[Series]:
@@ -92,6 +108,10 @@ class Results:
 
     @cached_property
     def answer(self) -> Answer:
+        """Of several targets, that of the one with most throughput; the others have their own (`apart`)."""
+        if len(self.apart) > 1:
+            answers = [each.answer for each in self.apart.values()]
+            return max(answers, key=lambda answer: answer.row.samples_per_s.value if answer.row else 0.0)
         answer = recommend(
             self._compared,
             higher_is_better=self.facts.higher_is_better,
@@ -164,7 +184,8 @@ class Results:
 
     @cached_property
     def links(self) -> list[tuple[str, Link]]:
-        return inputs.links(self.folder)
+        mine = {trial.on for trial in self.trials.values()}
+        return [(kind, link) for kind, link in inputs.links(self.folder) if link.on in mine]
 
     @property
     def target(self) -> Target | None:
@@ -183,9 +204,9 @@ class Results:
             for variant in contest.variants
         ]
 
-    def step_s(self) -> dict[tuple[int, int], float]:
-        """Measured median step time by (workers, samples that a worker computes in a step)."""
-        return {(row.setting.workers, row.setting.worker_batch): row.step_s.value for row in self.rows}
+    def step_s(self) -> dict[tuple[str, int, int], float]:
+        """Measured median step time by (target, workers, samples that a worker computes in a step)."""
+        return {(row.setting.on, row.setting.workers, row.setting.worker_batch): row.step_s.value for row in self.rows}
 
     def left(self) -> list[str]:
         return [trial_id for trial_id in self.trials if trial_id not in self.records]

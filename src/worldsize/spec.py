@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PositiveF
 from worldsize.augment_spec import AugmentSpec
 from worldsize.frozen import Frozen, NonNegativeFloat, listed, named
 from worldsize.largest import LargestSpec
-from worldsize.on_spec import On, OnSlurm, SlurmSpec, on_short
+from worldsize.on_spec import On, OnSlurm, Place, SlurmSpec, on_short
 from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec
 from worldsize.train_spec import Schedule, ScheduleSpec, StrategySpec, TrainSpec
 
@@ -148,6 +148,8 @@ class SkipSpec(Frozen):
     strategy: str | None = None
     precision: str | None = None
     start: str | None = None
+    on: str | None = None
+    """A target, where the study has several."""
 
 
 class ProbeSpec(Frozen):
@@ -203,7 +205,7 @@ class StudySpec(Frozen):
     hang_timeout_s: PositiveFloat = 300.0
     """A launch with no sign of life for so long is ended; once steps are seen, the limit follows from them."""
     on: Annotated[On, BeforeValidator(on_short)] = "local"
-    """Where it runs: `local`, `mpi`, or `slurm`, with what its jobs ask for."""
+    """Where it runs: `local`, `mpi`, or `slurm`, with what its jobs ask for; or several of these, each by a name."""
     small: dict[str, JsonValue] = Field(default_factory=dict)
     """What `--small` sets, by dotted field: a version of the study that takes seconds."""
 
@@ -236,8 +238,14 @@ class StudySpec(Frozen):
         return self
 
     @property
+    def targets(self) -> dict[str, Place]:
+        """By name; of a study with one, which needs none, by the empty one."""
+        return self.on if isinstance(self.on, dict) else {"": self.on}
+
+    @property
     def slurm(self) -> SlurmSpec | None:
-        """What its jobs ask for, where it runs on Slurm."""
+        """What its jobs ask for, where it runs on Slurm. Of a study with several targets, ask each (`on_target`)."""
+        assert not isinstance(self.on, dict)
         return self.on.slurm if isinstance(self.on, OnSlurm) else None
 
     @property
@@ -283,6 +291,8 @@ class TrialSpec(Frozen):
     train: TrainSpec | None = None
     search: str | None = None
     """The search this trial belongs to."""
+    on: str = ""
+    """The target it runs on, where the study has several."""
     stop_hopeless: bool = False
     """Whether it is stopped early when it stays behind the others of the same search."""
 

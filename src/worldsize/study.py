@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from shutil import which
 from typing import Any, Literal, Self
 
 from worldsize.adapt import next_climb
@@ -17,12 +18,14 @@ from worldsize.launch.local import LocalTarget
 from worldsize.launch.prepare import Goal, prepare, prepare_smoke
 from worldsize.launch.progress import Progress, Silent
 from worldsize.launch.runner import run_plan
+from worldsize.launch.slurm import Slurm
+from worldsize.launch.slurm_queue import Queue
 from worldsize.launch.slurm_target import SlurmTarget
-from worldsize.launch.target import Target, Work
+from worldsize.launch.target import Site, Target, Work
 from worldsize.lock import study_lock
 from worldsize.machine import Machine, this_machine
-from worldsize.on_spec import machine_of
-from worldsize.plan import PRETRAIN_ID, Plan, make_plan
+from worldsize.on_spec import OnSlurm
+from worldsize.plan import PRETRAIN_ID, Plan, machines_of, make_plan, on_target
 from worldsize.problems import data_problems, problems
 from worldsize.results import Results, load, read_plan
 from worldsize.spec import StudySpec
@@ -39,8 +42,8 @@ class Study:
     >>> results.table()
     """
 
-    def __init__(self, spec: StudySpec, machine: Machine, plan: Plan, facts: WorkloadFacts) -> None:
-        self.spec, self.machine, self.facts, self._plan = spec, machine, facts, plan
+    def __init__(self, spec: StudySpec, machines: dict[str, Machine], plan: Plan, facts: WorkloadFacts) -> None:
+        self.spec, self.machines, self.facts, self._plan = spec, machines, facts, plan
 
     @classmethod
     def from_file(
@@ -53,7 +56,7 @@ class Study:
         on: str | None = None,
     ) -> Self:
         """A file, or the name of a built-in study. `set` takes what `--set` takes: "train.epochs=2"; `on` moves it to
-        local, slurm or mpi."""
+        local, slurm or mpi, or to one of its targets."""
         return cls._from(StudyFile.read(find_study(str(study))), set, machine, small=small, on=on)
 
     @classmethod
@@ -80,7 +83,6 @@ class Study:
         machine = machine or this_machine()
         file.resolve_auto(machine, lambda spec: facts_of(spec.workload, data_root()).train_samples)
         spec = file.spec()
-        machine = machine_of(spec.on, machine, threads=spec.threads, most_workers=spec.most_workers)
         found = problems(spec, machine)
         if found:
             raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
@@ -88,7 +90,12 @@ class Study:
         found = data_problems(spec, facts)
         if found:
             raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
-        return cls(spec, machine, make_plan(spec), facts)
+        return cls(spec, machines_of(spec, machine), make_plan(spec), facts)
+
+    @property
+    def elsewhere(self) -> set[str]:
+        """Targets whose workers do not run on this machine."""
+        return {on for on, place in self.spec.targets.items() if isinstance(place, OnSlurm)}
 
     @property
     def default_folder(self) -> Path:
@@ -101,7 +108,7 @@ class Study:
         """What the whole plan costs; from the steps that `folder` has measured, where it has."""
         folder = folder or self.default_folder
         known = load(folder).step_s() if (folder / "study.yaml").exists() else {}
-        return estimate(self.spec, self._plan, self.machine, self.facts, known)
+        return estimate(self.spec, self._plan, self.machines, self.facts, known)
 
     def run(
         self,
@@ -121,19 +128,16 @@ class Study:
         """
         home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
         progress = progress or Silent()
-        if self.spec.slurm is None and (smoke or detach or cancel):
-            raise SpecError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
+        self._check_jobs(home, smoke=smoke, detach=detach, cancel=cancel)
         with self._opened(home, take_over=take_over) as stored:
             plan: Plan | None = stored
             if retry_failed:
                 _forget_failures(home)
-            target = self._target(progress, detach=detach, cancel=cancel)
-            left = [trial for trial in stored.trials.values() if not home.has_record(trial.id)]
-            if smoke and left and isinstance(target, SlurmTarget):
-                most = max(trial.workers for trial in left)
-                target.smoke(prepare_smoke(home, self.spec, self.machine, self._goal, most))
+            sites = self._sites(progress, detach=detach, cancel=cancel)
+            if smoke:
+                self._smoke(home, stored, sites)
             while plan is not None:
-                if not run_plan(home, self.spec, plan, self.machine, self._goal, target, progress, detach=detach):
+                if not run_plan(home, plan, self._goal, sites, progress, detach=detach):
                     break
                 plan = self._search_on(home, plan, progress)
         return load(home.path)
@@ -143,8 +147,9 @@ class Study:
         home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
         with self._opened(home) as plan:
             left = {launch: [each for each in launch.trials if not home.has_record(each)] for launch in plan.launches}
+            sites = self._sites(Silent(), detach=False, cancel=False)
             return [
-                prepare(home, self.spec, plan, self.machine, self._goal, launch.kind, trials)
+                prepare(home, plan, self._goal, sites[launch.on], launch, trials)
                 for launch, trials in left.items()
                 if trials
             ]
@@ -160,11 +165,45 @@ class Study:
             self._check_device(home)
             yield read_plan(home)[0]
 
-    def _target(self, progress: Progress, *, detach: bool, cancel: bool) -> Target:
-        if self.spec.slurm is not None:
-            return SlurmTarget(self.spec, progress, detach=detach, cancel=cancel)
-        launcher: Literal["torchrun", "mpirun"] = "mpirun" if self.spec.on == "mpi" else "torchrun"
-        return LocalTarget(launcher=launcher, oversubscribe=self.spec.oversubscribe, progress=progress)
+    def _sites(self, progress: Progress, *, detach: bool, cancel: bool) -> dict[str, Site]:
+        queue = Queue(Slurm(), progress)
+        found = {}
+        for on in self.spec.targets:
+            spec = on_target(self.spec, on)
+            launcher: Literal["torchrun", "mpirun"] = "mpirun" if spec.on == "mpi" else "torchrun"
+            target: Target = (
+                LocalTarget(launcher=launcher, oversubscribe=spec.oversubscribe, progress=progress)
+                if spec.slurm is None
+                else SlurmTarget(spec, queue, progress, detach=detach, cancel=cancel)
+            )
+            found[on] = Site(spec=spec, machine=self.machines[on], target=target)
+        return found
+
+    def _smoke(self, home: StudyFolder, plan: Plan, sites: dict[str, Site]) -> None:
+        """A short job on each target that has something left to run."""
+        for on, site in sites.items():
+            left = [trial for trial in plan.trials.values() if trial.on == on and not home.has_record(trial.id)]
+            if left and isinstance(site.target, SlurmTarget):
+                most = max(trial.workers for trial in left)
+                site.target.smoke(prepare_smoke(home, self._goal, site, most, on))
+
+    def _check_jobs(self, home: StudyFolder, *, smoke: bool, detach: bool, cancel: bool) -> None:
+        submits = {on: isinstance(place, OnSlurm) for on, place in self.spec.targets.items()}
+        if (smoke or detach or cancel) and not any(submits.values()):
+            raise SpecError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
+        if detach and not all(submits.values()):
+            name = next(on for on, jobs in submits.items() if not jobs)
+            raise SpecError(f"detach leaves jobs behind, and {name} runs on this machine; choose others with --on")
+        if any(submits.values()) and not home.study_file.exists() and which("sbatch") is None:
+            raise SpecError(
+                "the study runs on Slurm, whose sbatch is not here; run this on a login node, or use --on local"
+            )
+
+    @property
+    def _device(self) -> str | dict[str, str]:
+        """What it computes on; of several targets, each of them."""
+        found: dict[str, str] = {on: machine.device(self.spec.device) for on, machine in self.machines.items()}
+        return found if len(found) > 1 else next(iter(found.values()))
 
     @property
     def _goal(self) -> Goal:
@@ -202,7 +241,7 @@ class Study:
 
     def _check_device(self, home: StudyFolder) -> None:
         """Steps of a CPU and of a GPU are not repeats of one another."""
-        device, began = self.machine.device(self.spec.device), read_json(home.plan_file)["device"]
+        device, began = self._device, read_json(home.plan_file)["device"]
         if device != began:
             raise StoreError(
                 f"{home.path} was begun on {began}, and this machine would continue it on {device}; "
@@ -222,7 +261,7 @@ class Study:
 
     def _write(self, home: StudyFolder) -> None:
         facts = {
-            "device": self.machine.device(self.spec.device),
+            "device": self._device,
             "facts": asdict(self.facts),
             "estimate": asdict(self.estimate(home.path)),
         }
@@ -249,8 +288,13 @@ MAY_CHANGE = {"time", "max_jobs", "account", "qos", "setup", "extra"}
 def _compared(spec: StudySpec) -> dict[str, Any]:
     """What must be the same to continue a study."""
     dumped = spec.model_dump(mode="json")
-    if spec.slurm is not None:
-        dumped["on"] = {key: value for key, value in dumped["on"]["slurm"].items() if key not in MAY_CHANGE}
+    places = {
+        on: {key: value for key, value in place.slurm.model_dump(mode="json").items() if key not in MAY_CHANGE}
+        if isinstance(place, OnSlurm)
+        else place
+        for on, place in spec.targets.items()
+    }
+    dumped["on"] = places if isinstance(spec.on, dict) else places[""]
     return dumped
 
 

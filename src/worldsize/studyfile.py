@@ -75,9 +75,16 @@ class StudyFile:
         self._put(key, _plain(_parse(text, option), option), option)
 
     def move_to(self, target: str) -> None:
-        """`--on slurm`: what the study says of its jobs is kept."""
+        """`--on slurm`: what the study says of its jobs is kept; of several targets, the one of this name."""
         on = self._tree.get("on") if isinstance(self._tree, dict) else None
-        if not (isinstance(on, dict) and target in on):
+        if not isinstance(on, dict) or not on:
+            self._put("on", target, f"--on {target}")
+        elif "slurm" not in on:
+            if target not in on:
+                names = ", ".join(map(str, on))
+                raise SpecError([Problem(f"the study has the targets {names}; choose one of them", f"--on {target}")])
+            self._put("on", on[target], f"--on {target}")
+        elif target != "slurm":
             self._put("on", target, f"--on {target}")
 
     def resolve_auto(self, machine: Machine, samples_of: Callable[[StudySpec], int]) -> None:
@@ -91,7 +98,11 @@ class StudyFile:
         where = self.where(("axes", "workers"))
         axes["workers"] = [1]  # whatever else is wrong is told first
         spec = self.spec()
-        machine = machine_of(spec.on, machine, threads=spec.threads, most_workers=1)
+        if len(spec.targets) > 1:
+            text = f"workers: auto needs one target, and the study has {len(spec.targets)}; list the counts"
+            raise SpecError([Problem(text, where)])
+        (place,) = spec.targets.values()
+        machine = machine_of(place, machine, threads=spec.threads, most_workers=1)
         places = machine.places(machine.device(spec.device), spec.threads)
         counts = {1, places or 1, *(2**power for power in range(places.bit_length()) if 2**power <= places)}
         samples, axes_spec = samples_of(spec), spec.axes
@@ -167,8 +178,10 @@ class StudyFile:
             text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
         elif kind == "string_pattern_mismatch" and "workload" in loc:
             text = f"{name}={value}: a workload is a built-in name in lower case, or package.module:function"
-        elif kind == "string_pattern_mismatch" and loc == ("on", "slurm", "time"):
+        elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-2:] == ("slurm", "time"):
             text = f"{name}={value} is no time limit; write minutes, HH:MM:SS or D-HH:MM:SS"
+        elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-1] == "[key]":
+            text = f"{value} cannot name a target; use 1 to 32 letters, digits, '.', '_' and '-'"
         elif kind == "string_pattern_mismatch" and loc[0] == "on":
             text = f"{name}={value} is not in the form that sbatch takes; use letters, digits and . _ - , : @ +"
         elif kind == "string_pattern_mismatch":

@@ -21,6 +21,11 @@ import psutil
 NODES = ("n1", "n2")
 CPUS = 4
 """Of each node, more than there are: tests are about the life of jobs, not about speed."""
+PARTITIONS = (
+    "debug Default=YES PreemptMode=OFF",
+    "idle PreemptMode=CANCEL",  # its jobs make way for those of the next
+    "urgent PriorityTier=10 PreemptMode=OFF",
+)
 CONFIGURATION = """\
 ClusterName=worldsize
 SlurmctldHost={host}(127.0.0.1)
@@ -52,6 +57,8 @@ SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0,default_queue_depth=100
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 """
@@ -100,13 +107,14 @@ class Cluster:
         wait(self.idle, 40)
 
     def idle(self) -> bool:
-        states = self.call("sinfo", "--noheader", "--Node", "--format=%N|%T").splitlines()
-        for line in states:
-            name, state = line.split("|")
+        """Both nodes; each is listed once a partition."""
+        lines = set(self.call("sinfo", "--noheader", "--Node", "--format=%N|%T").splitlines())
+        states = dict(line.split("|") for line in lines)
+        for name, state in states.items():
             if state.startswith(("down", "drain")):
                 with suppress(AssertionError):  # not yet back: asked again
                     self.call("scontrol", "update", f"nodename={name}", "state=resume")
-        return len(states) == len(NODES) and all(line.split("|")[1] == "idle" for line in states)
+        return len(lines) == len(NODES) and set(states.values()) == {"idle"}
 
     def _start(self, name: str, argv: list[str]) -> None:
         with (self.folder / f"{name}.out").open("ab") as log:
@@ -156,7 +164,8 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     text = CONFIGURATION.format(host=host, folder=folder, ctld=ctld)
     for name, port in zip(NODES, slurmd, strict=True):
         text += f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} State=UNKNOWN\n"
-    text += f"PartitionName=debug Nodes={','.join(NODES)} Default=YES MaxTime=60 State=UP\n"
+    for partition in PARTITIONS:
+        text += f"PartitionName={partition} Nodes={','.join(NODES)} MaxTime=60 State=UP\n"
     conf.write_text(text)
     environment = {**os.environ, "SLURM_CONF": str(conf), "PATH": _search_path()}
     made = Cluster(folder, environment)

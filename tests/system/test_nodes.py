@@ -12,7 +12,7 @@ import pytest
 
 import worldsize
 from tests.system.conftest import PLANTED, processes_of
-from tests.system.netns import INTERFACE, Node, two_nodes
+from tests.system.netns import INTERFACE, Cable, Node, two_nodes
 
 pytestmark = pytest.mark.long
 
@@ -24,7 +24,7 @@ probe: {max_seconds: 0.3, repeats: 2}
 repeats: 1
 oversubscribe: true
 """
-MBIT_PER_S = 200
+MBIT_PER_S = (200, 60, 20)
 
 
 def worldsize_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -45,39 +45,53 @@ def on_host(node: Node, name: str, line: str) -> list[str]:
     return node.command(named)
 
 
-def test_two_hosts_meet_by_the_printed_commands_and_their_link_is_measured(tmp_path: Path) -> None:
-    study, folder = tmp_path / "nodes.yaml", tmp_path / "a study"
+def test_two_hosts_meet_by_the_printed_commands_and_scale_as_their_link_allows(tmp_path: Path) -> None:
+    study = tmp_path / "nodes.yaml"
     study.write_text(STUDY)
-    with two_nodes(MBIT_PER_S) as cable:
-        hosts = [node.address for node in cable.nodes]
-        options = ("--nodes", "2", "--hosts", ",".join(hosts), "--dir", str(folder))
-        printed = worldsize_command("worker-command", str(study), *options)
-        assert printed.returncode == 0, printed.stdout
-        lines = [line for line in printed.stdout.splitlines() if not line.startswith("#")]
-        assert len(lines) == 2
-        processes = [
-            subprocess.Popen(
-                on_host(node, name, line),
-                env={**os.environ, "GLOO_SOCKET_IFNAME": INTERFACE},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for node, name, line in zip(cable.nodes, ("first", "second"), lines, strict=True)
-        ]
-        outputs = [process.communicate(timeout=180)[0] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], outputs
+    efficiency = {}
+    with two_nodes(MBIT_PER_S[0]) as cable:
+        for limit in MBIT_PER_S:
+            cable.limit(limit)
+            results = run_by_hand(study, tmp_path / f"a study at {limit}", cable)
+            link = dict(results.links)["across"].bandwidth_bytes_per_s.value * 8e-6
+            efficiency[limit] = next(row.efficiency.value for row in results.rows if row.setting.workers == 2)
+            print(f"{limit} Mbit/s: measured {link:.1f}, efficiency of 2 workers {efficiency[limit]:.3f}")
+            assert link == pytest.approx(limit, rel=0.1)
+    assert list(efficiency.values()) == sorted(efficiency.values(), reverse=True)
+    assert efficiency[MBIT_PER_S[-1]] < 0.5 * efficiency[MBIT_PER_S[0]]
+    folder = results.folder.path
+    again = worldsize_command("run", str(study), "--dir", str(folder))
+    assert again.returncode == 0, again.stdout
+    assert len(list(folder.glob("launches/*"))) == 1  # nothing was left to run
+    assert processes_of(folder) == []
+
+
+def run_by_hand(study: Path, folder: Path, cable: Cable) -> worldsize.Results:
+    """What `worker-command` prints, typed on each host."""
+    hosts = [node.address for node in cable.nodes]
+    options = ("--nodes", "2", "--hosts", ",".join(hosts), "--dir", str(folder))
+    printed = worldsize_command("worker-command", str(study), *options)
+    assert printed.returncode == 0, printed.stdout
+    lines = [line for line in printed.stdout.splitlines() if not line.startswith("#")]
+    assert len(lines) == 2
+    processes = [
+        subprocess.Popen(
+            on_host(node, name, line),
+            env={**os.environ, "GLOO_SOCKET_IFNAME": INTERFACE},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node, name, line in zip(cable.nodes, ("first", "second"), lines, strict=True)
+    ]
+    outputs = [process.communicate(timeout=180)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
     results = worldsize.load(folder)
     assert {record.outcome for record in results.records.values()} == {"finished"}
     assert len(results.records) == 4
     pairs = [record for record in results.records.values() if results.trials[record.trial].workers == 2]
     assert all(sorted(record.environment["hosts"]) == ["first", "second"] for record in pairs)  # type: ignore[type-var,arg-type]
-    links = dict(results.links)
-    assert links["across"].bandwidth_bytes_per_s.value * 8e-6 == pytest.approx(MBIT_PER_S, rel=0.1)
-    again = worldsize_command("run", str(study), "--dir", str(folder))
-    assert again.returncode == 0, again.stdout
-    assert len(list(folder.glob("launches/*"))) == 1  # nothing was left to run
-    assert processes_of(folder) == []
+    return results
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_a_page_follows_trials_that_leave_a_core_free(tmp_path: Path, started: l
     results = load(made_study(tmp_path / "made").path)
     trial, record = next((results.trials[name], each) for name, each in results.records.items())
     clock = Clock()
-    page = LivePage(Silent(), tmp_path, Machine(cores=8, gpus=0), clock)
+    page = LivePage(Silent(), tmp_path, {"": Machine(cores=8, gpus=0)}, clock=clock)
     page.trial_ended(trial, record)
     assert started == [["nice", "-n", "19", sys.executable, "-m", "worldsize.cli", "report", str(tmp_path), "--live"]]
     page.trial_ended(trial, record)  # too soon
@@ -76,11 +76,19 @@ def test_a_page_follows_trials_that_leave_a_core_free(tmp_path: Path, started: l
 def test_a_full_machine_is_left_alone_until_the_next_launch(tmp_path: Path, started: list[list[str]]) -> None:
     results = load(made_study(tmp_path / "made").path)
     trial, record = next((results.trials[name], each) for name, each in results.records.items())
-    page = LivePage(Silent(), tmp_path, Machine(cores=trial.workers, gpus=0), Clock())
+    page = LivePage(Silent(), tmp_path, {"": Machine(cores=trial.workers, gpus=0)}, clock=Clock())
     page.launch_started("0001", [trial])
     page.trial_ended(trial, record)
     assert not started
     page.launch_started("0002", [trial])
+    assert len(started) == 1
+
+
+def test_a_page_follows_trials_that_run_elsewhere(tmp_path: Path, started: list[list[str]]) -> None:
+    results = load(made_study(tmp_path / "made").path)
+    trial, record = next((results.trials[name], each) for name, each in results.records.items())
+    page = LivePage(Silent(), tmp_path, {"": Machine(cores=trial.workers, gpus=0)}, {""}, clock=Clock())
+    page.trial_ended(trial, record)
     assert len(started) == 1
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.made import made_study
 from worldsize.by_hand import commands_by_hand, nodes_like
 from worldsize.cli import app
 from worldsize.errors import SpecError, StoreError
@@ -14,6 +15,10 @@ from worldsize.launch.autopsy import killed_ranks
 from worldsize.launch.commands import mpi_environment, mpirun_command
 from worldsize.machine import Machine
 from worldsize.on_spec import SlurmSpec, nodes_for
+from worldsize.report.document import document
+from worldsize.report.sheets import sheets
+from worldsize.results import load
+from worldsize.store import read_json, write_json
 from worldsize.study import Study
 from worldsize.studyfile import dump_yaml
 
@@ -37,11 +42,18 @@ def test_nodes_are_as_few_as_hold_the_workers() -> None:
 def test_a_cluster_is_not_this_machine() -> None:
     """4 workers fit on two nodes, whatever the login node has; GPUs are those that are asked for."""
     study = Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", machine=SMALL)
-    assert (study.machine.cores, study.machine.device("auto")) == (4, "cpu")
+    assert (study.machines[""].cores, study.machines[""].device("auto")) == (4, "cpu")
     study = Study.from_text(STUDY + "on: {slurm: {nodes: 2, gpus_per_node: 2}}", machine=SMALL)
-    assert (study.machine.gpus, study.machine.device("auto")) == (4, "cuda")
+    assert (study.machines[""].gpus, study.machines[""].device("auto")) == (4, "cuda")
     with pytest.raises(SpecError, match="more than the 2 GPUs"):
         Study.from_text(STUDY + "on: {slurm: {nodes: 1, gpus_per_node: 2}}", machine=SMALL)
+
+
+def test_auto_counts_are_those_of_the_nodes() -> None:
+    text = STUDY.replace("workers: [1, 2, 4]", "workers: auto").replace("train: {steps: 20}\n", "")
+    study = Study.from_text(text + "on: {slurm: {nodes: 2, workers_per_node: 4}}", machine=SMALL)
+    assert study.spec.axes.workers == (1, 2, 4, 8)
+    assert study.spec.axes.adaptive
 
 
 @pytest.mark.parametrize(
@@ -52,7 +64,8 @@ def test_a_cluster_is_not_this_machine() -> None:
         ('{slurm: {partition: "a b"}}', "not in the form that sbatch takes"),
         ("{slurm: {time: soon}}", "write minutes, HH:MM:SS"),
         ("{slurm: {extra: {output: x}}}", "set by worldsize"),
-        ("{local: {}}", "'slurm' is missing"),
+        ("{local: {}}", "'slurm' is missing in 'on.local'"),
+        ("{}", "'slurm' is missing"),
     ],
 )
 def test_what_cannot_be_asked_for(on: str, said: str) -> None:
@@ -97,6 +110,15 @@ def test_what_is_about_jobs_is_refused_without_any(tmp_path: Path) -> None:
         study.run(tmp_path / "study", detach=True)
 
 
+def test_without_slurm_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "on.yaml").write_text(STUDY)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match="sbatch is not here; run this on a login node"):
+        Study.from_file(tmp_path / "on.yaml", machine=SMALL, on="slurm").run()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["on.yaml"]
+
+
 def test_each_host_has_its_own_line(tmp_path: Path) -> None:
     study = Study.from_text(STUDY, machine=nodes_like(Machine(cores=2, gpus=0), 2))
     lines = commands_by_hand(study, tmp_path / "a study", nodes=2, hosts="10.0.0.1,10.0.0.2", port=29_400)
@@ -118,3 +140,20 @@ def test_mpirun_and_what_it_says_of_a_killed_rank() -> None:
     assert mpi_environment(root=True, oversubscribe=True)["OMPI_MCA_rmaps_base_oversubscribe"] == "1"
     report = "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed).\n"
     assert killed_ranks(report) == [(1, 9)]
+
+
+def test_what_jobs_waited_is_told_apart_from_what_they_ran(tmp_path: Path) -> None:
+    home = made_study(tmp_path / "made")
+    for number, path in enumerate(home.launches(), start=1):
+        end = read_json(path / "end.json")
+        told = {"job": str(number), "queued_s": 100.0 * number, "attempts": number, "reason": ""}
+        write_json(path / "end.json", end | told)
+        write_json(path / "job.json", {"name": path.name, "id": str(number), "submitted_at": 0.0})
+    jobs = len(home.launches())
+    made = document(load(home.path))
+    (said,) = [found["text"] for found in made["words"]["findings"] if found["code"] == "queue"]
+    assert said.startswith(f"{jobs} jobs: ")
+    assert f"put back into the queue {sum(range(jobs))} times" in said
+    (sheet,) = [sheet for sheet in sheets(made) if sheet.key == "jobs"]
+    assert [column.key for column in sheet.columns] == ["launch", "job", "queued_s", "wall_s", "attempts"]
+    assert [row[2].value for row in sheet.rows] == [100.0 * number for number in range(1, jobs + 1)]

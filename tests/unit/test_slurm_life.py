@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -14,11 +15,13 @@ import pytest
 from worldsize.errors import LaunchError
 from worldsize.launch.prepare import Goal
 from worldsize.launch.progress import Silent
-from worldsize.launch.runner import _Run
+from worldsize.launch.runner import Run
 from worldsize.launch.slurm import JobState, SubmitError, parse_states, sbatch_command, squeue_command
+from worldsize.launch.slurm_queue import Queue
 from worldsize.launch.slurm_status import job_statuses
 from worldsize.launch.slurm_target import SlurmTarget, prepare_by_hand
-from worldsize.launch.target import Work
+from worldsize.launch.target import Site, Work
+from worldsize.plan import on_target
 from worldsize.record import TrialRecord
 from worldsize.store import StudyFolder, read_json
 from worldsize.study import Study
@@ -61,6 +64,8 @@ class World(Silent):
         self.queue_first = False
         self.accounting: dict[str, str] = {}
         self.cancelled: list[str] = []
+        self.asked_for_stacks: list[str] = []
+        self.tells_stacks = True
         self.notes: list[str] = []
         self.script: list[Callable[[], None]] = []
 
@@ -99,6 +104,13 @@ class World(Silent):
                 self.end(job, "CANCELLED", 143)
         return True
 
+    def ask_for_stacks(self, job_id: str) -> bool:
+        assert job_id not in self.cancelled
+        self.asked_for_stacks.append(job_id)
+        if self.tells_stacks:
+            self.say(next(job for job in self.jobs if job.id == job_id), "stacks")
+        return True
+
     # What jobs do.
 
     def say(self, job: FakeJob, event: str, **more: Any) -> None:
@@ -133,14 +145,22 @@ class World(Silent):
         if self.script:
             self.script.pop(0)()
 
-    def target(self, *, detach: bool = False) -> SlurmTarget:
-        return SlurmTarget(self.study.spec, self, self, detach=detach, now=lambda: self.time, sleep=self.sleep)
+    def sites(self, *, detach: bool = False) -> dict[str, Site]:
+        queue = Queue(self, self, now=lambda: self.time, sleep=self.sleep)
+        specs = {on: on_target(self.study.spec, on) for on in self.study.spec.targets}
+        return {
+            on: Site(
+                spec=spec,
+                machine=self.study.machines[on],
+                target=SlurmTarget(spec, queue, self, detach=detach),
+            )
+            for on, spec in specs.items()
+        }
 
     def run(self, *script: Callable[[], None], detach: bool = False) -> bool:
         self.script = list(script)
         goal = Goal(metric="accuracy", higher_is_better=True, train_samples=1000)
-        parts = (self.folder, self.study.spec, self.plan, self.study.machine, goal, self.target(detach=detach), self)
-        return _Run(*parts, sleep=self.sleep).run(detach=detach)
+        return Run(self.folder, self.plan, goal, self.sites(detach=detach), self, sleep=self.sleep).run(detach=detach)
 
     def ends(self) -> list[dict[str, Any]]:
         return [read_json(path / "end.json") for path in self.folder.launches() if (path / "end.json").exists()]
@@ -331,7 +351,10 @@ def test_a_requeued_job_is_one_launch_with_two_attempts(one: World) -> None:
     assert any("attempt 2" in note for note in one.notes)
 
 
-def test_a_job_that_hangs_is_cancelled_once_and_blamed_as_a_hang(one: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_job_that_hangs_tells_where_it_stands_before_it_is_cancelled(
+    one: World, monkeypatch: pytest.MonkeyPatch, *, answers: bool
+) -> None:
     hangs = True
     monkeypatch.setattr("worldsize.launch.follow.Follower.hung", lambda _: hangs)
 
@@ -339,8 +362,9 @@ def test_a_job_that_hangs_is_cancelled_once_and_blamed_as_a_hang(one: World, mon
         nonlocal hangs
         hangs = False
 
-    assert one.run(nothing, lambda: one.begin(one.jobs[0]), *[nothing] * 10, wake, *rest(one))
-    assert one.cancelled == ["100"]
+    one.tells_stacks = answers
+    assert one.run(nothing, lambda: one.begin(one.jobs[0]), *[nothing] * 60, wake, *rest(one))
+    assert one.asked_for_stacks == one.cancelled == ["100"]
     assert "no sign of life" in one.ends()[0]["cause"]
     assert one.all_done()
 
@@ -356,17 +380,24 @@ def test_an_sbatch_that_fails_after_queueing_submits_once(one: World) -> None:
     assert len(one.jobs) == 1
 
 
+def test_a_slurm_that_never_answered_is_not_waited_for(one: World) -> None:
+    one.away = True
+    with pytest.raises(LaunchError, match="nothing was submitted; see what `squeue` says"):
+        one.run()
+    assert not one.jobs
+
+
 def test_an_sbatch_that_cannot_reach_slurm_is_repeated_after_a_look(one: World) -> None:
     tries = 0
 
     def fail_twice() -> None:
         nonlocal tries
         tries += 1
+        one.away = tries == 1
         if tries <= 2:
             raise SubmitError("Unable to contact slurm controller (connect failure)")
 
     one.refuse = fail_twice
-    one.away = True
 
     def back() -> None:
         one.away = False
@@ -425,3 +456,36 @@ def test_commands_and_what_squeue_says() -> None:
 def test_a_stored_launch_is_read_back_as_it_was_prepared(one: World) -> None:
     work = one.study.prepare(one.folder.path)[0]
     assert replace(Work.stored(one.folder, work.launch_id, 300.0), folder=work.folder) == work
+
+
+def test_targets_run_beside_one_another_each_with_its_own_jobs(tmp_path: Path) -> None:
+    on = "{slow: {slurm: {max_jobs: 1}}, fast: {slurm: {max_jobs: 2, partition: fast}}}"
+    world = World(tmp_path, STUDY.partition("on:")[0] + f"on: {on}\n", set=["repeats=3"])
+    most: dict[str, int] = {"slow": 0, "fast": 0}
+
+    def step() -> None:
+        waiting = [job for job in world.jobs if job.state == "PENDING"]
+        for on in most:
+            here = [job for job in waiting if job.launch.name.endswith(on)]
+            most[on] = max(most[on], len(here))
+        for job in waiting:
+            world.whole(job)
+
+    assert world.run(*[step, nothing, nothing] * 10)
+    assert world.all_done()
+    assert most == {"slow": 1, "fast": 2}
+    for job in world.jobs:
+        scripted = "--partition=fast" in (job.launch / "job.sh").read_text()
+        assert scripted == job.launch.name.endswith("fast")
+    gaps = [later - earlier for earlier, later in itertools.pairwise(world.asked_at)]
+    assert min(gaps, default=5.0) >= 5.0  # one question for both
+
+
+def test_jobs_of_a_target_are_adopted_as_its_own(tmp_path: Path) -> None:
+    on = "{slow: {slurm: {max_jobs: 1}}, fast: {slurm: {max_jobs: 1}}}"
+    world = World(tmp_path, STUDY.partition("on:")[0] + f"on: {on}\n", set=["axes.workers=[1]"])
+    assert not world.run(detach=True)
+    assert len(world.jobs) == 2
+    assert world.run(lambda: [world.whole(job) for job in world.jobs], *[nothing] * 10)  # type: ignore[arg-type,return-value]
+    assert world.all_done()
+    assert len(world.jobs) == 2

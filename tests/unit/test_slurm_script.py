@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import socket
 import subprocess
 from pathlib import Path
 
@@ -152,18 +154,11 @@ def test_a_hostile_folder_is_a_word_to_the_shell(tmp_path: Path, path: str) -> N
         script = job_script(job(study=study, python=f"/opt/{path}"), SlurmSpec())
     except SpecError:
         return
-    tools, work = tmp_path / "tools", tmp_path / "work"
-    for folder in (tools, work, study / "launches" / "0001-probe-w4"):
+    work = tmp_path / "work"
+    for folder in (work, study / "launches" / "0001-probe-w4"):
         folder.mkdir(parents=True, exist_ok=True)
-    (tools / "srun").write_text("#!/bin/bash\nexit 0\n")
-    (tools / "srun").chmod(0o755)
+    environment = with_srun(tmp_path, "exit 0")
     before = {entry.name for entry in tmp_path.iterdir()}
-    environment = {
-        "PATH": f"{tools}:/usr/bin:/bin",
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "n1",
-        "SLURM_JOB_NUM_NODES": "1",
-    }
     done = subprocess.run(
         ["bash", "-c", script], cwd=work, env=environment, capture_output=True, text=True, check=False
     )
@@ -173,6 +168,36 @@ def test_a_hostile_folder_is_a_word_to_the_shell(tmp_path: Path, path: str) -> N
     assert made == {f"{launch}/job.log", f"{launch}/job-events.jsonl", f"{launch}/torchrun.log"}
     assert {entry.name for entry in tmp_path.iterdir()} == before
     assert not list(work.iterdir())
+
+
+def test_a_port_that_somebody_listens_at_is_left_to_them(tmp_path: Path) -> None:
+    launch = tmp_path / "launches" / "0001-probe-w4"
+    launch.mkdir(parents=True)
+    script = job_script(job(study=tmp_path), SlurmSpec())
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        taken = listening.getsockname()[1]
+        # Job 0's port is the first of the range: the one that is taken is made to be it.
+        script = script.replace("port=$((10000 + ", f"port=$(({taken} + ")
+        environment = with_srun(tmp_path, 'echo "$@"') | {"SLURM_JOB_ID": "0"}
+        subprocess.run(["bash", "-c", script], env=environment, check=True)
+    (port,) = re.findall(r"--rdzv-endpoint=\S+:(\d+)", (launch / "torchrun.log").read_text())
+    assert int(port) > taken
+
+
+def with_srun(folder: Path, does: str) -> dict[str, str]:
+    """The environment of a job, with an srun of our own."""
+    tools = folder / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "srun").write_text(f"#!/bin/bash\n{does}\n")
+    (tools / "srun").chmod(0o755)
+    return {
+        "PATH": f"{tools}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n1",
+        "SLURM_JOB_NUM_NODES": "1",
+    }
 
 
 @pytest.mark.parametrize(
@@ -190,6 +215,7 @@ def test_a_short_job_is_warned_late() -> None:
 
 
 def test_what_worldsize_sets_itself_cannot_be_set_again() -> None:
-    for key in ("output", "wrap", "job-name", "array"):
+    assert SlurmSpec(extra={"exclusive": True, "mem": "1G", "nodelist": "n1", "exclude": "n2", "time-min": "5"}).extra
+    for key in ("output", "wrap", "job-name", "array", "job-na", "outp", "w", "no-req"):  # sbatch takes short forms
         with pytest.raises(ValidationError, match="set by worldsize"):
             SlurmSpec(extra={key: "x"})

@@ -1,7 +1,7 @@
 """What was trained at several batches -> what a larger batch will take: one set of models for each variant.
 
-Comparable are trials of one variant, strategy and precision: nothing but the global batch differs, however many workers
-share it. The models hold for the rate rule under which the trials were trained.
+Comparable are trials of one variant, strategy, precision and target: nothing but the global batch differs, however many
+workers share it. The models hold for the rate rule under which the trials were trained.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PLAIN = ("sgd", "momentum", "nesterov")
 """A step is as long as rate x gradient; the others divide by the size of gradients, so that a batch with less noise
 lengthens it by itself."""
 
-Group = tuple[str, str, str]
-"""Variant, strategy, precision."""
+Group = tuple[str, str, str, str]
+"""Variant, strategy, precision, target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,7 @@ class BatchStudy:
     family: str
     strategy: str
     precision: str
+    on: str
     rate_power: float | None
     """The rate went with batch^this: 1 linear, 0.5 square root, 0 unscaled. None: a single batch."""
     steps: BatchModel | None
@@ -58,10 +59,10 @@ def batch_studies(
     """In the order in which variants come. `most_metric`: the best that there is, such as an accuracy of 1."""
     groups: dict[Group, list[Trained]] = defaultdict(list)
     for curve in curves:
-        groups[curve.variant, curve.setting.strategy, curve.setting.precision].append(curve)
+        groups[curve.variant, *curve.setting.kind].append(curve)
     noises: dict[Group, list[tuple[Setting, NoiseScale]]] = defaultdict(list)
     for setting, variant, noise in noise_scales:
-        noises[variant, setting.strategy, setting.precision].append((setting, noise))
+        noises[variant, *setting.kind].append((setting, noise))
     return [_study(key, here, target, noises[key], most_metric) for key, here in groups.items()]
 
 
@@ -87,6 +88,7 @@ def _study(
         family=curves[0].family,
         strategy=key[1],
         precision=key[2],
+        on=key[3],
         rate_power=power,
         steps=model,
         epochs_stable=_stable_trend(by_batch) if target is None else None,

@@ -68,7 +68,7 @@ def largest_batches(
         groups[replace(each.setting, batch_per_worker=0)].append(each)
     return [
         _found(groups[kind], paces, train_samples, most)
-        for kind in sorted(groups, key=lambda kind: (*setting_order(kind)[:3], kind.workers))
+        for kind in sorted(groups, key=lambda kind: (*setting_order(kind)[:4], kind.workers))
     ]
 
 

@@ -80,5 +80,4 @@ def _same(plain: VariantSummary, base: Contest) -> VariantSummary | None:
 def _base_of(contest: Contest, setting: Setting, base_batch: int) -> bool:
     """The same workers where the study has them, so that nothing but the batch differs."""
     other = contest.setting
-    same = (other.strategy, other.precision) == (setting.strategy, setting.precision)
-    return same and other.global_batch == base_batch
+    return other.kind == setting.kind and other.global_batch == base_batch

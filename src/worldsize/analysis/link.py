@@ -44,6 +44,8 @@ class Link:
     sizes: tuple[SizeSpeed, ...]
     misfit: float
     """Relative residual: root mean square over the sizes of log(measured / model), less what repetitions vary by."""
+    on: str = ""
+    """The target, where the study has several."""
 
     @property
     def is_poor(self) -> bool:

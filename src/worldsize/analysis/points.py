@@ -22,6 +22,13 @@ class Setting:
     scaling: Literal["strong", "weak"]
     strategy: str
     precision: str
+    on: str = ""
+    """The target, where the study has several: kinds of hardware are never compared with one another."""
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """What counts and batches are compared within."""
+        return self.strategy, self.precision, self.on
 
     @property
     def worker_batch(self) -> int:
@@ -85,5 +92,6 @@ def block_means(step_s: Floats, period: int) -> Floats:
     return np.asarray(kept.reshape(whole, -1, step_s.shape[1]).mean(axis=1))
 
 
-def setting_order(setting: Setting) -> tuple[str, str, int, int, int]:
-    return setting.strategy, setting.precision, setting.accumulation, setting.batch_per_worker, setting.workers
+def setting_order(setting: Setting) -> tuple[str, str, str, int, int, int]:
+    counts = setting.accumulation, setting.batch_per_worker, setting.workers
+    return setting.on, setting.strategy, setting.precision, *counts

@@ -76,7 +76,7 @@ def paces(points: Iterable[Point]) -> list[list[Pace]]:
     for point in points:
         setting = point.setting
         batch = setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
-        groups[setting.scaling, batch, setting.accumulation, setting.strategy, setting.precision].append(point)
+        groups[setting.scaling, batch, setting.accumulation, setting.kind].append(point)
     return [_paces(sorted(group, key=lambda point: point.setting.workers)) for group in groups.values()]
 
 

@@ -73,6 +73,7 @@ def parameters(results: Results, trial: TrialSpec) -> dict[str, Cell]:
         "scaling": trial.scaling,
         "strategy": trial.strategy.label,
         "precision": trial.precision,
+        "on": trial.on or None,
         "optimizer": optimizer.family if trained else None,
         "momentum": optimizer.momentum if trained else None,
         "weight_decay": optimizer.weight_decay if trained else None,

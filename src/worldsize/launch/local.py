@@ -4,7 +4,6 @@ records."""
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,9 +16,10 @@ import psutil
 from worldsize.launch.commands import mpi_environment, mpirun_command, torchrun_command, worker_environment
 from worldsize.launch.follow import Follower
 from worldsize.launch.progress import Progress
+from worldsize.launch.stacks import dump_stacks
 from worldsize.launch.target import LaunchEnd, OnEvent, Reason, Running, Work
 from worldsize.lock import process_started_at, same_process
-from worldsize.store import StudyFolder, read_json, write_json
+from worldsize.store import read_json, write_json
 from worldsize.tether import tie_to_parent
 
 POLL_S = 0.1
@@ -44,11 +44,11 @@ class LocalTarget:
             environment |= mpi_environment(root=os.geteuid() == 0, oversubscribe=self.oversubscribe)
         return LocalRunning(work, command, environment, work.path / f"{self.launcher}.log", on_event)
 
-    def adopt(self, folder: StudyFolder, hang_timeout_s: float, on_event: OnEvent) -> Sequence[Running]:  # noqa: ARG002
+    def adopt(self, open_work: Sequence[Work], on_event: OnEvent) -> Sequence[Running]:  # noqa: ARG002
         """Ended, not taken over: a process that is not our child can be neither waited for nor tied to us."""
-        for launch_id in end_leftovers(folder):
-            if self.progress is not None:
-                self.progress.note(f"ended {launch_id}, which a killed driver had left running")
+        for work in open_work:
+            if end_leftover(work.path) and self.progress is not None:
+                self.progress.note(f"ended {work.launch_id}, which a killed driver had left running")
         return ()
 
 
@@ -79,7 +79,7 @@ class LocalRunning:
             return self._end()
         if not self._follower.hung():
             return None
-        _dump_stacks(self._process)
+        dump_stacks(str(self.work.folder.path), self.work.launch_id)
         return self._end(hung=True)
 
     def stop(self) -> LaunchEnd:
@@ -133,28 +133,12 @@ def end_tree(pid: int) -> None:
     psutil.wait_procs(family, timeout=10)
 
 
-def end_leftovers(folder: StudyFolder) -> list[str]:
-    """Launches that outlived a killed driver, where nothing ties a child to its parent: known by pid and start time."""
-    ended = []
-    for launch in folder.launches():
-        if (launch / "end.json").exists() or not (launch / "process.json").exists():
-            continue
-        process = read_json(launch / "process.json")
-        if process["started_at"] is not None and same_process(process["pid"], process["started_at"]):
-            end_tree(process["pid"])
-            ended.append(launch.name)
-    return ended
-
-
-def _dump_stacks(process: subprocess.Popen[bytes]) -> None:
-    """Every rank writes where it stands into its log; a stopped one cannot."""
-    try:
-        ranks = psutil.Process(process.pid).children()
-    except psutil.NoSuchProcess:
-        return
-    for rank in ranks:
-        try:
-            rank.send_signal(signal.SIGUSR2)
-        except psutil.NoSuchProcess:
-            continue
-    time.sleep(0.5)
+def end_leftover(launch: Path) -> bool:
+    """One that outlived a killed driver, where nothing ties a child to its parent: known by pid and start time."""
+    if not (launch / "process.json").exists():
+        return False
+    process = read_json(launch / "process.json")
+    if process["started_at"] is None or not same_process(process["pid"], process["started_at"]):
+        return False
+    end_tree(process["pid"])
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -13,9 +13,8 @@ import psutil
 from worldsize.data.folders import cache_root
 from worldsize.data.sets import data_root
 from worldsize.launch.commands import backend_for
-from worldsize.launch.target import Work
-from worldsize.machine import Machine
-from worldsize.plan import Plan
+from worldsize.launch.target import Site, Work
+from worldsize.plan import Launch, Plan, launch_id
 from worldsize.record import rival_curve
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, write_atomic, write_json
@@ -33,45 +32,40 @@ class Goal:
     train_samples: int
 
 
-def prepare(
-    folder: StudyFolder, spec: StudySpec, plan: Plan, machine: Machine, goal: Goal, kind: str, left: Sequence[str]
-) -> Work:
-    """One launch for these trials, at the largest of their counts."""
+def prepare(folder: StudyFolder, plan: Plan, goal: Goal, site: Site, launch: Launch, left: Sequence[str]) -> Work:
+    """What is left of a launch, at the largest of its counts."""
     trials = [plan.trials[trial_id] for trial_id in left]
-    workers = max(trial.workers for trial in trials)
     for trial in trials:
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
-    return _launch(
-        folder, spec, machine, goal, f"{kind}-w{workers}", workers, left, _rivals(folder, plan, trials, goal)
-    )
+    launch = replace(launch, workers=max(trial.workers for trial in trials), trials=tuple(left))
+    launch_id = launch.id(_next_number(folder))
+    return _write(folder, goal, site, launch_id, launch, _rivals(folder, plan, trials, goal))
 
 
-def prepare_smoke(folder: StudyFolder, spec: StudySpec, machine: Machine, goal: Goal, workers: int) -> Work:
+def prepare_smoke(folder: StudyFolder, goal: Goal, site: Site, workers: int, on: str) -> Work:
     """A launch without trials: everybody meets and leaves, which shows that a launch can start at all."""
-    return _launch(folder, spec, machine, goal, f"smoke-w{workers}", workers, (), {})
+    launch = Launch(kind="probe", workers=workers, trials=(), on=on)
+    return _write(folder, goal, site, launch_id(_next_number(folder), f"smoke-w{workers}", on), launch, {})
 
 
-def _launch(
-    folder: StudyFolder,
-    spec: StudySpec,
-    machine: Machine,
-    goal: Goal,
-    what: str,
-    workers: int,
-    left: Sequence[str],
-    rivals: dict[str, list[list[float]]],
+def _next_number(folder: StudyFolder) -> int:
+    return 1 + max((int(path.name[:4]) for path in folder.launches()), default=0)
+
+
+def _write(
+    folder: StudyFolder, goal: Goal, site: Site, launch_id: str, launch: Launch, rivals: dict[str, list[list[float]]]
 ) -> Work:
-    number = 1 + max((int(path.name[:4]) for path in folder.launches()), default=0)
-    launch_id = f"{number:04d}-{what}"
-    device = machine.device(spec.device)
+    spec, workers, left = site.spec, launch.workers, launch.trials
+    device = site.machine.device(spec.device)
     write_json(
         folder.launch(launch_id) / "launch.json",
         {
+            "on": launch.on,
             "workers": workers,
             "threads": spec.threads,
             "memory_limit_gb": memory_limit_gb(spec, device, workers, psutil.virtual_memory().available),
             "device": device,
-            "backend": backend_for(device, workers, machine.gpus),
+            "backend": backend_for(device, workers, site.machine.gpus),
             "trials": list(left),
             "metric": goal.metric,
             "higher_is_better": goal.higher_is_better,

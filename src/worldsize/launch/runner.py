@@ -1,33 +1,23 @@
-"""Runs a plan: launches for the trials that have no record yet, as many at once as the target takes, until every trial
-has one."""
+"""Runs a plan: launches for the trials that have no record yet, as many at once as each target takes, until every
+trial has one."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from worldsize.errors import LaunchError
 from worldsize.launch.prepare import Goal, prepare
 from worldsize.launch.progress import Progress
-from worldsize.launch.target import LaunchEnd, Running, Target, Work
+from worldsize.launch.target import LaunchEnd, Running, Site, Work, open_work
 from worldsize.launch.verdict import close, conclude, set_aside_if_damaged
-from worldsize.machine import Machine
 from worldsize.plan import Launch, Plan
-from worldsize.spec import StudySpec
 from worldsize.store import StudyFolder
 
 
 def run_plan(
-    folder: StudyFolder,
-    spec: StudySpec,
-    plan: Plan,
-    machine: Machine,
-    goal: Goal,
-    target: Target,
-    progress: Progress,
-    *,
-    detach: bool = False,
+    folder: StudyFolder, plan: Plan, goal: Goal, sites: Mapping[str, Site], progress: Progress, *, detach: bool = False
 ) -> bool:
     """Whether every trial has a record now; not so after `detach`, which submits and leaves.
 
@@ -35,23 +25,21 @@ def run_plan(
     """
     for trial_id in plan.trials:
         set_aside_if_damaged(folder, trial_id, progress)
-    return _Run(folder, spec, plan, machine, goal, target, progress).run(detach=detach)
+    return Run(folder, plan, goal, sites, progress).run(detach=detach)
 
 
-class _Run:
+class Run:
     def __init__(
         self,
         folder: StudyFolder,
-        spec: StudySpec,
         plan: Plan,
-        machine: Machine,
         goal: Goal,
-        target: Target,
+        sites: Mapping[str, Site],
         progress: Progress,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._folder, self._spec, self._plan, self._machine, self._goal = folder, spec, plan, machine, goal
-        self._target, self._progress, self._sleep = target, progress, sleep
+        self._folder, self._plan, self._goal, self._sites = folder, plan, goal, sites
+        self._progress, self._sleep = progress, sleep
         self._running: list[Running] = []
         self._closed: set[str] = set()
         self._cancelled: dict[str, LaunchEnd] = {}
@@ -59,7 +47,9 @@ class _Run:
 
     def run(self, *, detach: bool) -> bool:
         try:
-            self._running += self._target.adopt(self._folder, self._spec.hang_timeout_s, self._on_event)
+            for on, site in self._sites.items():
+                left_open = open_work(self._folder, on, site.spec.hang_timeout_s)
+                self._running += site.target.adopt(left_open, self._on_event)
             for running in self._running:
                 self._closed |= set(running.work.trials) - set(running.work.left())
             ended = True
@@ -70,7 +60,7 @@ class _Run:
                     return False
                 ended = self._poll()
                 if self._running and not ended:
-                    self._sleep(self._target.poll_s)
+                    self._sleep(min(self._sites[running.work.on].target.poll_s for running in self._running))
         except KeyboardInterrupt:
             for running in self._running:
                 if (end := running.stop()) is not None:
@@ -84,18 +74,23 @@ class _Run:
         return True
 
     def _start_what_may(self) -> None:
-        while len(self._running) < self._target.at_once and (found := self._next()) is not None:
-            launch, left = found
-            work = prepare(self._folder, self._spec, self._plan, self._machine, self._goal, launch.kind, left)
-            self._progress.launch_started(work.launch_id, [self._plan.trials[trial_id] for trial_id in left])
-            self._running.append(self._target.start(work, self._on_event))
+        for on, site in self._sites.items():
+            while self._room(on, site) and (found := self._next(on)) is not None:
+                launch, left = found
+                work = prepare(self._folder, self._plan, self._goal, site, launch, left)
+                self._progress.launch_started(work.launch_id, [self._plan.trials[trial_id] for trial_id in left])
+                self._running.append(site.target.start(work, self._on_event))
 
-    def _next(self) -> tuple[Launch, list[str]] | None:
-        """The first launch of the plan with trials that are neither done nor under way. Pretraining comes first."""
+    def _room(self, on: str, site: Site) -> bool:
+        return sum(running.work.on == on for running in self._running) < site.target.at_once
+
+    def _next(self, on: str) -> tuple[Launch, list[str]] | None:
+        """The first launch of this target with trials that are neither done nor under way. Pretraining comes first."""
         taken = {trial_id for running in self._running for trial_id in running.work.trials} | self._cancelled.keys()
         for launch in self._plan.launches:
             left = [trial_id for trial_id in launch.trials if not self._folder.has_record(trial_id)]
-            if waiting := [trial_id for trial_id in left if trial_id not in taken]:
+            waiting = [trial_id for trial_id in left if trial_id not in taken]
+            if waiting and launch.on == on:
                 return launch, waiting
             if launch.kind == "pretrain":
                 if left:
@@ -131,7 +126,8 @@ class _Run:
         for trial_id in work.trials:  # what was finished and not heard of
             self._close(work, trial_id)
         left = work.left()
-        conclude(work, end, self._plan.trials[left[0]] if left else None, self._spec.retries, self._progress)
+        retries = self._sites[work.on].spec.retries
+        conclude(work, end, self._plan.trials[left[0]] if left else None, retries, self._progress)
         if end.reason == "cancelled":
             self._cancelled |= dict.fromkeys(left, end)
 

@@ -43,6 +43,9 @@ class Scheduler(Protocol):
     def cancel(self, job_ids: Sequence[str]) -> bool:
         """Whether Slurm has heard it."""
 
+    def ask_for_stacks(self, job_id: str) -> bool:
+        """Tells the script of a job to have every rank write where it stands. Whether Slurm has heard it."""
+
 
 class Slurm:
     def submit(self, script: Path, after: Sequence[str]) -> str:
@@ -70,8 +73,10 @@ class Slurm:
         return answer.stdout.split()[0]  # CANCELLED by 1000
 
     def cancel(self, job_ids: Sequence[str]) -> bool:
-        answer = _run(["scancel", *job_ids])
-        return answer is not None and answer.returncode == 0
+        return _heard(_run(["scancel", *job_ids]))
+
+    def ask_for_stacks(self, job_id: str) -> bool:
+        return _heard(_run(["scancel", "--batch", "--signal=HUP", job_id]))
 
 
 def sbatch_command(script: Path, after: Sequence[str] = ()) -> list[str]:
@@ -96,6 +101,10 @@ def parse_states(text: str) -> dict[str, JobState]:
         if job_id.isdecimal() and (name not in found or int(job_id) > int(found[name].id)):
             found[name] = JobState(id=job_id, state=state, reason=reason, nodes=nodes)
     return found
+
+
+def _heard(answer: subprocess.CompletedProcess[str] | None) -> bool:
+    return answer is not None and answer.returncode == 0
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:

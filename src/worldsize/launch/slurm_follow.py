@@ -37,6 +37,8 @@ SETTLE_S = 10.0
 LEAST_PATIENCE_S = 120.0
 """Files of other hosts are seen late."""
 CANCEL_S = 90.0
+STACKS_S = 40.0
+"""A script that cannot have its ranks asked in this time is ended without."""
 
 
 class JobRunning:
@@ -49,6 +51,7 @@ class JobRunning:
         self._seen: JobState | None = None
         self._final_at: float | None = None
         self._hung = False
+        self._asked_at: float | None = None
         self._told = ""
         self._events: list[dict[str, Any]] = []
         self._follower: Follower | None = None
@@ -67,11 +70,17 @@ class JobRunning:
         return self.end("" if self._hung else reason)
 
     def _end_if_hung(self) -> None:
-        """Its end is then waited for like any other: two launches must not write into the same trial."""
+        """First its ranks are asked where they stand. Its end is waited for like any other: two launches must not write
+        into the same trial."""
         if self._follower is None or self._seen is None or self._seen.state != "RUNNING" or self._hung:
             return
-        if self._event("end") is None and self._follower.hung():
-            self._hung = self._queue.scheduler.cancel([self._seen.id])
+        if self._asked_at is not None:
+            told = self._event("stacks") is not None or self._queue.now() - self._asked_at > STACKS_S
+            self._hung = told and self._queue.scheduler.cancel([self._seen.id])
+        elif self._event("end") is None and self._follower.hung():
+            self._progress.note(f"{self.work.launch_id}: job {self._seen.id} hangs; asking its ranks where they stand")
+            self._queue.scheduler.ask_for_stacks(self._seen.id)
+            self._asked_at = self._queue.now()
 
     def stop(self) -> LaunchEnd | None:
         if not self._cancel:

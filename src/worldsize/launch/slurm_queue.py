@@ -28,7 +28,7 @@ class Queue:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.scheduler, self._progress, self.now, self._sleep = scheduler, progress, now, sleep
+        self.scheduler, self._progress, self.now, self.sleep = scheduler, progress, now, sleep
         self.names: set[str] = set()
         self.answers = 0
         """Counted, so that "gone" can be said of what several of them leave out."""
@@ -56,26 +56,30 @@ class Queue:
         self._next_at = self.now() + self._pause_s
         return found is not None
 
-    def find(self, name: str) -> JobState | None:
-        """Now, and for certain: waits until Slurm answers."""
-        self.names.add(name)
-        while not self._ask():
-            self._sleep(self._pause_s)
-        return self._known.get(name)
+    def fresh(self) -> dict[str, JobState]:
+        """As of now, and for certain: waits until Slurm may be asked again, and until it answers."""
+        while True:
+            self.sleep(max(0.0, self._next_at - self.now()))
+            if self._ask():
+                return self._known
 
     def submit(self, work: Work, name: str, after: list[str]) -> str:
         """The id of the job. The name is written down first and looked up after a failure, so no job is lost and none
         submitted twice."""
+        self.names.add(name)
+        if not self.answers and not self._ask():
+            raise LaunchError(
+                "Slurm does not answer, so nothing was submitted; see what `squeue` says, then run the same command"
+            )
         job_file = work.path / "job.json"
         told = {"name": name, "id": None, "submitted_at": time.time()}
         write_json(job_file, told)
-        self.names.add(name)
         for attempt in range(1, SUBMISSIONS + 1):
             try:
                 job_id = self.scheduler.submit(work.path / "job.sh", after)
                 break
             except SubmitError as error:
-                if (found := self.find(name)) is not None:
+                if (found := self.fresh().get(name)) is not None:
                     self._progress.note(
                         f"{work.launch_id}: sbatch failed ({error}), but job {found.id} is in the queue"
                     )
@@ -86,6 +90,6 @@ class Queue:
                         f"sbatch refused {work.path / 'job.sh'}: {error}; change `on.slurm`, then run the same command"
                     ) from None
                 self._progress.note(f"{work.launch_id}: sbatch failed ({error}); submitting again")
-                self._sleep(ASK_EVERY_S)
+                self.sleep(ASK_EVERY_S)
         write_json(job_file, {**told, "id": job_id})
         return job_id

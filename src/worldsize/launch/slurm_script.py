@@ -131,7 +131,14 @@ say start ", \\"nodes\\": \\"$SLURM_JOB_NODELIST\\", \\"hosts\\": $SLURM_JOB_NUM
 # {warning_s} s before the time limit the workers stop at a step: finished trials stay, the rest is submitted again.
 warned() {{ say time-limit; touch "$launch/stop-$attempt"; }}
 ended() {{ status=$?; say end ", \\"returncode\\": $status"; rm -rf "$launch/owner"; }}
+# When nothing is heard of them any more, the driver asks (SIGHUP) that every rank writes where it stands into its log.
+stacks() {{
+  timeout 20 srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 \\
+    "${{python[@]}}" -m worldsize.launch.stacks "$study" "$launch_id"
+  say stacks
+}}
 trap warned USR2
+trap stacks HUP
 trap 'say terminated' TERM
 trap ended EXIT
 
@@ -142,6 +149,7 @@ setup() {{ echo "+ $1"; eval "$1" || {{ echo "setup failed: $1"; say setup-faile
 export WORLDSIZE_ATTEMPT="$attempt" WORLDSIZE_LAUNCHED_AT="$(date +%s.%N)"
 # One torchrun a node; they meet on the first host, which runs this script, at a port of this job's own.
 port=$(({first} + SLURM_JOB_ID % {ports}))
+while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done  # somebody else listens there
 srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task={cpus} --kill-on-bad-exit=1 \\
   "${{python[@]}}" -m torch.distributed.run --nnodes={nodes} --nproc-per-node={per_node} --max-restarts=0 \\
   --rdzv-backend=c10d --rdzv-id="$attempt" --rdzv-endpoint="$(hostname):$port" \\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from worldsize.errors import LaunchError
@@ -25,6 +26,21 @@ class JobStatus:
     """It ended, where its own processes did not end it."""
     attempts: int = 0
     queued_s: float | None = None
+    wall_s: float | None = None
+    """From its last start to its end."""
+
+
+def closed_jobs(folder: StudyFolder) -> list[JobStatus]:
+    """Those whose end the driver has seen, by their folders alone."""
+    return [
+        _closed(path) for path in folder.launches() if (path / "job.json").exists() and (path / "end.json").exists()
+    ]
+
+
+def _closed(path: Path) -> JobStatus:
+    end = read_json(path / "end.json")
+    told = {name: end[name] for name in ("reason", "attempts", "queued_s", "wall_s")}
+    return JobStatus(launch=path.name, id=end["job"], open=False, state="ended", **told)
 
 
 def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> list[JobStatus]:
@@ -39,14 +55,13 @@ def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> lis
             known = {}
     found = []
     for path, job in jobs:
+        if (path / "end.json").exists():
+            found.append(_closed(path))
+            continue
         events = job_events(path)
         starts = sum(event["event"] == "start" for event in events)
         common = {"launch": path.name, "attempts": starts, "queued_s": queued_s(job, events)}
-        if (path / "end.json").exists():
-            end = read_json(path / "end.json")
-            found.append(JobStatus(**common, id=end["job"], open=False, state="ended", reason=end["reason"]))
-        else:
-            found.append(_open(job, events, known.get(job["name"]), common))
+        found.append(_open(job, events, known.get(job["name"]), common))
     return found
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from worldsize.errors import LaunchError
 from worldsize.launch.autopsy import launch_log
 from worldsize.launch.commands import fixed_environment
 from worldsize.launch.progress import Progress
-from worldsize.launch.slurm import Scheduler, Slurm
 from worldsize.launch.slurm_follow import JobRunning
 from worldsize.launch.slurm_queue import Queue
 from worldsize.launch.slurm_script import Job, job_script
@@ -21,7 +19,7 @@ from worldsize.launch.target import OnEvent, Running, Work
 from worldsize.launch.verdict import conclude
 from worldsize.on_spec import nodes_for
 from worldsize.spec import StudySpec
-from worldsize.store import StudyFolder, write_atomic, write_json
+from worldsize.store import write_atomic, write_json
 
 POLL_S = 1.0
 SMOKE_TIME = "1"
@@ -34,18 +32,16 @@ class SlurmTarget:
     def __init__(
         self,
         spec: StudySpec,
+        queue: Queue,
         progress: Progress,
-        scheduler: Scheduler | None = None,
         *,
         cancel: bool = False,
         detach: bool = False,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """Targets of one study share the queue: one squeue asks for all their jobs."""
         assert spec.slurm is not None
-        self._spec, self._slurm, self._progress, self._cancel, self._sleep = spec, spec.slurm, progress, cancel, sleep
-        self._queue = Queue(scheduler or Slurm(), progress, now, sleep)
-        self._detach = detach
+        self._spec, self._slurm, self._queue, self._progress = spec, spec.slurm, queue, progress
+        self._cancel, self._detach = cancel, detach
         # Nobody will be there to submit the next job when one ends: all are submitted, and wait for one another.
         self.at_once = ANY_NUMBER if detach else self._slurm.max_jobs
         self._submitted: list[str] = []
@@ -59,19 +55,18 @@ class SlurmTarget:
         self._progress.note(f"{work.launch_id}: submitted as job {job_id}")
         return JobRunning(work, self._queue, on_event, self._progress, cancel=self._cancel)
 
-    def adopt(self, folder: StudyFolder, hang_timeout_s: float, on_event: OnEvent) -> Sequence[Running]:
+    def adopt(self, open_work: Sequence[Work], on_event: OnEvent) -> Sequence[Running]:
         """Jobs of an earlier driver, or submitted by hand. What never reached the queue is closed, so that nobody
         submits it later."""
         adopted: list[Running] = []
-        for launch in folder.launches():
-            if (launch / "end.json").exists() or not (launch / "job.json").exists():
-                continue
-            work = Work.stored(folder, launch.name, hang_timeout_s)
-            running = JobRunning(work, self._queue, on_event, self._progress, cancel=self._cancel)
-            if running.id is None and self._queue.find(running.name) is None:
+        jobs = [work for work in open_work if (work.path / "job.json").exists()]
+        found = [JobRunning(work, self._queue, on_event, self._progress, cancel=self._cancel) for work in jobs]
+        known = self._queue.fresh() if any(running.id is None for running in found) else {}
+        for work, running in zip(jobs, found, strict=True):
+            if running.id is None and running.name not in known:
                 conclude(work, running.end("interrupted"), None, 0, self._progress)
                 continue
-            self._progress.note(f"{launch.name}: following job {running.id or running.name}")
+            self._progress.note(f"{work.launch_id}: following job {running.id or running.name}")
             if running.id is not None:
                 self._submitted.append(running.id)
             adopted.append(running)
@@ -86,7 +81,7 @@ class SlurmTarget:
         running = JobRunning(work, self._queue, lambda *_: None, self._progress, cancel=True)
         try:
             while (end := running.poll()) is None:
-                self._sleep(self.poll_s)
+                self._queue.sleep(self.poll_s)
         except KeyboardInterrupt:
             self._queue.scheduler.cancel([job_id])
             raise

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from worldsize.machine import Machine
+from worldsize.spec import StudySpec
 from worldsize.store import StudyFolder, read_json
 
 OnEvent = Callable[[str, dict[str, Any]], None]
@@ -25,6 +27,8 @@ class Work:
     threads: int
     cpu_limit_gb: float | None
     hang_timeout_s: float
+    on: str = ""
+    """The target, where the study has several."""
 
     @property
     def path(self) -> Path:
@@ -45,6 +49,7 @@ class Work:
             threads=launch["threads"],
             cpu_limit_gb=launch["memory_limit_gb"] if launch["device"] == "cpu" else None,
             hang_timeout_s=hang_timeout_s,
+            on=launch.get("on", ""),
         )
 
 
@@ -86,5 +91,24 @@ class Target(Protocol):
 
     def start(self, work: Work, on_event: OnEvent) -> Running: ...
 
-    def adopt(self, folder: StudyFolder, hang_timeout_s: float, on_event: OnEvent) -> Sequence[Running]:
-        """What an earlier driver left: taken over, or ended."""
+    def adopt(self, open_work: Sequence[Work], on_event: OnEvent) -> Sequence[Running]:
+        """What an earlier driver left of this target: taken over, or ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A target of a study: how launches start there, what they find, and the study as it would run there alone."""
+
+    spec: StudySpec
+    machine: Machine
+    target: Target
+
+
+def open_work(folder: StudyFolder, on: str, hang_timeout_s: float) -> list[Work]:
+    """Launches of a target that were prepared and have no end."""
+    found = [
+        Work.stored(folder, launch.name, hang_timeout_s)
+        for launch in folder.launches()
+        if (launch / "launch.json").exists() and not (launch / "end.json").exists()
+    ]
+    return [work for work in found if work.on == on]

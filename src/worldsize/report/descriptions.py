@@ -78,6 +78,7 @@ def _of_variant(study: BatchStudy) -> dict[str, Any]:
         "variant": study.variant,
         "strategy": study.strategy,
         "precision": study.precision,
+        "on": study.on,
         "rate_power": study.rate_power,
         "smallest_batch": reached[0].global_batch,
         "largest_batch": reached[-1].global_batch,

@@ -10,6 +10,7 @@ from worldsize.analysis.choice import eligible
 from worldsize.prediction import Outlook, outlook, to_dict
 from worldsize.report import evidence
 from worldsize.report.descriptions import batch_models, scaling_laws
+from worldsize.report.jobs import queue_words
 from worldsize.report.opening import answer_sentences, beyond, other_findings, recommended_study
 from worldsize.report.trial_details import common_configuration, left_out, trial_details
 from worldsize.results import Results
@@ -26,7 +27,8 @@ def document(results: Results) -> Document:
     details, environments = trial_details(results)
     started = [record.started_at for record in results.records.values()]
     ended = [record.started_at + record.wall_s for record in results.records.values()]
-    facts, seen = results.facts, outlook(results)
+    facts, row = results.facts, results.answer.row
+    seen = outlook(results.apart[row.setting.on]) if row else None
     numbers = results.to_dict()
     for row in numbers["table"]:
         pace = row["samples_per_s"]
@@ -45,8 +47,8 @@ def document(results: Results) -> Document:
         "words": {
             "verdict": results.answer.verdict,
             "answer": answer_sentences(results),
-            "beyond": beyond(seen),
-            "findings": other_findings(results),
+            "beyond": _of_target(results, beyond(seen)),
+            "findings": [*other_findings(results), *({"code": "queue", "text": said} for said in queue_words(results))],
         },
         "recommended_study": recommended_study(results),
         **_projected(seen),
@@ -70,6 +72,14 @@ def document(results: Results) -> Document:
     }
     cleaned: Document = _strict(found)
     return cleaned
+
+
+def _of_target(results: Results, said: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Of several targets, the one that the answer names."""
+    row = results.answer.row
+    if row is None or len(results.apart) == 1:
+        return said
+    return [{**each, "text": f"On {row.setting.on}: {each['text']}"} for each in said]
 
 
 def _projected(seen: Outlook | None) -> dict[str, Any]:

@@ -149,23 +149,26 @@ def _over_repeats(shown: Sequence[Sequence[Epoch]], places: Sequence[int], value
 
 
 def launches(results: Results) -> list[dict[str, Any]]:
-    """Where the wall time of each launch went, by the driver's clock."""
+    """Where the wall time of each launch went, by the driver's clock; of a job, how long it waited before."""
     found = []
     for path in results.folder.launches():
         try:
             end = read_json(path / "end.json")
         except (OSError, ValueError):  # still running, or killed with its driver
             continue
-        _, kind, workers = (*path.name.split("-"), "", "")[:3]
-        if isinstance(end.get("phases_s"), Mapping) and workers[1:].isdigit():
-            known = {str(name): float(seconds) for name, seconds in end["phases_s"].items()}
+        _, kind, workers, on = (*path.name.split("-", 3), "", "", "")[:4]
+        phases = end.get("phases_s")
+        if (isinstance(phases, Mapping) or end.get("job")) and workers[1:].isdigit():
+            known = {str(name): float(seconds) for name, seconds in (phases or {}).items()}
             found.append(
                 {
                     "launch": path.name,
                     "kind": kind,
                     "workers": int(workers[1:]),
+                    "on": on,
                     "wall_s": end["wall_s"],
                     "phases_s": known,
+                    **{name: end.get(name) for name in ("job", "queued_s", "attempts", "reason")},
                 }
             )
     return found

@@ -24,16 +24,13 @@ def exchange_view(results: Results) -> list[Any]:
     timed = [each for each in results.steps if each.exposed]
     if not timed:
         return []
-    kinds = {(each.setting.strategy, each.setting.precision, each.setting.accumulation) for each in timed}
+    kinds = {(each.setting.kind, each.setting.accumulation) for each in timed}
     shown = [
         each
         for each in results.steps
         if each.exposed
         # One worker exchanges nothing: its step is all computing, and what the others are held against.
-        or (
-            each.setting.workers == 1
-            and (each.setting.strategy, each.setting.precision, each.setting.accumulation) in kinds
-        )
+        or (each.setting.workers == 1 and (each.setting.kind, each.setting.accumulation) in kinds)
     ]
     settings = [each.setting for each in shown]
     mixed = bool(how(settings[0], settings))

@@ -83,6 +83,7 @@ def bandwidth(document: Document) -> Figure | None:
     marks: list[Line] = []
     for place, link in enumerate(links):
         name = f"{KINDS.get(link['kind'], link['kind'])}, {counted(link['workers'], 'worker')}"
+        name += f", {link['on']}" if link["on"] else ""
         sizes = link["sizes"]
         marks.append(
             Line(

@@ -15,6 +15,7 @@ from worldsize.report.picks import (
     series_colours,
     series_key,
     series_name,
+    setting_key,
     worker_axis,
 )
 from worldsize.report.words import LEVEL_WORDS, counted, duration, number, percent
@@ -82,14 +83,8 @@ def speedup(document: Document) -> Figure | None:
 def _main(document: Document, found: Sequence[list[Entry]]) -> list[Entry]:
     """The series that the answer speaks of, or the first."""
     best = chosen(document)
-    same = [rows for rows in found if best is not None and any(_same(row, best) for row in rows)]
+    same = [rows for rows in found if best is not None and any(setting_key(row) == setting_key(best) for row in rows)]
     return (same or list(found))[0]
-
-
-def _same(row: Entry, other: Entry) -> bool:
-    return all(
-        row[key] == other[key] for key in ("workers", "batch_per_worker", "accumulation", "strategy", "precision")
-    )
 
 
 def _ratio_line(rows: Sequence[Entry], what: str, unit: str, factor: float, *, name: str, hue: str) -> Line:

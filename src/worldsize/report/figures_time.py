@@ -156,20 +156,23 @@ def timeline(document: Document) -> Figure | None:
 
 def wall_time(document: Document) -> Figure | None:
     """Where the wall time above the step went: launches of one kind and count together."""
-    groups: dict[tuple[str, int], list[Entry]] = defaultdict(list)
-    for launch in document["launches"]:
-        groups[launch["kind"], launch["workers"]].append(launch)
+    groups: dict[tuple[str, str, int], list[Entry]] = defaultdict(list)
+    timed = [launch for launch in document["launches"] if launch["phases_s"]]
+    for launch in timed:
+        groups[launch["on"], launch["kind"], launch["workers"]].append(launch)
     if not groups:
         return None
     kept = sorted(groups.items(), key=lambda item: item[0])[:MOST_BARS]
-    places = tuple(f"{kind}, {counted(workers, 'worker')}" for (kind, workers), _ in kept)
+    places = tuple(
+        f"{kind}, {counted(workers, 'worker')}" + (f", on {on}" if on else "") for (on, kind, workers), _ in kept
+    )
     sums = [
         {name: sum(launch["phases_s"].get(name, 0.0) for launch in here) for name in ("training", *NOT_TRAINING)}
         for _, here in kept
     ]
     others = [name for name in NOT_TRAINING if name not in PHASE_COLOURS]
     bars = []
-    total = sum(launch["wall_s"] for launch in document["launches"])
+    total = sum(launch["wall_s"] for launch in timed)
     for name in (*PHASE_COLOURS, "other"):
         values = [sum(of[other] for other in others) if name == "other" else of[name] for of in sums]
         if sum(values) < 0.005 * total:

@@ -14,42 +14,59 @@ from worldsize.errors import visible
 from worldsize.estimate import Estimate
 from worldsize.launch.commands import mpirun_command, torchrun_command
 from worldsize.launch.slurm_script import job_script
-from worldsize.launch.slurm_status import JobStatus
+from worldsize.launch.slurm_status import JobStatus, closed_jobs
 from worldsize.launch.slurm_target import job_of
-from worldsize.report.words import duration, number
+from worldsize.plan import Launch, on_target
+from worldsize.report.words import counted, duration, number
+from worldsize.results import Results
 from worldsize.spec import StudySpec
 
 if TYPE_CHECKING:
     from worldsize.study import Study
 
 
-def launch_command(study: Study, launch_id: str, workers: int) -> str:
+def launch_command(study: Study, launch: Launch, number: int) -> str:
     """What starts a launch, for a shell."""
-    if study.spec.slurm is not None:
-        job = job_of(study.spec, study.default_folder, launch_id, workers, name=launch_id)
+    spec, launch_id = on_target(study.spec, launch.on), launch.id(number)
+    if spec.slurm is not None:
+        job = job_of(spec, study.default_folder, launch_id, launch.workers, name=launch_id)
         script = shlex.quote(f"{study.default_folder}/launches/{launch_id}/job.sh")
         return f"sbatch {script}   # nodes: {job.nodes}, workers a node: {job.workers_per_node}"
-    build = mpirun_command if study.spec.on == "mpi" else torchrun_command
-    return shlex.join(build(study.default_folder, launch_id, workers, "python"))
+    build = mpirun_command if spec.on == "mpi" else torchrun_command
+    return shlex.join(build(study.default_folder, launch_id, launch.workers, "python"))
 
 
-def planned_script(study: Study, launch_id: str, workers: int, *, first: bool) -> str:
-    """Of the first job in full: the others differ in their names and sizes."""
-    if study.spec.slurm is None or not first:
+def planned_script(study: Study, launch: Launch, number: int) -> str:
+    """Of a job, in full; nothing where a launch is none."""
+    spec, launch_id = on_target(study.spec, launch.on), launch.id(number)
+    if spec.slurm is None:
         return ""
-    name = f"ws-{study.spec.name[:40]}-{launch_id}"
-    job = job_of(study.spec, study.default_folder, launch_id, workers, name=name)
-    return "\n" + indent(job_script(job, study.spec.slurm), "    ")
+    job = job_of(spec, study.default_folder, launch_id, launch.workers, name=f"ws-{spec.name[:40]}-{launch_id}")
+    return "\n" + indent(job_script(job, spec.slurm), "    ")
 
 
 def job_words(spec: StudySpec, cost: Estimate) -> Iterator[str]:
-    if spec.slurm is None or cost.node_s is None:
-        return
-    where = f" in partition {spec.slurm.partition}" if spec.slurm.partition else ""
-    yield (
-        f"on Slurm{where}: about {number(cost.node_s / 3600)} node-hours, {spec.slurm.max_jobs} jobs at once, "
-        f"each of {spec.slurm.time} at most; waiting in the queue comes on top"
-    )
+    """A line for each target that takes jobs."""
+    for on, node_s in cost.node_s.items():
+        slurm = on_target(spec, on).slurm
+        assert slurm is not None
+        where = f" in partition {slurm.partition}" if slurm.partition else ""
+        yield (
+            f"on {on or 'Slurm'}{where}: about {number(node_s / 3600)} node-hours, {slurm.max_jobs} jobs at once, "
+            f"each of {slurm.time} at most; waiting in the queue comes on top"
+        )
+
+
+def queue_words(results: Results) -> Iterator[str]:
+    """How long jobs waited, apart from how long they ran; nothing where there were none."""
+    jobs = closed_jobs(results.folder)
+    waits = [job.queued_s for job in jobs if job.queued_s is not None]
+    if waits:
+        again = sum(max(job.attempts - 1, 0) for job in jobs)
+        requeued = f"; put back into the queue {again} times" if again else ""
+        waited = f"{duration(sum(waits))} in the queue ({duration(max(waits))} for one at most)"
+        ran = f"{duration(sum(job.wall_s or 0.0 for job in jobs))} running{requeued}"
+        yield f"{counted(len(jobs), 'job')}: {waited}, {ran}. The wait is in no other number here."
 
 
 def job_lines(jobs: list[JobStatus]) -> list[Text]:

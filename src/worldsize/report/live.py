@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,16 @@ class LivePage:
     """
 
     def __init__(
-        self, inner: Progress, folder: Path, machine: Machine, clock: Callable[[], float] = time.monotonic
+        self,
+        inner: Progress,
+        folder: Path,
+        machines: Mapping[str, Machine],
+        elsewhere: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._inner, self._folder, self._machine, self._clock = inner, folder, machine, clock
+        """By target. `elsewhere`: those whose workers do not run on this machine."""
+        self._inner, self._folder, self._clock = inner, folder, clock
+        self._machines, self._elsewhere = machines, elsewhere
         self._process: subprocess.Popen[bytes] | None = None
         self._last = -EVERY_S
         self._ended = 0
@@ -57,7 +64,7 @@ class LivePage:
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
         self._inner.trial_ended(trial, record)
         self._ended += 1
-        if trial.workers * trial.threads < self._machine.cores:
+        if trial.on in self._elsewhere or trial.workers * trial.threads < self._machines[trial.on].cores:
             self._write()
 
     def plan_grew(self, plan: Plan) -> None:

@@ -36,6 +36,8 @@ MOST_CONTESTS = 4
 def answer_sentences(results: Results) -> list[str]:
     """Of a search for the largest batch, what it found; where one count was measured, what was trained best; else how
     many workers."""
+    if len(results.apart) > 1:
+        return [f"On {on}: {words}" for on, each in results.apart.items() for words in answer_sentences(each)]
     answer, metric = results.answer, results.facts.metric
     compared = [contest for contest in results.contests if len(contest.variants) > 1]
     until = results.spec.train.until if results.spec.train else None
@@ -52,6 +54,9 @@ def answer_sentences(results: Results) -> list[str]:
 
 def other_findings(results: Results) -> list[dict[str, str]]:
     """Those that the answer does not say already, worded."""
+    if len(results.apart) > 1:
+        found = [(on, each) for on, apart in results.apart.items() for each in other_findings(apart)]
+        return [{"code": each["code"], "text": f"On {on}: {each['text']}"} for on, each in found]
     answer = results.answer
     said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}
     if only_one_count(answer) and answer.row is not None and answer.row.metric is not None:
@@ -77,6 +82,7 @@ def recommended_study(results: Results) -> str | None:
     row = results.answer.row
     if row is None:
         return None
+    results = results.apart[row.setting.on]
     trial = _trial_of(results, row)
     spec = results.spec.model_dump(mode="json", exclude_defaults=True, exclude={"small", "skip", "axes", "name"})
     axes: dict[str, Any] = {"workers": [row.setting.workers]}

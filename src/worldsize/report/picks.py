@@ -18,6 +18,7 @@ TOLD: dict[str, Callable[[Entry], str]] = {
     "strategy": lambda one: str(one["strategy"]),
     "precision": lambda one: str(one["precision"]),
     "accumulation": lambda one: f"in {one['accumulation']} parts",
+    "on": lambda one: f"on {one['on']}",
     "variant": lambda one: str(one["variant"]),
 }
 
@@ -47,7 +48,7 @@ def series_colours(document: Document) -> dict[tuple[Any, ...], str]:
 
 def series_key(row: Entry) -> tuple[Any, ...]:
     batch = row["batch_per_worker"] if row["scaling"] == "weak" else row["global_batch"]
-    return row["scaling"], batch, row["accumulation"], row["strategy"], row["precision"]
+    return row["scaling"], batch, row["accumulation"], row["strategy"], row["precision"], row["on"]
 
 
 def series_name(rows: Sequence[Entry], among: Sequence[Entry]) -> str:
@@ -139,7 +140,7 @@ def exact(
 
 def setting_key(entry: Entry) -> tuple[Any, ...]:
     """By which entries of one setting are found."""
-    return tuple(entry[name] for name in ("workers", "batch_per_worker", "accumulation", "strategy", "precision"))
+    return tuple(entry[name] for name in ("workers", "batch_per_worker", "accumulation", "strategy", "precision", "on"))
 
 
 def best_of_settings(document: Document) -> list[Entry]:

@@ -20,7 +20,7 @@ from rich.text import Text
 from worldsize.catalog import WorkloadFacts
 from worldsize.data.sets import DataFile
 from worldsize.errors import visible
-from worldsize.estimate import CORE_FLOP_PER_S, LAUNCH_START_S, trial_s
+from worldsize.estimate import CORE_FLOP_PER_S, LAUNCH_START_S, StepTimes, trial_s
 from worldsize.plan import Plan
 from worldsize.record import TrialRecord
 from worldsize.report.terminal import failure_view
@@ -39,7 +39,7 @@ class StudyProgress:
         plan: Plan,
         facts: WorkloadFacts,
         finished: set[str],
-        step_s: dict[tuple[int, int], float],
+        step_s: StepTimes,
     ) -> None:
         self._console = console
         self._plan, self._facts, self._step_s = plan, facts, dict(step_s)
@@ -47,6 +47,9 @@ class StudyProgress:
         self._total = len(plan.trials)
         self._live: Progress | None = None
         self._study_bar = self._trial_bar = TaskID(0)
+        self._steps: dict[str, int | None] = {}
+        self._shown = ""
+        """The trial whose bar is seen: where several run side by side, the one that began last."""
 
     def __enter__(self) -> StudyProgress:
         if self._console.is_terminal and self._left:
@@ -70,18 +73,22 @@ class StudyProgress:
 
     def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None:
         if self._live:
-            self._live.reset(self._trial_bar, total=None, description=launch_id, words="starting workers")
+            if not self._shown:
+                self._live.reset(self._trial_bar, total=None, description=launch_id, words="starting workers")
         else:
             self.note(f"{launch_id}: {counted(len(trials), 'trial')} ({self._progress_words()})")
 
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
         if event["event"] == "progress":
-            self._step_s[trial.workers, trial.worker_batch] = trial.global_batch / event["samples_per_s"]
+            self._step_s[trial.on, trial.workers, trial.worker_batch] = trial.global_batch / event["samples_per_s"]
         if self._live is None:
             return
-        match event["event"]:
-            case "start":
-                self._live.reset(self._trial_bar, total=event.get("steps"), description=trial.id, words="")
+        if event["event"] == "start":
+            self._steps[trial.id] = event.get("steps")
+        if event["event"] == "start" or not self._shown:
+            self._shown = trial.id
+            self._live.reset(self._trial_bar, total=self._steps.get(trial.id), description=trial.id, words="")
+        match event["event"] if trial.id == self._shown else "":
             case "progress":
                 pace = event["samples_per_s"] * self._facts.units_per_sample
                 words = f"step {event['step']}, {number(pace)} {self._facts.unit}/s"
@@ -98,6 +105,8 @@ class StudyProgress:
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
         if trial.id in self._left:
             self._left.remove(trial.id)
+        if trial.id == self._shown:
+            self._shown = ""
         if record.outcome == "failed":
             self._console.print(failure_view(record))
         elif self._live is None or trial.kind == "train":
@@ -146,9 +155,9 @@ class StudyProgress:
 
     def _expected_s(self, trial: TrialSpec) -> float:
         """Where a setting has not run yet, by the pace a sample has had so far; before that, by a guess."""
-        known = self._step_s.get((trial.workers, trial.worker_batch))
+        known = self._step_s.get((trial.on, trial.workers, trial.worker_batch))
         if known is None:
-            paces = [step_s / batch for (_, batch), step_s in self._step_s.items()]
+            paces = [step_s / batch for (_, _, batch), step_s in self._step_s.items()]
             guess = self._facts.train_flop_per_sample / CORE_FLOP_PER_S
             known = trial.worker_batch * (sum(paces) / len(paces) if paces else guess)
         return trial_s(trial, self._facts, known)

@@ -99,8 +99,8 @@ REPEATS = Column(key="repeats", title="n", say=integer)
 
 
 def how_columns(entries: Sequence[Entry]) -> tuple[Column, ...]:
-    """Strategy, precision and accumulation, where the study varies them."""
-    every = ("strategy", "precision", "accumulation")
+    """Strategy, precision, accumulation and target, where the study varies them."""
+    every = ("strategy", "precision", "accumulation", "on")
     names = [name for name in every if len({entry.get(name) for entry in entries}) > 1]
     return tuple(Column(key=name, title=name, say=integer) for name in names)
 

@@ -18,6 +18,7 @@ from worldsize.report.sheet import (
     percents,
     plain_cells,
 )
+from worldsize.report.sheets_jobs import jobs
 from worldsize.report.sheets_learning import large_batch, optimizers, trained
 from worldsize.report.sheets_models import batch_model, laws
 from worldsize.report.sheets_time import bandwidth, exchange, steps
@@ -133,7 +134,7 @@ def _batch(document: Document) -> Sheet | None:
 
 SHEETS: tuple[Callable[[Document], Sheet | None], ...] = (
     *(_scaling, laws),
-    *(_batch, steps, exchange, bandwidth),
+    *(_batch, steps, exchange, bandwidth, jobs),
     *(optimizers, large_batch, batch_model, trained),
 )
 """In the order of the page."""

@@ -118,6 +118,7 @@ def _kind(setting: Entry) -> tuple[object, ...]:
 def bandwidth(document: Document) -> Sheet | None:
     columns = (
         Column(key="kind", title="link"),
+        Column(key="on", title="on", say=integer),
         COUNTS[0],
         Column(key="size_bytes", title="size", unit="KB", factor=1e-3),
         Column(key="seconds", title="time", unit="us", factor=1e6),
@@ -128,9 +129,10 @@ def bandwidth(document: Document) -> Sheet | None:
     found = []
     for link in document["links"]:
         for one in link["sizes"]:
-            head = (Cell(value=KINDS.get(link["kind"], link["kind"])), Cell(value=link["workers"]))
+            lead = (KINDS.get(link["kind"], link["kind"]), link["on"] or None, link["workers"])
+            head = tuple(Cell(value=value) for value in lead)
             time = Cell(value=one["seconds"], low=one["low_s"], high=one["high_s"])
-            others = (Cell(value=one[column.key]) for column in columns[4:])
+            others = (Cell(value=one[column.key]) for column in columns[5:])
             found.append((*head, Cell(value=one["size_bytes"]), time, *others))
     note = (
         f"All-reduces at the start of each launch, medians over n repetitions with {LEVEL_WORDS}s; bus bandwidth = "

@@ -110,6 +110,7 @@ def links_view(results: Results) -> list[Any]:
 
 def _link_words(kind: str, link: Link) -> str:
     where = {"inside": "Inside a node", "across": "Across nodes", "all": "All ranks together"}[kind]
+    where += f" of {link.on}" if link.on else ""
     if link.is_poor:
         best = max(link.sizes, key=lambda size: size.busbw_bytes_per_s)
         return (

@@ -14,6 +14,7 @@ HOW: dict[str, Callable[[Setting], str]] = {
     "strategy": lambda setting: setting.strategy,
     "precision": lambda setting: setting.precision,
     "accumulation": lambda setting: f"in {setting.accumulation} parts",
+    "on": lambda setting: f"on {setting.on}",
 }
 WHERE: dict[str, Callable[[Setting], str]] = {
     "workers": lambda setting: counted(setting.workers, "worker"),
@@ -34,7 +35,7 @@ def plain_table(title: str | None = None, *, gap: int = 1) -> Table:
 
 
 def how(setting: Setting, among: Iterable[Setting]) -> str:
-    """Strategy, precision and accumulation, as far as they differ among these settings."""
+    """Strategy, precision, accumulation and target, as far as they differ among these settings."""
     return _differing(HOW, setting, among)
 
 

@@ -24,7 +24,7 @@ from worldsize.prediction import outlook
 from worldsize.record import Outcome, TrialRecord
 from worldsize.report.batches import batches_view
 from worldsize.report.exchange import exchange_view
-from worldsize.report.jobs import job_words, launch_command, planned_script
+from worldsize.report.jobs import job_words, launch_command, planned_script, queue_words
 from worldsize.report.learning import how_words, learning_view
 from worldsize.report.opening import answer_sentences, beyond, other_findings
 from worldsize.report.steps import hardware_view, links_view, noise_view, steps_view
@@ -47,7 +47,17 @@ from worldsize.train_spec import steps_per_epoch
 
 
 def answer_view(results: Results) -> Group:
-    """The sentence, what else to know, the table."""
+    """The sentence, what else to know, the table; of several targets, one after another."""
+    parts: list[Any] = []
+    for on, each in results.apart.items():
+        parts += [Text(f"\nOn {on}", style=f"bold {ACCENT}")] if len(results.apart) > 1 else []
+        parts += _answer(each)
+    parts += [Text(words, style="dim") for words in queue_words(results)]
+    parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))
+    return Group(*parts)
+
+
+def _answer(results: Results) -> list[Any]:
     answer, searched = results.answer, bool(results.largest)
     trained = answer.row is not None and answer.row.metric is not None
     sure = answer.verdict == "use" or searched or (only_one_count(answer) and trained)
@@ -63,9 +73,7 @@ def answer_view(results: Results) -> Group:
     parts += links_view(results)
     parts += hardware_view(results)
     parts += learning_view(results)
-    parts += noise_view(results)
-    parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))
-    return Group(*parts)
+    return parts + noise_view(results)
 
 
 def scaling_table(results: Results, metric: str) -> Table:
@@ -134,14 +142,15 @@ def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
         _steps_table(plan, facts),
         Text(""),
     ]
+    scripted: set[str] = set()  # of each target the first in full: the others differ in their names and sizes
     for index, launch in enumerate(plan.launches, start=1):
-        launch_id = f"{index:04d}-{launch.kind}-w{launch.workers}"
-        parts.append(Text(f"{launch_id}: {counted(len(launch.trials), 'trial')}", style=f"bold {ACCENT}"))
-        parts.append(Text(f"  {launch_command(study, launch_id, launch.workers)}"))
+        parts.append(Text(f"{launch.id(index)}: {counted(len(launch.trials), 'trial')}", style=f"bold {ACCENT}"))
+        parts.append(Text(f"  {launch_command(study, launch, index)}"))
         shown = launch.trials if everything else launch.trials[:8]
         more = [] if len(shown) == len(launch.trials) else [f"and {len(launch.trials) - len(shown)} more (--all)"]
         parts.append(Padding(Text(", ".join([*shown, *more]), style="dim"), (0, 0, 0, 2)))
-        if script := planned_script(study, launch_id, launch.workers, first=index == 1 or everything):
+        if (everything or launch.on not in scripted) and (script := planned_script(study, launch, index)):
+            scripted.add(launch.on)
             parts.append(Text(script))
     return Group(*parts)
 
@@ -201,9 +210,11 @@ def status_view(results: Results, running: str | None, holder: dict[str, Any] | 
             (results.spec.name, "bold"), f": {', '.join([*counts, f'{left} left'])} of {len(results.trials)}"
         ),
     ]
-    parts += [Text(words) for words in largest_batch_sentences(results.answer)]
-    if results.series and not (results.largest and only_one_count(results.answer)):
-        parts.append(Text(answer_sentence(results.answer, results.facts.metric, how_words(results))))
+    for on, each in results.apart.items():
+        lead = f"On {on}: " if len(results.apart) > 1 else ""
+        parts += [Text(lead + words) for words in largest_batch_sentences(each.answer)]
+        if each.series and not (each.largest and only_one_count(each.answer)):
+            parts.append(Text(lead + answer_sentence(each.answer, each.facts.metric, how_words(each))))
     if holder:
         parts.append(Text(f"run by pid {holder['pid']} on {holder['host']}" + (f"; now {running}" if running else "")))
     for record in results.failed():

@@ -118,6 +118,7 @@ def again(results: Results, trial: TrialSpec, base: int) -> list[str]:
     given = {key: value for key, value in values.items() if _differs(results, key, value)}
     options = [f"{key}={json.dumps(value)}" for key, value in given.items()]
     command = ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
+    command += ["--on", trial.on] if trial.on else []
     return command + [word for option in options for word in ("--set", option)]
 
 
