@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from worldsize.tether import tie_to_parent
+
 NODES = ("n1", "n2")
 CPUS = 4
 """Of each node, more than there are: tests are about the life of jobs, not about speed."""
@@ -119,7 +121,13 @@ class Cluster:
     def _start(self, name: str, argv: list[str]) -> None:
         with (self.folder / f"{name}.out").open("ab") as log:
             self.daemons[name] = subprocess.Popen(
-                argv, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                argv,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=tie_to_parent,  # also where the tests themselves are killed
             )
 
     def end_steps(self) -> None:

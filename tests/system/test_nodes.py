@@ -24,7 +24,7 @@ probe: {max_seconds: 0.3, repeats: 2}
 repeats: 1
 oversubscribe: true
 """
-MBIT_PER_S = (200, 60, 20)
+MBIT_PER_S = (200, 100, 50)
 
 
 def worldsize_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

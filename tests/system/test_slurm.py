@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long
 
 STUDY = """\
 name: tiny
-workload: digits
+workload: linear
 axes: {workers: [1, 2, 4], batch_per_worker: [16]}
 probe: {max_seconds: 0.2, repeats: 2}
 train: {steps: 20}
@@ -32,8 +32,10 @@ on: {slurm: {nodes: 2, time: 5, max_jobs: 2}}
 """6 probes in one job on 2 nodes, then training on 1 and 2 workers on one node and on 4 on both."""
 ONE = ("--set", "axes.workers=[2]", "--set", "probe=false", "--set", "train.steps=40", "--set", "repeats=5")
 """5 trials, a worker on each of 2 nodes, in one job."""
+HELD = "hold:0:0002:0"
+"""The third of them waits until it is released: whatever happens, happens in the middle."""
 SLOW = "slow:0:00:0"
-"""Each of them takes more than 2 s, so that something can happen in the middle."""
+"""Each of them takes more than 2 s."""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,11 @@ class Driver:
         assert process.returncode == code, output
         return output
 
+    def hear(self, process: subprocess.Popen[str], words: str) -> None:
+        """Waits until it says this."""
+        assert process.stdout is not None
+        assert any(words in line for line in process.stdout), f"it never said {words!r}"
+
     def status(self) -> str:
         command = [sys.executable, "-m", "worldsize.cli", "status", str(self.folder)]
         return subprocess.run(
@@ -106,9 +113,16 @@ class Driver:
         files = sorted(self.folder.glob(f"launches/{launch}/job-events.jsonl"))
         return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
-    def wait_for_records(self, count: int) -> dict[str, int]:
-        wait_for(lambda: len(records(self.folder)) >= count, 180)
+    def wait_until_held(self) -> dict[str, int]:
+        """The records that are there then."""
+        wait_for(lambda: len(records(self.folder)) == 2, 180)
         return records(self.folder)
+
+    def wait_for_start(self, launch: str, attempts: int = 1) -> None:
+        wait_for(lambda: [event["event"] for event in self.events(launch)].count("start") == attempts, 180)
+
+    def release(self) -> None:
+        (self.folder.parent / "planted").touch()
 
     def assert_whole(self, before: dict[str, int], trials: int) -> None:
         """Everything has a record, and what had one before was not touched."""
@@ -204,8 +218,8 @@ def test_a_time_limit_is_no_failure_and_a_hang_tells_where_it_stands(driver: Dri
 
 
 def test_a_cancelled_job_is_not_submitted_again_until_asked(driver: Driver, tmp_path: Path) -> None:
-    process = driver.start(*ONE, fault=SLOW)
-    before = driver.wait_for_records(2)
+    process = driver.start(*ONE, fault=HELD)
+    before = driver.wait_until_held()
     driver.slurm.call("scancel", driver.job())
     output = driver.finish(process, code=1)
     assert f"job {driver.job()} was cancelled" in output
@@ -213,8 +227,8 @@ def test_a_cancelled_job_is_not_submitted_again_until_asked(driver: Driver, tmp_
     assert "cancelled" in driver.status()
     # It goes on where the folder was moved to. There Ctrl-C cancels, as it was asked to.
     driver.folder = driver.folder.rename(tmp_path / "moved")
-    process = driver.start(*ONE, "--cancel", fault=SLOW)
-    before |= driver.wait_for_records(3)
+    process = driver.start(*ONE, "--cancel", fault=HELD)
+    driver.wait_for_start("0002-*")
     process.send_signal(signal.SIGINT)
     driver.finish(process, code=130)
     assert driver.slurm.jobs()[driver.job()] == "CANCELLED"
@@ -225,65 +239,67 @@ def test_a_cancelled_job_is_not_submitted_again_until_asked(driver: Driver, tmp_
 
 
 def test_a_job_that_is_requeued_and_then_preempted_goes_on_where_it_was(driver: Driver) -> None:
-    options = (*ONE, "--set", "repeats=8", "--set", "on.slurm.partition=idle")
-    process = driver.start(*options, fault=SLOW)
-    before = driver.wait_for_records(2)
+    process = driver.start(*ONE, "--set", "on.slurm.partition=idle", fault=HELD)
+    before = driver.wait_until_held()
     driver.slurm.call("scontrol", "requeue", driver.job())
-    before |= driver.wait_for_records(4)
+    driver.wait_for_start("0001-*", attempts=2)
+    driver.hear(process, "attempt 2")
     assert "attempt 2" in driver.status()
     driver.slurm.call(
         *("sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
     )
-    output = driver.finish(process)
-    driver.assert_whole(before, 8)
+    driver.wait_for_start("0002-*")
+    driver.release()
+    driver.finish(process)
+    driver.assert_whole(before, 5)
     first, second = driver.ends().values()
     assert (first["reason"], first["attempts"], first["culprit"]) == ("preempted", 2, None)
     assert (second["reason"], second["attempts"], second["culprit"]) == ("", 1, None)
-    assert "attempt 2" in output
     assert "preempted" in driver.status()
 
 
 def test_a_node_that_is_lost_costs_an_attempt_and_no_trial(driver: Driver) -> None:
-    process = driver.start(*ONE, "--set", "repeats=9", fault=SLOW)
-    before = driver.wait_for_records(2)
+    process = driver.start(*ONE, fault=HELD)
+    before = driver.wait_until_held()
     driver.slurm.stop("n2")
     wait_for(lambda: driver.slurm.jobs()[driver.job()] == "PENDING", 180)
-    time.sleep(2)
     driver.slurm.start_node("n2")
+    driver.wait_for_start("0001-*", attempts=2)
+    driver.release()
     output = driver.finish(process)
-    driver.assert_whole(before, 9)
+    driver.assert_whole(before, 5)
     assert len(driver.ends()) == 1
     assert "attempt 2" in output
 
 
 def test_a_controller_that_is_away_is_waited_for(driver: Driver) -> None:
-    process = driver.start(*ONE, "--set", "repeats=12", fault=SLOW)
-    before = driver.wait_for_records(1)
+    process = driver.start(*ONE, fault=HELD)
+    before = driver.wait_until_held()
     driver.slurm.stop("slurmctld")
     time.sleep(20)
+    driver.hear(process, "Slurm does not answer")
     driver.slurm.start_controller()
-    output = driver.finish(process)
-    assert "Slurm does not answer" in output
-    driver.assert_whole(before, 12)
+    driver.release()
+    driver.finish(process)
+    driver.assert_whole(before, 5)
     (end,) = driver.ends().values()
     assert (end["reason"], end["attempts"]) == ("", 1)
 
 
 def test_detached_killed_stopped_and_adopted_it_is_one_job(driver: Driver) -> None:
-    output = driver.run(*ONE, "--detach", fault=SLOW)
+    output = driver.run(*ONE, "--detach", fault=HELD)
     assert "worldsize status" in output
-    before = driver.wait_for_records(1)
+    before = driver.wait_until_held()
     assert "running on n[1-2]" in driver.status()
     killed = driver.start(*ONE)
-    wait_for((driver.folder / "lock.json").exists)
+    driver.hear(killed, "following job")
     killed.kill()
     killed.communicate()
     stopped = driver.start(*ONE)
-    wait_for(lambda: f'"pid": {stopped.pid}' in (driver.folder / "lock.json").read_text())
-    time.sleep(1)  # until it follows the job
-    before |= driver.wait_for_records(2)
+    driver.hear(stopped, "following job")
     stopped.send_signal(signal.SIGINT)
     assert "goes on" in driver.finish(stopped, code=130)
+    driver.release()
     output = driver.run(*ONE)
     assert f"following job {driver.job()}" in output
     driver.assert_whole(before, 5)
@@ -295,7 +311,6 @@ def test_a_script_submitted_by_hand_does_the_same(driver: Driver, tmp_path: Path
     output = driver.run(*ONE, "--set", "repeats=2", command="worker-command")
     (line,) = [line for line in output.splitlines() if line.startswith("sbatch ")]
     driver.slurm.call(*line.split())
-    driver.wait_for_records(1)
     driver.run(*ONE, "--set", "repeats=2")
     driver.assert_whole({}, 2)
     assert len(driver.ends()) == 1

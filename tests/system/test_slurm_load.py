@@ -15,7 +15,7 @@ from worldsize.study import Study
 
 STUDY = """\
 name: many
-workload: digits
+workload: linear
 axes: {workers: [1, 2], batch_per_worker: [8, 16, 24, 32, 64]}
 probe: {repeats: 2, max_seconds: 0.1}
 train: {steps: 2}

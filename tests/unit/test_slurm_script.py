@@ -106,6 +106,12 @@ def test_what_a_job_asks_for_stands_at_its_head() -> None:
     assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False).stderr == ""
 
 
+def test_few_workers_ask_for_few_gpus() -> None:
+    for workers, asked in ((1, 1), (4, 4), (8, 4)):
+        script = job_script(job(nodes=1, workers_per_node=workers), SlurmSpec(gpus_per_node=4))
+        assert f"#SBATCH --gpus-per-node={asked}" in directives(script)
+
+
 @given(name=HOSTILE, partition=HOSTILE, path=HOSTILE, setup=HOSTILE, key=HOSTILE, value=HOSTILE, constraint=HOSTILE)
 @settings(max_examples=300, deadline=None)
 def test_no_value_adds_a_directive_or_a_command(

@@ -159,7 +159,7 @@ def test_plan_status_and_report_show_them_apart(results: Results, tmp_path: Path
     assert "On t4: Use 2 workers" in status
     assert "On v100: Use 4 workers" in status
     made = document(results)
-    assert [words.split(":")[0] for words in made["words"]["answer"]] == ["On t4", "On v100"]
+    assert [words.split(":")[0] for words in made["words"]["answer"]] == ["On v100", "On t4"]
     assert "partition: v100" in made["recommended_study"]
     assert "t4" not in made["recommended_study"]
     assert "base_batch: 16" in made["recommended_study"]  # of the whole study: the rate is what it was

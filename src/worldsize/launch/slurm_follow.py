@@ -123,7 +123,9 @@ class JobRunning:
             words += f", attempt {self.attempts + 1}" if self.attempts else ""
         elif self._starts:
             words += f" on {seen.nodes}"
-            if (queued := self.queued_s) is not None:
+            if self.attempts > 1:
+                words += f", attempt {self.attempts}"
+            elif (queued := self.queued_s) is not None:
                 words += f" after {queued:.0f} s in the queue"
         if words != self._told:
             self._told = words

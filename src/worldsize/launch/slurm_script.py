@@ -57,7 +57,7 @@ def job_script(job: Job, slurm: SlurmSpec) -> str:
         ("nodes", job.nodes),
         ("ntasks-per-node", 1),
         ("cpus-per-task", cpus(job, slurm)),
-        ("gpus-per-node", slurm.gpus_per_node),
+        ("gpus-per-node", gpus(job, slurm)),
         *slurm.extra.items(),
         ("requeue", True),
         ("open-mode", "append"),
@@ -88,6 +88,11 @@ def warning_before_end_s(time_s: float) -> int:
 def cpus(job: Job, slurm: SlurmSpec) -> int:
     """Of the one task that a node has: torchrun, with all its workers."""
     return job.workers_per_node * (slurm.cpus_per_task or job.threads)
+
+
+def gpus(job: Job, slurm: SlurmSpec) -> int | None:
+    """Of a node: a launch of few workers does not keep GPUs from others."""
+    return min(slurm.gpus_per_node, job.workers_per_node) if slurm.gpus_per_node else None
 
 
 def _directive(key: str, value: object) -> str:

@@ -91,6 +91,7 @@ def _projected(seen: Outlook | None) -> dict[str, Any]:
     front = [
         {
             "workers": option.workers,
+            "on": found.setting.on,
             "time_s": option.time_s,
             "of": "the whole training" if whole else "an epoch",
             "worker_hours": option.workers * option.time_s / 3600,

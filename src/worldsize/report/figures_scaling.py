@@ -52,7 +52,10 @@ def speedup(document: Document) -> Figure | None:
         f"{percent(last['efficiency']['value'])} efficient"
     )
     more = more_words(len(found) - MOST_SERIES, "series")
-    note = f"Bands: {LEVEL_WORDS}s. Grey: ideal." + (
+    title += f", on {main[0]['on']}" if main[0]["on"] else ""
+    same = {rows[0]["baseline_workers"] for rows in ordered} == {base}
+    against = f"against {counted(base, 'worker')}" if same else "of each against its smallest count"
+    note = f"Bands: {LEVEL_WORDS}s. Grey: ideal{'' if same else f' from {base} on'}." + (
         " Dashed and hatched: projected, not measured, 80 % intervals." if projected["speedup"] else ""
     )
     return Figure(
@@ -63,12 +66,7 @@ def speedup(document: Document) -> Figure | None:
         panels=(
             Panel(
                 x=axis,
-                y=framed(
-                    f"speedup against {counted(base, 'worker')}",
-                    lines["speedup"],
-                    log=axis.log,
-                    from_zero=not axis.log,
-                ),
+                y=framed(f"speedup {against}", lines["speedup"], log=axis.log, from_zero=not axis.log),
                 marks=tuple(lines["speedup"]),
             ),
             Panel(
@@ -189,7 +187,8 @@ def pareto(document: Document) -> Figure | None:
     return Figure(
         key="pareto",
         section="scaling",
-        title=f"Fastest with {ends[0]}, cheapest with {ends[-1]}",
+        title=f"Fastest with {ends[0]}, cheapest with {ends[-1]}"
+        + (f", on {front[0]['on']}" if front[0].get("on") else ""),
         panels=(panel,),
         note="Numbers: workers. Every point on the line is best at its price."
         + ("" if all(entry.get("measured", True) for entry in entries) else " Open circles: projected."),

@@ -50,11 +50,9 @@ def job_words(spec: StudySpec, cost: Estimate) -> Iterator[str]:
     for on, node_s in cost.node_s.items():
         slurm = on_target(spec, on).slurm
         assert slurm is not None
-        where = f" in partition {slurm.partition}" if slurm.partition else ""
-        yield (
-            f"on {on or 'Slurm'}{where}: about {number(node_s / 3600)} node-hours, {slurm.max_jobs} jobs at once, "
-            f"each of {slurm.time} at most; waiting in the queue comes on top"
-        )
+        where = f"on {on or 'Slurm'}" + (f" in partition {slurm.partition}" if slurm.partition else "")
+        jobs = f"{counted(slurm.max_jobs, 'job')} at once, each of {slurm.time} at most"
+        yield f"{where}: about {number(node_s / 3600)} node-hours, {jobs}; waiting in the queue comes on top"
 
 
 def queue_words(results: Results) -> Iterator[str]:

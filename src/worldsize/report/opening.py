@@ -37,7 +37,9 @@ def answer_sentences(results: Results) -> list[str]:
     """Of a search for the largest batch, what it found; where one count was measured, what was trained best; else how
     many workers."""
     if len(results.apart) > 1:
-        return [f"On {on}: {words}" for on, each in results.apart.items() for words in answer_sentences(each)]
+        row = results.answer.row  # its target comes first: the numbers beside these words are of it
+        ordered = sorted(results.apart.items(), key=lambda item: row is not None and item[0] != row.setting.on)
+        return [f"On {on}: {words}" for on, each in ordered for words in answer_sentences(each)]
     answer, metric = results.answer, results.facts.metric
     compared = [contest for contest in results.contests if len(contest.variants) > 1]
     until = results.spec.train.until if results.spec.train else None

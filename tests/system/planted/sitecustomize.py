@@ -1,6 +1,7 @@
 """Plants a fault in workers under test: on PYTHONPATH, Python imports this at start.
 
-PLANTED = "what:rank:trial-number:step[:once]", with what = raise | exit0 | kill | slow.
+PLANTED = "what:rank:trial-number:step[:once]", with what = raise | exit0 | kill | slow | stop | hold.
+A rank that is held goes on once the file PLANTED_MARKER is there.
 PLANTED_LIMIT = "rank:bytes": a rank that may allocate less than the others.
 """
 
@@ -35,7 +36,9 @@ def plant(loop: object, fault: str) -> None:
 
     def act() -> None:
         marker = Path(os.environ["PLANTED_MARKER"])
-        if once and marker.exists():
+        while what == "hold" and not marker.exists():
+            time.sleep(0.05)
+        if what == "hold" or (once and marker.exists()):
             return
         marker.touch()
         if what == "raise":
