@@ -72,8 +72,9 @@ def _foretold(results: Results, line: Line, probes: Collection[Probe]) -> dict[P
     if like is None:
         return {}
     accumulation, strong = line[0], like.scaling == "strong"
-    measured = [each for each in timed(results, like) if each.accumulation == accumulation]
-    return foretold(measured, ground(results, like, None), probes, accumulation, strong=strong)
+    here = results.apart[like.on]
+    measured = [each for each in timed(here, like) if each.accumulation == accumulation]
+    return foretold(measured, ground(here, like, None), probes, accumulation, strong=strong)
 
 
 def foretold(

@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.synthetic import Made, write_study
+from tests.synthetic import Made, run_plan, write_study
 from worldsize.cli import app
 from worldsize.errors import SpecError
+from worldsize.launch.progress import Silent
 from worldsize.machine import Machine
+from worldsize.plan import Plan
 from worldsize.report.document import document
 from worldsize.report.publish import publish
 from worldsize.report.sheets import sheets
-from worldsize.results import Results
+from worldsize.results import Results, load
 from worldsize.spec import TrialSpec
-from worldsize.store import write_json
+from worldsize.store import StudyFolder, write_json
 from worldsize.study import Study
 from worldsize.studyfile import dump_yaml
 
@@ -133,6 +135,21 @@ def test_each_has_an_answer_and_a_projection_of_its_own(results: Results) -> Non
     assert fast > 3 * slow
     shown = CliRunner().invoke(app, ["predict", str(results.folder.path)]).output
     assert shown.index("On t4") < shown.index("On v100")
+
+
+def test_adaptive_probes_follow_each_target_alone(tmp_path: Path) -> None:
+    text = STUDY.replace("workers: [1, 2, 4]", "workers: [1, 2, 4], adaptive: true").replace("train: {epochs: 2}\n", "")
+    made, home = study(text), StudyFolder(tmp_path / "adaptive")
+    made._write(home)
+    plan: Plan | None = made.plan()
+    assert {trial.workers for trial in made.plan().trials.values() if trial.on == "v100"} == {2, 4}
+    while plan is not None:
+        run_plan(home, plan, Made(times=times), made)
+        plan = made._search_on(home, plan, Silent())
+    rows = {on: each.answer.row for on, each in load(home.path).apart.items()}
+    assert {on: row and row.setting.workers for on, row in rows.items()} == {"t4": 2, "v100": 4}
+    with pytest.raises(SpecError, match="this one has 2 targets"):
+        study(text, "train={epochs: 1}")
 
 
 def test_links_are_those_of_their_target(results: Results) -> None:
