@@ -157,10 +157,10 @@ class Study:
     @contextmanager
     def _opened(self, home: StudyFolder, *, take_over: bool = False) -> Iterator[Plan]:
         """The folder, ours alone, with its plan as stored: a later version may number or order trials differently."""
-        self._check_same(home)
+        same = self._check_same(home)
         self._check_data()
         with study_lock(home.path, take_over=take_over):
-            if not home.study_file.exists():
+            if not same or not home.study_file.exists():
                 self._write(home)
             self._check_device(home)
             yield read_plan(home)[0]
@@ -223,21 +223,26 @@ class Study:
             progress.plan_grew(more)
         return more
 
-    def _check_same(self, home: StudyFolder) -> None:
+    def _check_same(self, home: StudyFolder) -> bool:
+        """Whether the folder holds this study. Until something is measured, it may run elsewhere than it says."""
         if not home.study_file.exists():
             # What a start that was stopped at once leaves behind is ours.
             ours = {"lock.json", "plan.json", ".lock.guard"}
             if home.path.exists() and not (home.path.is_dir() and {item.name for item in home.path.iterdir()} <= ours):
                 raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
-            return
+            return False
         stored = StudyFile.read(home.study_file).spec()
         changes = differences(_compared(stored), _compared(self.spec))
+        unused = not any(home.has_record(trial_id) for trial_id in home.trial_ids())
+        if changes and unused and make_plan(stored) == self._plan and all(each.startswith("on") for each in changes):
+            return False
         if changes:
             listed = "\n".join(f"  {change}" for change in changes)
             raise StoreError(
                 f"{home.path} holds this study with other values:\n{listed}\n"
                 "undo the change to continue it, or give a new folder with --dir"
             )
+        return True
 
     def _check_device(self, home: StudyFolder) -> None:
         """Steps of a CPU and of a GPU are not repeats of one another."""

@@ -15,10 +15,11 @@ from worldsize.launch.autopsy import killed_ranks
 from worldsize.launch.commands import mpi_environment, mpirun_command
 from worldsize.machine import Machine
 from worldsize.on_spec import SlurmSpec, nodes_for
+from worldsize.record import TrialRecord
 from worldsize.report.document import document
 from worldsize.report.sheets import sheets
 from worldsize.results import load
-from worldsize.store import read_json, write_json
+from worldsize.store import StudyFolder, read_json, write_json
 from worldsize.study import Study
 from worldsize.studyfile import dump_yaml
 
@@ -88,7 +89,11 @@ def test_how_jobs_get_their_turn_may_change_and_where_they_run_may_not(tmp_path:
     def study(slurm: str) -> Study:
         return Study.from_text(STUDY + f"on: {{slurm: {{nodes: 2, {slurm}}}}}", machine=SMALL)
 
-    study("time: 5").prepare(tmp_path / "study")
+    study("time: 5, partition: nope").prepare(tmp_path / "study")
+    study("time: 5").prepare(tmp_path / "study")  # nothing is measured yet: what sbatch refused may be mended
+    home = StudyFolder(tmp_path / "study")
+    trial = next(iter(load(home.path).trials))
+    home.write_record(TrialRecord(trial=trial, outcome="finished", launch="0001", started_at=0, wall_s=1))
     study("time: 50, max_jobs: 9, qos: long").prepare(tmp_path / "study")
     with pytest.raises(StoreError, match=r"on\.partition: nothing -> other"):
         study("time: 5, partition: other").prepare(tmp_path / "study")

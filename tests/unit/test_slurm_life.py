@@ -415,6 +415,9 @@ def test_a_partition_that_does_not_exist_is_said_at_once(one: World) -> None:
     with pytest.raises(LaunchError, match=r"invalid partition specified: nope; change `on.slurm`"):
         one.run()
     assert one.jobs == []
+    one.refuse = lambda: None
+    assert one.run(nothing, lambda: one.whole(one.jobs[0]))
+    assert [job.id for job in job_statuses(one.folder, one)] == ["100"]  # what was refused was no job
 
 
 def test_a_driver_that_comes_later_adopts_and_submits_nothing(one: World) -> None:

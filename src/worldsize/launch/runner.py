@@ -67,9 +67,10 @@ class Run:
                     self._conclude(running.work, end)
             raise
         if self._cancelled:
-            jobs = ", ".join(sorted({str(end.job) for end in self._cancelled.values()}))
+            jobs = sorted({str(end.job) for end in self._cancelled.values()})
+            which = f"job {jobs[0]} was" if len(jobs) == 1 else f"jobs {', '.join(jobs)} were"
             raise LaunchError(
-                f"job {jobs} was cancelled, trials left: {len(self._cancelled)}; the same command submits them again"
+                f"{which} cancelled, trials left: {len(self._cancelled)}; the same command submits them again"
             )
         return True
 

@@ -32,15 +32,16 @@ class JobStatus:
 
 def closed_jobs(folder: StudyFolder) -> list[JobStatus]:
     """Those whose end the driver has seen, by their folders alone."""
-    return [
-        _closed(path) for path in folder.launches() if (path / "job.json").exists() and (path / "end.json").exists()
-    ]
+    return [job for path in folder.launches() if (job := _closed(path)) is not None]
 
 
-def _closed(path: Path) -> JobStatus:
+def _closed(path: Path) -> JobStatus | None:
+    """None: still open, or none that ever reached the queue."""
+    if not (path / "job.json").exists() or not (path / "end.json").exists():
+        return None
     end = read_json(path / "end.json")
     told = {name: end[name] for name in ("reason", "attempts", "queued_s", "wall_s")}
-    return JobStatus(launch=path.name, id=end["job"], open=False, state="ended", **told)
+    return JobStatus(launch=path.name, id=end["job"], open=False, state="ended", **told) if end["job"] else None
 
 
 def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> list[JobStatus]:
@@ -56,7 +57,7 @@ def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> lis
     found = []
     for path, job in jobs:
         if (path / "end.json").exists():
-            found.append(_closed(path))
+            found += [closed] if (closed := _closed(path)) is not None else []
             continue
         events = job_events(path)
         starts = sum(event["event"] == "start" for event in events)
