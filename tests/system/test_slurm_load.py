@@ -21,7 +21,7 @@ probe: {repeats: 2, max_seconds: 0.1}
 train: {steps: 2}
 repeats: 18
 interconnect_s: 0
-on: {slurm: {time: 10, max_jobs: 4}}
+on: {slurm: {time: 10, max_jobs: 3}}
 """
 DRIVER = """\
 import json, sys, time

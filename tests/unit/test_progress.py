@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.made import FACTS, made_study
+from tests.made import made_study
 from worldsize.report.progress import StudyProgress
 from worldsize.results import load
 
@@ -16,7 +16,7 @@ def test_the_bar_speaks_of_one_trial_at_a_time(tmp_path: Path) -> None:
     results = load(made_study(tmp_path / "made").path)
     one, other = list(results.trials.values())[:2]
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with StudyProgress(console, results.plan, FACTS, set(), {}) as progress:
+    with StudyProgress(console, results.plan, results.facts, set(), {}) as progress:
         assert progress._live is not None
 
         def seen() -> tuple[str, str, float | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.synthetic import Made, run_plan, write_study
+from tests.made import Made, run_plan, write_study
 from worldsize.cli import app
 from worldsize.errors import SpecError
 from worldsize.launch.progress import Silent

@@ -112,7 +112,7 @@ def exchange(document: Document) -> Sheet | None:
 
 
 def _kind(setting: Entry) -> tuple[object, ...]:
-    return setting["strategy"], setting["precision"], setting["accumulation"]
+    return setting["strategy"], setting["precision"], setting["accumulation"], setting["on"]
 
 
 def bandwidth(document: Document) -> Sheet | None:
