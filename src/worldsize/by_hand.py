@@ -51,7 +51,8 @@ def _commands(spec: StudySpec, work: Work, hosts: list[str], port: int) -> Itera
     if spec.on == "mpi":
         yield begin + shlex.join(mpirun_command(work.folder.path, work.launch_id, work.workers))
         return
-    used = hosts[: min(len(hosts), work.workers)]
+    # What is left may be fewer workers than the study has: then as many hosts as they divide among.
+    used = hosts[: max(n for n in range(1, min(len(hosts), work.workers) + 1) if work.workers % n == 0)]
     commands = node_commands(work.folder.path, work.launch_id, work.workers // len(used), used, port=port)
     for host, command in zip(used, commands, strict=True):
         yield f"# on {host}:"

@@ -167,7 +167,7 @@ def usages(folder: StudyFolder, here: list[Ended]) -> list[list[Usage]]:
 
 def _rows_of_try(record: TrialRecord, columns: Sequence[str], rows: Floats) -> Floats:
     """All rows, but for one batch of a search: those from when it was timed."""
-    if not record.tries:
+    if len(record.tries) != 1:
         return rows
     (own,) = record.tries
     if own.timed_from is None or own.timed_until is None:

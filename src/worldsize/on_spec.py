@@ -30,6 +30,7 @@ OWNED = {
     *("job-name", "output", "error", "chdir", "wrap", "array", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task"),
     *("gpus-per-node", "time", "signal", "requeue", "no-requeue", "open-mode", "parsable", "dependency", "partition"),
     *("account", "qos", "constraint", "wait", "wait-all-nodes", "export", "export-file", "test-only", "gres", "hold"),
+    *("clusters", "cluster-constraint"),
 }
 """Directives that the script or sbatch's command line has already, or that would change what a job is."""
 

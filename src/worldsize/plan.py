@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from worldsize.analysis.adaptive import FIRST
+from worldsize.analysis.adaptive import Probe, next_probes
 from worldsize.machine import Machine
 from worldsize.on_spec import machine_of
 from worldsize.optimizer_spec import SGD_KINDS, OptimizerSpec
@@ -100,20 +100,24 @@ def make_plan(spec: StudySpec) -> Plan:
 
 
 def first_points(spec: StudySpec) -> list[Point]:
-    """All of them, or the first two counts of each batch where what follows depends on these."""
+    """All of them, or what an adaptive study asks for while nothing is known."""
     points = study_points(spec)
     if not spec.axes.adaptive:
         return points
-    counts: dict[tuple[Any, ...], set[int]] = defaultdict(set)
+    possible: dict[tuple[Any, ...], list[Probe]] = defaultdict(list)
     for point in points:
-        counts[_line(point, spec)].add(point.workers)
-    return [point for point in points if point.workers in sorted(counts[_line(point, spec)])[:FIRST]]
+        possible[_line(point)].append(_probe(point, spec))
+    wanted = {line: next_probes(probes, {}) for line, probes in possible.items()}
+    return [point for point in points if _probe(point, spec) in wanted[_line(point)]]
 
 
-def _line(point: Point, spec: StudySpec) -> tuple[Any, ...]:
-    """What an adaptive study compares counts within."""
-    batch = point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
-    return point.on, batch, point.accumulation, point.strategy, point.precision
+def _line(point: Point) -> tuple[Any, ...]:
+    """What an adaptive study compares counts and batches within."""
+    return point.on, point.accumulation, point.strategy, point.precision
+
+
+def _probe(point: Point, spec: StudySpec) -> Probe:
+    return point.workers, point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
 
 
 def full_grid(spec: StudySpec) -> list[TrialSpec]:

@@ -26,6 +26,7 @@ def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
     return [
         *_workloads(spec),
         *_twice(spec),
+        *_one_machine_twice(spec),
         *(found for on, machine in machines.items() for found in _on_target(spec, on, machine)),
         *_noise_scale(spec),
         *_searches(spec),
@@ -33,6 +34,13 @@ def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
         *_largest_batch(spec),
         *_points(spec),
     ]
+
+
+def _one_machine_twice(spec: StudySpec) -> Found:
+    here = [on for on, place in spec.targets.items() if place in ("local", "mpi")]
+    if len(here) > 1:
+        text = f"{' and '.join(here)} are all this machine, and would disturb each other's times; make a study of each"
+        yield ("on", here[1]), text
 
 
 def _idle(spec: StudySpec) -> Iterator[tuple[str, str]]:
@@ -184,6 +192,13 @@ def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Found:
                 f"workers={workers} does not divide among the {nodes} nodes that it needs with "
                 f"{per_node(slurm, spec.most_workers)} on each; use a multiple, or set on.slurm.workers_per_node",
             )
+    each, gpus = per_node(slurm, spec.most_workers), slurm.gpus_per_node
+    if gpus and each > gpus and not spec.oversubscribe:
+        yield (
+            ("on",),
+            f"workers_per_node={each} is more than gpus_per_node={gpus}; use as many, or `oversubscribe: true` to let "
+            "workers share a GPU",
+        )
     if spec.axes.largest is not None and device == "cpu" and spec.memory_limit_gb is None:
         yield (
             ("axes", "batch_per_worker"),

@@ -20,6 +20,7 @@ from worldsize.launch.progress import Progress, Silent
 from worldsize.launch.runner import run_plan
 from worldsize.launch.slurm import Slurm
 from worldsize.launch.slurm_queue import Queue
+from worldsize.launch.slurm_status import submitted_job
 from worldsize.launch.slurm_target import SlurmTarget
 from worldsize.launch.target import Site, Target, Work
 from worldsize.lock import study_lock
@@ -235,6 +236,11 @@ class Study:
         changes = differences(_compared(stored), _compared(self.spec))
         unused = not any(home.has_record(trial_id) for trial_id in home.trial_ids())
         if changes and unused and make_plan(stored) == self._plan and all(each.startswith("on") for each in changes):
+            if job := submitted_job(home):
+                raise StoreError(
+                    f"{home.path} is this study elsewhere, and job {job} may still run it: both would write into the "
+                    "same trials; let the job end there (the same command as before sees it), or choose another --dir"
+                )
             return False
         if changes:
             listed = "\n".join(f"  {change}" for change in changes)

@@ -16,7 +16,7 @@ from ruamel.yaml.error import YAMLError
 
 from worldsize.errors import Problem, SpecError
 from worldsize.machine import Machine
-from worldsize.on_spec import machine_of
+from worldsize.on_spec import OnSlurm, machine_of
 from worldsize.spec import StudySpec
 
 Loc = tuple[str | int, ...]
@@ -102,6 +102,11 @@ class StudyFile:
             text = f"workers: auto needs one target, and the study has {len(spec.targets)}; list the counts"
             raise SpecError([Problem(text, where)])
         (place,) = spec.targets.values()
+        if isinstance(place, OnSlurm) and not (place.slurm.gpus_per_node or place.slurm.workers_per_node):
+            text = (
+                "workers: auto needs to know how many fit on a node; set on.slurm.workers_per_node, or list the counts"
+            )
+            raise SpecError([Problem(text, where)])
         machine = machine_of(place, machine, threads=spec.threads, most_workers=1)
         places = machine.places(machine.device(spec.device), spec.threads)
         counts = {1, places or 1, *(2**power for power in range(places.bit_length()) if 2**power <= places)}

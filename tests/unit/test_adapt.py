@@ -47,7 +47,8 @@ def test_auto_is_every_doubling_that_fits() -> None:
     study = Study.from_text(AUTO, machine=Machine(cores=12, gpus=0))
     assert study.spec.axes.workers == (1, 2, 4, 8, 12)
     assert study.spec.axes.adaptive
-    assert {trial.workers for trial in study.plan().trials.values()} == {1, 2}
+    first = {(trial.workers, trial.batch_per_worker) for trial in study.plan().trials.values()}
+    assert first == {(1, 16), (1, 32), (1, 64), (1, 128), (2, 16), (2, 128)}
     assert Study.from_text(AUTO, set=["threads=4"], machine=HERE).spec.axes.workers == (1, 2, 4)
     assert Study.from_text(AUTO, machine=Machine(cores=1, gpus=0)).spec.axes.workers == (1,)
 

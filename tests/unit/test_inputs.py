@@ -105,3 +105,7 @@ def test_a_batch_of_a_search_has_the_telemetry_of_its_own_time(tmp_path: Path) -
     assert [[rank.gpu_busy_percent.mean for rank in ranks if rank.gpu_busy_percent] for ranks in found[16]] == [[80.0]]
     assert found[32] == []  # one reading is no time
     assert 64 not in found
+    # The whole search, as a comparison of machines looks at it, has all of it.
+    ((whole,),) = usages(folder, [(search, record)])
+    assert whole.gpu_busy_percent is not None
+    assert 10 < whole.gpu_busy_percent.mean < 80

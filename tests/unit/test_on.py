@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.made import made_study
-from worldsize.by_hand import commands_by_hand, nodes_like
+from worldsize.by_hand import _commands, commands_by_hand, nodes_like
 from worldsize.cli import app
 from worldsize.errors import SpecError, StoreError
 from worldsize.launch.autopsy import killed_ranks
@@ -55,6 +55,8 @@ def test_auto_counts_are_those_of_the_nodes() -> None:
     study = Study.from_text(text + "on: {slurm: {nodes: 2, workers_per_node: 4}}", machine=SMALL)
     assert study.spec.axes.workers == (1, 2, 4, 8)
     assert study.spec.axes.adaptive
+    with pytest.raises(SpecError, match=r"set on\.slurm\.workers_per_node"):
+        Study.from_text(text + "on: {slurm: {nodes: 2}}", machine=SMALL)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,9 @@ def test_auto_counts_are_those_of_the_nodes() -> None:
         ('{slurm: {partition: "a b"}}', "not in the form that sbatch takes"),
         ("{slurm: {time: soon}}", "write minutes, HH:MM:SS"),
         ("{slurm: {extra: {output: x}}}", "set by worldsize"),
+        ("{slurm: {extra: {clusters: other}}}", "set by worldsize"),
+        ("{slurm: {gpus_per_node: 2, workers_per_node: 4}}", "workers_per_node=4 is more than gpus_per_node=2"),
+        ("{plain: local, mpi: mpi}", "plain and mpi are all this machine"),
         ("{local: {}}", "'slurm' is missing in 'on.local'"),
         ("{}", "'slurm' is missing"),
     ],
@@ -97,6 +102,18 @@ def test_how_jobs_get_their_turn_may_change_and_where_they_run_may_not(tmp_path:
     study("time: 50, max_jobs: 9, qos: long").prepare(tmp_path / "study")
     with pytest.raises(StoreError, match=r"on\.partition: nothing -> other"):
         study("time: 5, partition: other").prepare(tmp_path / "study")
+
+
+def test_what_a_job_may_still_run_does_not_move_elsewhere(tmp_path: Path) -> None:
+    """Both would write into the same trials."""
+    slurm = Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", machine=SMALL)
+    (work, *_) = slurm.prepare(tmp_path / "study")
+    write_json(work.path / "job.json", {"name": "ws-on", "id": "77", "submitted_at": 1.0})
+    local = Study.from_text(STUDY, machine=Machine(cores=4, gpus=0))
+    with pytest.raises(StoreError, match="job 77 may still run it"):
+        local.prepare(tmp_path / "study")
+    write_json(work.path / "end.json", {})
+    local.prepare(tmp_path / "study")
 
 
 def test_the_plan_shows_node_hours_and_the_script(tmp_path: Path) -> None:
@@ -137,6 +154,17 @@ def test_each_host_has_its_own_line(tmp_path: Path) -> None:
         with pytest.raises(SpecError, match="names no 2 hosts"):
             commands_by_hand(study, tmp_path / "other", nodes=2, hosts=hosts, port=29_400)
     assert not (tmp_path / "other").exists()
+
+
+def test_workers_that_are_left_divide_among_fewer_hosts(tmp_path: Path) -> None:
+    study = Study.from_text(STUDY, set=["axes.workers=[1,3]"], machine=Machine(cores=4, gpus=0))
+    lines = commands_by_hand(study, tmp_path / "study", nodes=3, hosts="a,b,c", port=29_400)
+    assert any("--nnodes=3 --nproc-per-node=1 " in line for line in lines)
+    (work, *_) = study.prepare(tmp_path / "study")
+    assert work.workers == 3
+    used = list(_commands(study.spec, work, ["a", "b"], 29_400))
+    assert [line for line in used if line.startswith("#")] == ["# on a:"]
+    assert "--nproc-per-node=3 " in used[1]
 
 
 def test_mpirun_and_what_it_says_of_a_killed_rank() -> None:

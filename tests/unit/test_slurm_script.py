@@ -225,3 +225,15 @@ def test_what_worldsize_sets_itself_cannot_be_set_again() -> None:
     for key in ("output", "wrap", "job-name", "array", "job-na", "outp", "w", "no-req"):  # sbatch takes short forms
         with pytest.raises(ValidationError, match="set by worldsize"):
             SlurmSpec(extra={key: "x"})
+
+
+def test_setup_may_use_variables_that_are_not_set(tmp_path: Path) -> None:
+    """As hooks of environments and module files do."""
+    launch = tmp_path / "launches" / "0001"
+    launch.mkdir(parents=True)
+    slurm = SlurmSpec(setup=('mine="$NOBODY_SETS_THIS"', "echo came to it"))
+    script = job_script(job(study=tmp_path, launch_id="0001"), slurm)
+    environment = with_srun(tmp_path, "echo it runs")
+    subprocess.run(["bash"], input=script, env=environment, text=True, capture_output=True, check=True)
+    assert "came to it" in (launch / "job.log").read_text()
+    assert "it runs" in (launch / "torchrun.log").read_text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -235,7 +237,27 @@ def test_the_share_of_convolutions() -> None:
     assert found.in_convolutions == pytest.approx(convolution / (convolution + product))
 
 
-def test_measuring_a_peak_leaves_the_switch_alone() -> None:
-    before = torch.backends.cuda.matmul.allow_tf32
-    assert measured_peak(CPU, "fp32", limit_s=0.02) > 1e8
-    assert torch.backends.cuda.matmul.allow_tf32 == before
+NEWER = """
+import torch
+from worldsize.worker.flops import _products, arithmetic, measured_peak
+if NEWER:
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+torch.cuda.get_device_capability = lambda _: (9, 0)
+gpu = torch.device("cuda", 0)
+measured_peak(torch.device("cpu"), "fp32", limit_s=0.02)
+found = [arithmetic(part, "fp32", gpu) for part in ("convolutions", "products")]
+inside = []
+for kind in ("fp32", "tf32"):
+    with _products(kind):
+        inside.append(arithmetic("products", "fp32", gpu))
+after = [arithmetic(part, "fp32", gpu) for part in ("convolutions", "products")]
+print(found, inside, after == found)
+"""
+
+
+@pytest.mark.parametrize(("newer", "products"), [(True, "tf32"), (False, "fp32")])
+def test_both_ways_to_allow_tf32_are_understood_and_left_as_they_were(newer: bool, products: str) -> None:
+    """In a process of its own: who has used torch's newer names must not read the older ones any more."""
+    code = f"NEWER = {newer}\n{NEWER}"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == f"['tf32', '{products}'] ['fp32', 'tf32'] True"

@@ -14,6 +14,7 @@ from worldsize.data.folders import cache_root
 from worldsize.data.sets import data_root
 from worldsize.launch.commands import backend_for
 from worldsize.launch.target import Site, Work
+from worldsize.on_spec import nodes_for
 from worldsize.plan import Launch, Plan, launch_id
 from worldsize.record import rival_curve
 from worldsize.spec import StudySpec, TrialSpec
@@ -65,7 +66,7 @@ def _write(
             "threads": spec.threads,
             "memory_limit_gb": memory_limit_gb(spec, device, workers, psutil.virtual_memory().available),
             "device": device,
-            "backend": backend_for(device, workers, site.machine.gpus),
+            "backend": backend_for(device, workers, _gpus(site, workers)),
             "trials": list(left),
             "metric": goal.metric,
             "higher_is_better": goal.higher_is_better,
@@ -112,3 +113,11 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None
+
+
+def _gpus(site: Site, workers: int) -> int:
+    """That a launch has: of Slurm's nodes, those of its own."""
+    slurm = site.spec.slurm
+    if slurm is None:
+        return site.machine.gpus
+    return nodes_for(slurm, workers, site.spec.most_workers) * (slurm.gpus_per_node or 0)

@@ -148,6 +148,7 @@ trap 'say terminated' TERM
 trap ended EXIT
 
 setup() {{ echo "+ $1"; eval "$1" || {{ echo "setup failed: $1"; say setup-failed; exit 74; }}; }}
+set +u  # modules and environments of others need not hold to it
 {setup}
 
 {environment}

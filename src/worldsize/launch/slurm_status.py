@@ -35,6 +35,16 @@ def closed_jobs(folder: StudyFolder) -> list[JobStatus]:
     return [job for path in folder.launches() if (job := _closed(path)) is not None]
 
 
+def submitted_job(folder: StudyFolder) -> str | None:
+    """One whose end no driver has seen."""
+    for path in folder.launches():
+        if (path / "job.json").exists() and not (path / "end.json").exists():
+            told = [read_json(path / "job.json")["id"], *(event["job"] for event in job_events(path))]
+            if known := [str(job) for job in told if job]:
+                return known[-1]
+    return None
+
+
 def _closed(path: Path) -> JobStatus | None:
     """None: still open, or none that ever reached the queue."""
     if not (path / "job.json").exists() or not (path / "end.json").exists():

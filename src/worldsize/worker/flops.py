@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -120,11 +121,15 @@ def peak_flops(device: torch.device, precision: Precision, in_convolutions: floa
 
 def arithmetic(part: str, precision: Precision, device: torch.device) -> Arithmetic:
     """What torch computes convolutions or products with, as it is set; TF32 came with compute capability 8."""
-    switch = torch.backends.cudnn if part == "convolutions" else torch.backends.cuda.matmul
-    allowed = bool(switch.allow_tf32)
-    return (
-        "tf32" if precision == "fp32" and allowed and torch.cuda.get_device_capability(device) >= (8, 0) else precision
-    )
+    if precision != "fp32" or torch.cuda.get_device_capability(device) < (8, 0):
+        return precision
+    cudnn: Any = torch.backends.cudnn
+    older, newer = (cudnn, cudnn.conv) if part == "convolutions" else (torch.backends.cuda.matmul,) * 2
+    try:
+        allowed = older.allow_tf32
+    except RuntimeError:  # the program has set the newer name
+        allowed = newer.fp32_precision == "tf32"
+    return "tf32" if allowed else "fp32"
 
 
 def published_peak(device_name: str, arithmetic: Arithmetic) -> float | None:
@@ -138,12 +143,31 @@ def measured_peak(device: torch.device, arithmetic: Arithmetic, limit_s: float =
 
     Others on the machine only ever make it slower, so the best is nearest to the truth.
     """
-    switch = torch.backends.cuda.matmul
-    before, switch.allow_tf32 = switch.allow_tf32, arithmetic == "tf32"
+    dtype = torch.bfloat16 if arithmetic == "bf16" else torch.float32
+    if device.type != "cuda" or arithmetic == "bf16":
+        return _best_product(device, dtype, limit_s)
+    with _products(arithmetic):
+        return _best_product(device, dtype, limit_s)
+
+
+@contextmanager
+def _products(arithmetic: Arithmetic) -> Iterator[None]:
+    """fp32 products with this arithmetic, for a while. Who has used torch's newer names must not use the older."""
     try:
-        return _best_product(device, torch.bfloat16 if arithmetic == "bf16" else torch.float32, limit_s)
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        switch = torch.backends.cuda.matmul
+        earlier, switch.fp32_precision = switch.fp32_precision, "tf32" if arithmetic == "tf32" else "ieee"
+        try:
+            yield
+        finally:
+            switch.fp32_precision = earlier
+        return
+    torch.set_float32_matmul_precision("high" if arithmetic == "tf32" else "highest")
+    try:
+        yield
     finally:
-        switch.allow_tf32 = before
+        torch.set_float32_matmul_precision(before)
 
 
 def _best_product(device: torch.device, dtype: torch.dtype, limit_s: float) -> float:
