@@ -318,6 +318,36 @@ def test_a_limit_too_short_for_any_trial_is_a_failure_in_the_end(one: World) -> 
     assert len(one.jobs) == 6  # each tried twice
 
 
+def test_a_setup_that_failed_closes_its_launch_and_may_be_mended(one: World) -> None:
+    def fail() -> None:
+        one.begin(one.jobs[0])
+        one.say(one.jobs[0], "setup-failed")
+        one.end(one.jobs[0], "FAILED", 74)
+
+    with pytest.raises(LaunchError, match=r"a command of on.slurm.setup failed; see job.log"):
+        one.run(nothing, fail)
+    (end,) = one.ends()
+    assert (end["reason"], end["culprit"]) == ("setup failed", None)
+    assert "on.slurm.setup" in end["cause"]
+    assert one.run(nothing, lambda: one.whole(one.jobs[1]))
+    assert one.all_done()
+
+
+def test_workers_that_never_begin_are_an_error_each_time_and_a_new_job(one: World) -> None:
+    def fail() -> None:
+        for job in one.jobs:
+            if job.state == "PENDING":
+                one.begin(job)
+                one.end(job, "FAILED", 1)
+
+    for jobs in (2, 3):  # tried again once, then a run is a job
+        with pytest.raises(LaunchError, match="the workers could not be started"):
+            one.run(*[fail] * 60)
+        assert len(one.jobs) == len(one.ends()) == jobs
+    assert one.run(nothing, lambda: one.whole(one.jobs[-1]))
+    assert one.all_done()
+
+
 def test_a_lost_node_is_told_apart_and_counted(one: World) -> None:
     def fail() -> None:
         one.finish(one.jobs[0], 1)

@@ -19,11 +19,21 @@ NOBODYS_FAULT = ("interrupted", "cancelled", "preempted")
 def conclude(work: Work, end: LaunchEnd, first_left: TrialSpec | None, retries: int, progress: Progress) -> None:
     """Writes end.json, last of all. The record decides, not the return code: a rank may abort on its way out after all
     work is done."""
-    cause = None
     # What a time limit cut off after something was finished is simply what is left.
     cut_short = end.reason == "time limit" and len(work.left()) < len(work.trials)
-    if first_left is not None and end.reason not in NOBODYS_FAULT and not cut_short:
+    if first_left is None or end.reason in NOBODYS_FAULT or cut_short:
+        _write_end(work, end)
+        return
+    try:
         cause = _blame(work, first_left, end, retries, progress)
+    except (LaunchError, SpecError) as error:
+        # No trial's fault, and over all the same: left open, the next driver would adopt a launch that is dead.
+        _write_end(work, end, cause=str(error).partition("\n")[0])
+        raise
+    _write_end(work, end, culprit=first_left.id, cause=cause.failure.error)
+
+
+def _write_end(work: Work, end: LaunchEnd, *, culprit: str | None = None, cause: str | None = None) -> None:
     write_json(
         work.path / "end.json",
         {
@@ -35,8 +45,8 @@ def conclude(work: Work, end: LaunchEnd, first_left: TrialSpec | None, retries: 
             "queued_s": end.queued_s,
             "attempts": end.attempts,
             "job": end.job,
-            "culprit": first_left.id if cause and first_left else None,
-            "cause": cause.failure.error if cause else None,
+            "culprit": culprit,
+            "cause": cause,
         },
     )
 
