@@ -88,11 +88,8 @@ class World(Silent):
         self.asked_at.append(self.time)
         if self.away:
             return None
-        return {
-            job.name: JobState(id=job.id, state=job.state, nodes="n1")
-            for job in self.jobs
-            if job.known and job.name in names
-        }
+        listed = [job for job in self.jobs if job.known and job.name in names]
+        return parse_states("".join(f"{job.id}|{job.name}|{job.state}||n1\n" for job in listed))
 
     def final_state(self, job_id: str) -> str | None:
         return self.accounting.get(job_id)
@@ -410,6 +407,18 @@ def test_an_sbatch_that_fails_after_queueing_submits_once(one: World) -> None:
     assert len(one.jobs) == 1
 
 
+def test_a_job_that_was_submitted_twice_is_followed_where_it_runs(one: World) -> None:
+    """The second finds the launch in other hands, and leaves."""
+
+    def twice() -> None:
+        one.begin(one.jobs[0])
+        one.jobs.append(replace(one.jobs[0], id="101", state="FAILED"))
+
+    assert one.run(nothing, twice, *[nothing] * 30, lambda: (one.finish(one.jobs[0]), one.end(one.jobs[0]))[0])
+    assert [(end["job"], end["reason"]) for end in one.ends()] == [("100", "")]
+    assert len(one.jobs) == 2
+
+
 def test_a_slurm_that_never_answered_is_not_waited_for(one: World) -> None:
     one.away = True
     with pytest.raises(LaunchError, match="nothing was submitted; see what `squeue` says"):
@@ -484,6 +493,22 @@ def test_commands_and_what_squeue_says() -> None:
     assert found["ws-a"] == JobState(id="9", state="RUNNING", reason="None", nodes="n[1-2]")
     assert found["ws-b"].state == "COMPLETED"
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("states", "followed"),
+    [
+        (("RUNNING", "FAILED"), "7"),
+        (("FAILED", "PENDING"), "8"),
+        (("RUNNING", "PENDING"), "8"),
+        (("TIMEOUT", "FAILED"), "8"),
+        (("SUSPENDED", "COMPLETED"), "7"),
+    ],
+)
+def test_of_two_jobs_of_a_name_the_one_that_has_not_ended_counts(states: tuple[str, str], followed: str) -> None:
+    lines = [f"{7 + index}|ws-a|{state}|None|n1\n" for index, state in enumerate(states)]
+    for text in ("".join(lines), "".join(reversed(lines))):
+        assert parse_states(text)["ws-a"].id == followed
 
 
 def test_a_stored_launch_is_read_back_as_it_was_prepared(one: World) -> None:

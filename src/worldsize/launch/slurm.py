@@ -11,9 +11,22 @@ from pathlib import Path
 from typing import Protocol
 
 from worldsize.errors import LaunchError
+from worldsize.launch.target import Reason
 
 TIMEOUT_S = 30.0
 FORMAT = "%i|%j|%T|%r|%N"
+FINAL: dict[str, Reason] = {
+    "COMPLETED": "",
+    "FAILED": "",
+    "OUT_OF_MEMORY": "",
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "time limit",
+    "DEADLINE": "time limit",
+    "NODE_FAIL": "node failure",
+    "BOOT_FAIL": "node failure",
+    "PREEMPTED": "preempted",
+}
+"""States from which a job does not come back, and what they say of its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +107,21 @@ def sacct_command(job_id: str) -> list[str]:
 
 
 def parse_states(text: str) -> dict[str, JobState]:
-    """The newest job of each name."""
+    """One job of each name. A script that was submitted twice runs in one of its jobs, and the other leaves at once:
+    what has not ended counts before what has, the newest among equals."""
     found: dict[str, JobState] = {}
     for line in text.splitlines():
         job_id, name, state, reason, nodes = (*line.split("|"), "", "", "", "", "")[:5]
-        if job_id.isdecimal() and (name not in found or int(job_id) > int(found[name].id)):
-            found[name] = JobState(id=job_id, state=state, reason=reason, nodes=nodes)
+        if not job_id.isdecimal():
+            continue
+        job = JobState(id=job_id, state=state, reason=reason, nodes=nodes)
+        if name not in found or _weight(job) > _weight(found[name]):
+            found[name] = job
     return found
+
+
+def _weight(job: JobState) -> tuple[bool, int]:
+    return job.state not in FINAL, int(job.id)
 
 
 def _heard(answer: subprocess.CompletedProcess[str] | None) -> bool:

@@ -14,22 +14,11 @@ from typing import Any
 
 from worldsize.launch.follow import Follower
 from worldsize.launch.progress import Progress
-from worldsize.launch.slurm import JobState
+from worldsize.launch.slurm import FINAL, JobState
 from worldsize.launch.slurm_queue import Queue
 from worldsize.launch.target import LaunchEnd, OnEvent, Reason, Work
 from worldsize.store import read_json
 
-FINAL: dict[str, Reason] = {
-    "COMPLETED": "",
-    "FAILED": "",
-    "OUT_OF_MEMORY": "",
-    "CANCELLED": "cancelled",
-    "TIMEOUT": "time limit",
-    "DEADLINE": "time limit",
-    "NODE_FAIL": "node failure",
-    "BOOT_FAIL": "node failure",
-    "PREEMPTED": "preempted",
-}
 GONE_AFTER = 2
 """Answers of squeue that leave a job out, before it is taken for gone."""
 SETTLE_S = 10.0
