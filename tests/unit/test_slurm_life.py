@@ -483,6 +483,74 @@ def test_detached_jobs_wait_for_one_another(tmp_path: Path) -> None:
     assert [job.after for job in world.jobs] == [(), (), ("100",), ("101",), ("102",)]
 
 
+def test_a_second_detach_submits_what_a_time_limit_left(one: World) -> None:
+    assert not one.run(detach=True)
+    one.begin(one.jobs[0])
+    one.finish(one.jobs[0], 1)
+    one.end(one.jobs[0], "TIMEOUT", 143)
+    assert not one.run(detach=True)
+    assert [(end["reason"], end["culprit"]) for end in one.ends()] == [("time limit", None)]
+    assert len(read_json(one.jobs[1].launch / "launch.json")["trials"]) == 2
+    one.whole(one.jobs[1])
+    assert one.run(detach=True)  # and a search may go on
+    assert len(one.jobs) == 2
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED"])
+def test_a_second_detach_leaves_what_goes_on(one: World, state: str) -> None:
+    assert not one.run(detach=True)
+    one.jobs[0].state = state
+    asked = len(one.asked_at)
+    assert not one.run(detach=True)
+    assert len(one.asked_at) == asked + 1
+    assert (len(one.jobs), one.ends()) == (1, [])
+
+
+def test_a_second_detach_does_not_wait_for_a_job_on_its_way_out(one: World) -> None:
+    """Nothing is left to run: a search goes on, and the next driver sees the end."""
+    assert not one.run(detach=True)
+    one.begin(one.jobs[0])
+    one.finish(one.jobs[0])
+    assert one.run(detach=True)
+    assert one.ends() == []
+    one.end(one.jobs[0])
+    assert one.run(detach=True)
+    assert [end["reason"] for end in one.ends()] == [""]
+    assert len(one.jobs) == 1
+
+
+def test_a_second_detach_finds_what_slurm_has_forgotten_or_killed(world: World) -> None:
+    assert not world.run(detach=True)
+    for job in world.jobs:
+        world.begin(job)
+    world.jobs[0].known = False
+    world.jobs[1].state = "PREEMPTED"  # and could not say a word
+    assert not world.run(detach=True)
+    assert sorted(end["reason"] for end in world.ends()) == ["lost", "preempted"]
+    assert len(world.jobs) == 4
+
+
+def test_a_second_detach_waits_for_an_answer_and_guesses_nothing(one: World) -> None:
+    assert not one.run(detach=True)
+    one.away = True
+
+    def back() -> None:
+        one.away = False
+
+    assert not one.run(*[nothing] * 50, back, detach=True)
+    assert (len(one.jobs), one.ends()) == (1, [])
+
+
+def test_a_second_detach_says_what_was_cancelled_and_a_third_submits_it(one: World) -> None:
+    assert not one.run(detach=True)
+    one.begin(one.jobs[0])
+    one.end(one.jobs[0], "CANCELLED", 143)
+    with pytest.raises(LaunchError, match="job 100 was cancelled, trials left: 3; the same command submits"):
+        one.run(detach=True)
+    assert not one.run(detach=True)
+    assert len(one.jobs) == 2
+
+
 def test_commands_and_what_squeue_says() -> None:
     assert sbatch_command(Path("/a b/job.sh"), ["1", "2"]) == [
         *("sbatch", "--parsable", "--dependency=afterany:1:2", "/a b/job.sh"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from worldsize.errors import LaunchError
 from worldsize.launch.prepare import Goal, prepare
@@ -19,13 +19,23 @@ from worldsize.store import StudyFolder
 def run_plan(
     folder: StudyFolder, plan: Plan, goal: Goal, sites: Mapping[str, Site], progress: Progress, *, detach: bool = False
 ) -> bool:
-    """Whether every trial has a record now; not so after `detach`, which submits and leaves.
+    """Whether every trial has a record now. `detach` submits what is left and leaves; what an earlier driver submitted
+    and has ended by now is concluded first.
 
     Raises KeyboardInterrupt when the user stopped it; what is finished then stays.
     """
     for trial_id in plan.trials:
         set_aside_if_damaged(folder, trial_id, progress)
     return Run(folder, plan, goal, sites, progress).run(detach=detach)
+
+
+@runtime_checkable
+class Adopted(Protocol):
+    """What runs where a driver does not see it at once."""
+
+    @property
+    def goes_on(self) -> bool:
+        """This driver was told so; no: it has ended, or nobody has said yet."""
 
 
 class Run:
@@ -52,15 +62,10 @@ class Run:
                 self._running += site.target.adopt(left_open, self._on_event)
             for running in self._running:
                 self._closed |= set(running.work.trials) - set(running.work.left())
-            ended = True
-            while ended or self._running:
-                if ended:  # only then is there room, or something new to do
-                    self._start_what_may()
-                if detach:
-                    return False
-                ended = self._poll()
-                if self._running and not ended:
-                    self._sleep(min(self._sites[running.work.on].target.poll_s for running in self._running))
+            if detach:
+                self._detach()
+            else:
+                self._follow()
         except KeyboardInterrupt:
             for running in self._running:
                 if (end := running.stop()) is not None:
@@ -72,7 +77,27 @@ class Run:
             raise LaunchError(
                 f"{which} cancelled, trials left: {len(self._cancelled)}; the same command submits them again"
             )
-        return True
+        return not detach or all(self._folder.has_record(trial_id) for trial_id in self._plan.trials)
+
+    def _follow(self) -> None:
+        ended = True
+        while ended or self._running:
+            if ended:  # only then is there room, or something new to do
+                self._start_what_may()
+            ended = self._poll()
+            if not ended:
+                self._pause()
+
+    def _detach(self) -> None:
+        """What has ended since an earlier driver left holds its trials no longer: they are submitted again."""
+        while not all(running.goes_on for running in self._running if isinstance(running, Adopted)):
+            if not self._poll():
+                self._pause()
+        self._start_what_may()
+
+    def _pause(self) -> None:
+        if self._running:
+            self._sleep(min(self._sites[running.work.on].target.poll_s for running in self._running))
 
     def _start_what_may(self) -> None:
         for on, site in self._sites.items():

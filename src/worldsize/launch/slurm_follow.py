@@ -94,6 +94,11 @@ class JobRunning:
         told: str | None = self._events[-1]["job"] if self._events else self.job["id"]
         return told
 
+    @property
+    def goes_on(self) -> bool:
+        """Slurm has said so since this driver came. What is not listed, or just ended, is known after a few polls."""
+        return self._seen is not None and not self._missing and self._seen.state not in FINAL
+
     def _ask(self) -> None:
         seen = self._queue.look().get(self.name)
         if self._queue.answers == self._answers:
