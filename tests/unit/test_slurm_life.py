@@ -378,22 +378,101 @@ def test_a_requeued_job_is_one_launch_with_two_attempts(one: World) -> None:
     assert any("attempt 2" in note for note in one.notes)
 
 
+@pytest.fixture
+def impatient(tmp_path: Path) -> World:
+    return World(tmp_path, set=["axes.workers=[1]", "repeats=3", "hang_timeout_s=30"])
+
+
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_job_that_hangs_tells_where_it_stands_before_it_is_cancelled(
-    one: World, monkeypatch: pytest.MonkeyPatch, *, answers: bool
-) -> None:
-    hangs = True
-    monkeypatch.setattr("worldsize.launch.follow.Follower.hung", lambda _: hangs)
-
-    def wake() -> None:
-        nonlocal hangs
-        hangs = False
-
+def test_a_job_that_hangs_tells_where_it_stands_before_it_is_cancelled(impatient: World, *, answers: bool) -> None:
+    one = impatient
     one.tells_stacks = answers
-    assert one.run(nothing, lambda: one.begin(one.jobs[0]), *[nothing] * 60, wake, *rest(one))
+    assert one.run(nothing, lambda: one.begin(one.jobs[0]), *[nothing] * 100, *rest(one))
     assert one.asked_for_stacks == one.cancelled == ["100"]
     assert "no sign of life" in one.ends()[0]["cause"]
     assert one.all_done()
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "COMPLETING", "WHATEVER"])
+def test_silence_while_a_job_does_not_run_is_no_hang(impatient: World, state: str) -> None:
+    one = impatient
+
+    def become(state: str) -> Callable[[], None]:
+        return lambda: setattr(one.jobs[0], "state", state)
+
+    def end() -> None:
+        one.finish(one.jobs[0])
+        one.end(one.jobs[0])
+
+    still = [become(state), *[nothing] * 200, become("RUNNING"), *[nothing] * 25]
+    assert one.run(nothing, lambda: one.begin(one.jobs[0]), *[nothing] * 20, *still, end)
+    assert one.asked_for_stacks == one.cancelled == []
+
+
+def test_a_job_that_is_suspended_when_asked_is_asked_again(impatient: World) -> None:
+    one = impatient
+    one.tells_stacks = False
+
+    def suspend() -> None:
+        assert one.asked_for_stacks == ["100"]
+        one.jobs[0].state = "SUSPENDED"
+
+    def resume() -> None:
+        one.jobs[0].state = "RUNNING"
+
+    def end() -> None:
+        one.finish(one.jobs[0])
+        one.end(one.jobs[0])
+
+    assert one.run(
+        *(nothing, lambda: one.begin(one.jobs[0]), *[nothing] * 40, suspend),
+        *([nothing] * 100 + [resume] + [nothing] * 20 + [end]),
+    )
+    assert (one.asked_for_stacks, one.cancelled) == (["100"], [])
+
+
+def test_a_job_that_goes_on_after_it_was_asked_is_not_cancelled(impatient: World) -> None:
+    """Until it is silent again, and has told where it stands then."""
+    one = impatient
+    one.tells_stacks = False
+
+    def go_on() -> None:
+        assert one.asked_for_stacks == ["100"]
+        one.say(one.jobs[0], "stacks")
+        trial_id = read_json(one.jobs[0].launch / "launch.json")["trials"][0]
+        path = one.folder.trial(trial_id) / "events.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"event": "begin"}\n')
+
+    def not_yet() -> None:
+        assert (len(one.asked_for_stacks), one.cancelled) == (2, [])
+
+    begun = [nothing, lambda: one.begin(one.jobs[0]), *[nothing] * 40, go_on]
+    assert one.run(*begun, *[nothing] * 40, not_yet, *[nothing] * 40, *rest(one))
+    assert one.asked_for_stacks == ["100", "100"]
+    assert one.cancelled == ["100"]
+    assert one.all_done()
+
+
+def test_an_attempt_is_not_blamed_for_the_silence_of_the_one_before(impatient: World) -> None:
+    one = impatient
+    one.tells_stacks = False
+
+    def requeue() -> None:
+        assert one.asked_for_stacks == ["100"]
+        one.say(one.jobs[0], "terminated")
+        one.end(one.jobs[0], "PENDING", 143)
+        one.jobs[0].attempt = 1
+        one.begin(one.jobs[0])  # before Slurm was asked: it was never seen to wait
+
+    def end() -> None:
+        one.finish(one.jobs[0])
+        one.end(one.jobs[0])
+
+    begun = [nothing, lambda: one.begin(one.jobs[0]), *[nothing] * 60, requeue]
+    assert one.run(*begun, *[nothing] * 25, end)
+    assert (one.asked_for_stacks, one.cancelled) == (["100"], [])
+    assert [end["attempts"] for end in one.ends()] == [2]
 
 
 def test_an_sbatch_that_fails_after_queueing_submits_once(one: World) -> None:

@@ -41,6 +41,9 @@ class JobRunning:
         self._final_at: float | None = None
         self._hung = False
         self._asked_at: float | None = None
+        self._stacks_before = 0
+        self._still_at = queue.now()
+        """When it was last known not to run."""
         self._told = ""
         self._events: list[dict[str, Any]] = []
         self._follower: Follower | None = None
@@ -50,6 +53,7 @@ class JobRunning:
         self._read_events()
         self._pass_on()
         self._ask()
+        self._forgive_if_still()
         self._end_if_hung()
         reason = self._reason()
         if reason is None:
@@ -58,18 +62,32 @@ class JobRunning:
         self._pass_on()
         return self.end("" if self._hung else reason)
 
+    def _forgive_if_still(self) -> None:
+        """What is suspended, or waits again, cannot speak: silence counts from when it runs."""
+        if self._seen is None or self._seen.state != "RUNNING":
+            self._still_at, self._asked_at = self._queue.now(), None
+
     def _end_if_hung(self) -> None:
         """First its ranks are asked where they stand. Its end is waited for like any other: two launches must not write
         into the same trial."""
         if self._follower is None or self._seen is None or self._seen.state != "RUNNING" or self._hung:
             return
         if self._asked_at is not None:
-            told = self._event("stacks") is not None or self._queue.now() - self._asked_at > STACKS_S
+            told = self._stacks > self._stacks_before or self._queue.now() - self._asked_at > STACKS_S
             self._hung = told and self._queue.scheduler.cancel([self._seen.id])
-        elif self._event("end") is None and self._follower.hung():
+        elif self._event("end") is None and self._silent(self._follower):
             self._progress.note(f"{self.work.launch_id}: job {self._seen.id} hangs; asking its ranks where they stand")
+            self._stacks_before = self._stacks
             self._queue.scheduler.ask_for_stacks(self._seen.id)
             self._asked_at = self._queue.now()
+
+    def _silent(self, follower: Follower) -> bool:
+        return follower.hung() and self._queue.now() - self._still_at > follower.patience_s()
+
+    @property
+    def _stacks(self) -> int:
+        """How often it has told where its ranks stand."""
+        return sum(event["event"] == "stacks" for event in self._events)
 
     def stop(self) -> LaunchEnd | None:
         if not self._cancel:
@@ -163,9 +181,10 @@ class JobRunning:
         if starts > len(self._starts):
             # A new attempt: what it says comes after what the last one said, and it skips what has a record.
             self._follower = Follower(
-                *(self.work.folder, self.work.path, self.work.left(), self.work.hang_timeout_s),
+                *(self.work.folder, self.work.path, self.work.left(), self.work.hang_timeout_s, self._queue.now),
                 least_patience_s=LEAST_PATIENCE_S,
             )
+            self._asked_at = None
         self._events = events
 
     @property
@@ -193,6 +212,7 @@ class JobRunning:
     def _pass_on(self) -> None:
         if self._follower is not None:
             for trial_id, event in self._follower.events():
+                self._asked_at = None  # it goes on; the logs say nothing of that, for stacks are written there
                 self._on_event(trial_id, event)
 
     def end(self, reason: Reason) -> LaunchEnd:
