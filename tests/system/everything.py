@@ -26,7 +26,7 @@ repeats: 2
 
 
 def everything(folder: Path) -> Document:
-    """Links, noise and the exchange have no files of their own here: they are put into the document."""
+    """Links, jobs, noise and the exchange have no files of their own here: they are put into the document."""
     made = Made(
         times=_times,
         noise=0.02,
@@ -39,6 +39,8 @@ def everything(folder: Path) -> Document:
     found = document(write_study(folder / "study", STUDY, made))
     found["steps"] = [_exchanged(each) for each in found["steps"]]
     found["links"] = [_link()]
+    job = {"job": "4711", "queued_s": 95.0, "attempts": 2, "reason": "time limit"}
+    found["launches"] = [{**launch, **(job if launch is found["launches"][0] else {})} for launch in found["launches"]]
     found["tries"] = [{"workers": 1, "batch_per_worker": 8192, "outcome": "out_of_memory"}]
     trained = found["training"][0]
     steps = list(range(1, 200, 2))
@@ -77,4 +79,4 @@ def _link() -> dict[str, Any]:
         )
     law = {"latency_s": {"value": 1e-4, "low": 9e-5, "high": 1.1e-4}}
     law["bandwidth_bytes_per_s"] = {"value": 1e9, "low": 9e8, "high": 1.1e9}
-    return {"kind": "inside", "workers": 2, **law, "sizes": sizes, "misfit": 0.01, "poor": False}
+    return {"kind": "inside", "on": "", "workers": 2, **law, "sizes": sizes, "misfit": 0.01, "poor": False}
