@@ -58,7 +58,7 @@ def optimizers_linear(home: Path) -> Path:
 
 def largest_batch(home: Path) -> Path:
     """A real search for the largest batch, up to out of memory on both ranks."""
-    run_wide(home, imported_bytes() + ROOM, "{largest: true, start: 16}")
+    run_wide(home, imported_bytes() + ROOM, "{largest: true, start: 16, stop_early: false}")
     return publish(worldsize.load(home / "study")).page.parent
 
 
