@@ -72,6 +72,11 @@ class LocalRunning:
         pid = self._process.pid
         write_json(work.path / "process.json", {"pid": pid, "started_at": process_started_at(pid)})
 
+    @property
+    def goes_on(self) -> bool:
+        """Its processes are our own: polling sees their end at once."""
+        return True
+
     def poll(self) -> LaunchEnd | None:
         over = self._process.poll() is not None
         self._pass_on()

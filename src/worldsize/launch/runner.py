@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from worldsize.errors import LaunchError
 from worldsize.launch.prepare import Goal, prepare
@@ -27,15 +27,6 @@ def run_plan(
     for trial_id in plan.trials:
         set_aside_if_damaged(folder, trial_id, progress)
     return Run(folder, plan, goal, sites, progress).run(detach=detach)
-
-
-@runtime_checkable
-class Adopted(Protocol):
-    """What runs where a driver does not see it at once."""
-
-    @property
-    def goes_on(self) -> bool:
-        """This driver was told so; no: it has ended, or nobody has said yet."""
 
 
 class Run:
@@ -90,7 +81,7 @@ class Run:
 
     def _detach(self) -> None:
         """What has ended since an earlier driver left holds its trials no longer: they are submitted again."""
-        while not all(running.goes_on for running in self._running if isinstance(running, Adopted)):
+        while not all(running.goes_on for running in self._running):
             if not self._poll():
                 self._pause()
         self._start_what_may()

@@ -74,6 +74,10 @@ class Running(Protocol):
 
     work: Work
 
+    @property
+    def goes_on(self) -> bool:
+        """This driver knows so; no: it has ended, or nobody has said yet."""
+
     def poll(self) -> LaunchEnd | None:
         """Passes on what its ranks have said since; the end, once all of its processes are gone."""
 

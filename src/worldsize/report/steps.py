@@ -119,8 +119,8 @@ def _link_words(kind: str, link: Link) -> str:
         )
     bandwidth, latency = link.bandwidth_bytes_per_s, link.latency_s
     return (
-        f"{where} ({link.workers} workers): {byte_size(bandwidth.value)}/s ({byte_size(bandwidth.low)} to "
-        f"{byte_size(bandwidth.high)}), latency {number(latency.value * 1e6)} us ({number(latency.low * 1e6)} to "
+        f"{where} ({link.workers} workers): {byte_size(bandwidth.value)}/s ({byte_size(bandwidth.low)}/s to "
+        f"{byte_size(bandwidth.high)}/s), latency {number(latency.value * 1e6)} us ({number(latency.low * 1e6)} to "
         f"{number(latency.high * 1e6)}), from all-reduces of 1 KB to {byte_size(link.sizes[-1].size_bytes)}."
     )
 
