@@ -1,4 +1,5 @@
-"""What an adaptive study runs next: probes while the answer can still change, then training of what it recommends.
+"""What an adaptive study runs next: probes while the answer can still change, repeats of those whose noise leaves it
+open, then training of what it recommends.
 
 Like a search, a pure function of the study and its records: a study that was stopped goes on with the same rounds.
 """
@@ -21,6 +22,8 @@ from worldsize.spec import StudySpec
 
 Line = tuple[int, str, str, str]
 """Accumulation, strategy, precision, target: what counts and batches are compared within."""
+MOST_ROUNDS = 4
+"""Of the repeats of one setting, where their noise leaves the answer open."""
 
 
 def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
@@ -40,12 +43,23 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     ]
     if wanted:
         return with_probes(plan, spec, wanted)
-    row = results.answer.row
+    noisiest, row = results.answer.noisiest, results.answer.row
+    if noisiest is not None and _may_repeat(spec, plan, noisiest):
+        return with_probes(plan, spec, [points[_of(noisiest)]])
     if spec.train is None or row is None:
         return None
-    chosen = [point for point in study_points(spec) if _key(point, spec) == (_line(row.setting), _probe(row.setting))]
     trained = any(trial.kind == "train" and setting_of(trial) == row.setting for trial in plan.trials.values())
-    return None if trained or not chosen else extended(plan, spec, chosen)
+    if trained:
+        return None
+    return extended(plan, spec, [each for each in study_points(spec) if _key(each, spec) == _of(row.setting)])
+
+
+def _may_repeat(spec: StudySpec, plan: Plan, setting: Setting) -> bool:
+    """A machine that is never quiet is not waited for; training, once planned, ends the probing."""
+    assert spec.probe is not None
+    mine = [trial for trial in plan.trials.values() if trial.kind == "probe" and setting_of(trial) == setting]
+    begun = any(trial.kind == "train" for trial in plan.trials.values())
+    return not begun and len(mine) < MOST_ROUNDS * (spec.probe.repeats or spec.repeats)
 
 
 def _probed(plan: Plan, results: Results) -> list[Setting]:
@@ -89,6 +103,10 @@ def foretold(
         samples = workers * share * accumulation
         found[workers, batch] = samples / model.parts(workers, share, accumulation).step_s
     return found
+
+
+def _of(setting: Setting) -> tuple[Line, Probe]:
+    return _line(setting), _probe(setting)
 
 
 def _line(setting: Setting) -> Line:

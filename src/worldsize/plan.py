@@ -127,8 +127,13 @@ def full_grid(spec: StudySpec) -> list[TrialSpec]:
 
 
 def with_probes(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:
-    """The same plan, and probes of more points after it, in one launch a target."""
-    return _numbered(plan, _probing(spec, points, random.Random(spec.seed + len(plan.trials))), len(spec.starts))
+    """The same plan, and probes of more points after it, in one launch a target.
+
+    Their repeats are numbered on: those of one number ran side by side, and no earlier ones did.
+    """
+    first = 1 + max((trial.repeat for trial in plan.trials.values() if trial.kind == "probe"), default=-1)
+    drafts = _probing(spec, points, random.Random(spec.seed + len(plan.trials)), first)
+    return _numbered(plan, drafts, len(spec.starts))
 
 
 def extended(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:
@@ -151,10 +156,10 @@ def _by_target(spec: StudySpec, points: Sequence[Point]) -> dict[str, list[Point
     return {on: here for on, here in found.items() if here}
 
 
-def _probing(spec: StudySpec, points: Sequence[Point], rng: random.Random) -> list[Draft]:
+def _probing(spec: StudySpec, points: Sequence[Point], rng: random.Random, first_repeat: int = 0) -> list[Draft]:
     """One launch a target, at the largest of its counts."""
     return [
-        Draft("probe", max(point.workers for point in here), _probe_order(spec, here, rng), on)
+        Draft("probe", max(point.workers for point in here), _probe_order(spec, here, rng, first_repeat), on)
         for on, here in _by_target(spec, points).items()
     ]
 
@@ -273,7 +278,7 @@ def matches(skip: SkipSpec, point: Point) -> bool:
     return bool(wanted) and all(value in have[key] for key, value in wanted.items())
 
 
-def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> list[dict[str, Any]]:
+def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random, first_repeat: int) -> list[dict[str, Any]]:
     """Each repeat passes over all points in an order of its own. Points that learn differently share a probe."""
     assert spec.probe is not None
     distinct: dict[tuple[Any, ...], Point] = {}
@@ -281,7 +286,7 @@ def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random) -> li
         key = (point.workers, point.batch_per_worker, point.accumulation, point.strategy, point.precision)
         distinct.setdefault(key, point)
     ordered: list[dict[str, Any]] = []
-    for repeat in range(spec.probe.repeats or spec.repeats):
+    for repeat in range(first_repeat, first_repeat + (spec.probe.repeats or spec.repeats)):
         one_pass = list(distinct.values())
         rng.shuffle(one_pass)
         ordered += [

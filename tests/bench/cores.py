@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.exchange import sweep
-from worldsize.adapt import foretold, paces
+from worldsize.adapt import foretold, next_climb, paces
 from worldsize.analysis.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.recommend import recommend
 from worldsize.analysis.scaling import scaling
@@ -29,7 +29,7 @@ from worldsize.study import Study
 
 FITTED, ASKED, COUNTS = (1, 2, 3, 4, 6), (8, 12, 16), (1, 2, 4, 8, 16)
 WORKLOADS = {
-    "digits cnn": ("digits", 64, (16, 32, 64, 128)),
+    "digits cnn": ("digits", 64, (32, 64, 128, 256)),
     "digits mlp": ("{name: digits, model: mlp}", 128, (32, 64, 128, 256)),
     "gpt": (
         "{name: gpt, options: {context: 64, length: 200000}, model_options: {layers: 4, width: 128, heads: 4}}",
@@ -38,11 +38,12 @@ WORKLOADS = {
     ),
 }
 """Name: the workload, the batch of the projection, the batches of the grid."""
+GRID = {"repeats": 3, "seconds": 1.5}
 MOST_ERROR, LEAST_INSIDE, MOST_WIDTH, MOST_SHARE = 0.10, 6, 0.40, 0.40
 
 
-def run(folder: Path, workload: str, workers: object, batches: object, *, repeats: int, seconds: float) -> Results:
-    if (folder / "plan.json").exists() and not (found := load(folder)).left():
+def run(folder: Path, workload: str, workers: object, batches: object, *, repeats: float, seconds: float) -> Results:
+    if (folder / "plan.json").exists() and _is_done(found := load(folder)):
         return found
     text = f"""\
 name: {folder.name}
@@ -54,6 +55,13 @@ probe: {{max_seconds: {seconds}, repeats: {repeats}}}
 interconnect_s: 2
 """
     return Study.from_text(text).run(folder)
+
+
+def _is_done(results: Results) -> bool:
+    """An adaptive study may have stopped between two rounds."""
+    return not results.left() and not (
+        results.spec.axes.adaptive and next_climb(results.spec, results.plan, results) is not None
+    )
 
 
 def projection(home: Path) -> bool:
@@ -97,8 +105,8 @@ def adaptive(home: Path) -> bool:
     print(HEADER)
     for name, (workload, _, batches) in WORKLOADS.items():
         label = name.replace(" ", "-")
-        grid = run(home / f"{label}-grid", workload, list(COUNTS), list(batches), repeats=2, seconds=1)
-        auto = run(home / f"{label}-auto", workload, "auto", list(batches), repeats=2, seconds=1)
+        grid = run(home / f"{label}-grid", workload, list(COUNTS), list(batches), **GRID)
+        auto = run(home / f"{label}-auto", workload, "auto", list(batches), **GRID)
         spent = [sum(worker_s(each).values()) for each in (grid, auto)]
         fine = told(name, [answer(list(each.points)) for each in (grid, auto)], spent) and fine
     return fine
@@ -109,7 +117,7 @@ def replay(home: Path) -> bool:
     fine = True
     print(HEADER)
     for name, (workload, _, batches) in WORKLOADS.items():
-        grid = run(home / f"{name.replace(' ', '-')}-grid", workload, list(COUNTS), list(batches), repeats=2, seconds=1)
+        grid = run(home / f"{name.replace(' ', '-')}-grid", workload, list(COUNTS), list(batches), **GRID)
         like, cost = grid.rows[0].setting, worker_s(grid)
         ((_, rates),) = paces(grid).items()
         where, steps = ground(grid, like, None), timed(grid, like)

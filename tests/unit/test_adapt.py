@@ -69,6 +69,37 @@ def test_the_answer_of_the_full_grid_for_less(tmp_path: Path) -> None:
     assert not [each for each in grid.answer.findings if each.code == "adaptive"]
 
 
+def test_noise_that_leaves_the_answer_open_is_repeated_where_it_is_cheap(tmp_path: Path) -> None:
+    def unquiet(trial: TrialSpec) -> dict[str, float]:
+        """One worker alone is never twice the same: 2 repeats of it say next to nothing."""
+        shake = math.exp((0.15, -0.15)[trial.repeat % 2]) if trial.workers == 1 else 1.0
+        return {name: value * shake for name, value in times(trial).items()}
+
+    results = run(tmp_path / "auto", AUTO, Made(times=unquiet))
+    assert results.answer.verdict == "use"
+    row = results.answer.row
+    assert row is not None
+    assert row.setting.workers == 8
+    of = {point.setting: sorted(point.repeats) for point in results.points if point.setting.batch_per_worker == 128}
+    numbers = {setting.workers: repeats for setting, repeats in of.items()}
+    assert len(numbers.pop(1)) in (4, 6, 8)
+    assert all(len(repeats) == 2 for repeats in numbers.values())
+    # Repeats of one number ran side by side: the first round's, and of later ones none with an earlier one.
+    assert not set(numbers[2]) & set(numbers[4])
+
+
+def test_a_machine_that_is_never_quiet_is_not_waited_for(tmp_path: Path) -> None:
+    def wild(trial: TrialSpec) -> dict[str, float]:
+        shake = math.exp((2.0, -2.0)[trial.repeat % 2]) if trial.workers == 1 else 1.0
+        return {name: value * shake for name, value in times(trial).items()}
+
+    results = run(tmp_path / "auto", AUTO + "train: {epochs: 1}\n", Made(times=wild))
+    assert results.answer.verdict == "not enough evidence"
+    most = max(len(point.repeats) for point in results.points)
+    assert most == 8
+    assert any(trial.kind == "train" for trial in results.trials.values())
+
+
 def test_only_what_is_recommended_is_trained(tmp_path: Path) -> None:
     results = run(tmp_path / "auto", AUTO + "train: {epochs: 1}\nrepeats: 2\n", Made(times=times))
     trained = {(trial.workers, trial.batch_per_worker) for trial in results.trials.values() if trial.kind == "train"}
@@ -77,6 +108,8 @@ def test_only_what_is_recommended_is_trained(tmp_path: Path) -> None:
     assert row is not None
     assert trained == {(row.setting.workers, row.setting.batch_per_worker)}
     assert row.metric == 0.9
+    # What nobody trained is still known to be no faster.
+    assert "next-count-not-worth-it" in [finding.code for finding in results.answer.findings]
 
 
 def test_a_stopped_study_goes_on_with_the_same_rounds(tmp_path: Path) -> None:

@@ -119,6 +119,16 @@ def test_the_knee_is_the_last_count_that_pays() -> None:
     assert "Use 4 workers (batch 64 a worker, 256 in all; weak scaling): 3.0" in answer_sentence(answer, "accuracy")
 
 
+def test_a_count_that_does_not_pay_does_not_end_the_climb() -> None:
+    """What two workers lose to their first exchange, eight have long won: 1.15, 2.1 and 3.8 times one."""
+    answer = study({1: 0.010, 2: 0.0174, 4: 0.019, 8: 0.021, 16: 0.060})
+    assert answer.row is not None
+    assert answer.row.setting.workers == 8
+    late = study({1: 0.010, 2: 0.025, 4: 0.05, 8: 0.04})  # 4 is slower than 1, and 8 twice as fast: not enough for 8
+    assert late.row is not None
+    assert late.row.setting.workers == 1
+
+
 def test_slower_on_more_workers_means_one() -> None:
     answer = study({1: 0.010, 2: 0.030})
     assert answer.row is not None

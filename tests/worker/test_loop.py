@@ -195,6 +195,14 @@ def test_a_probe_stops_when_its_time_is_up(tmp_path: Path) -> None:
     assert 2 <= here.laps.seconds()[5:].sum() < 5
 
 
+def test_a_probe_of_long_steps_takes_no_more_of_them_than_its_time_holds(tmp_path: Path) -> None:
+    now = iter(range(0, 10**13, 40_000_000))
+    here = course(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=1.5))
+    here.laps = CpuLaps(lambda: next(now))  # a reading every 40 ms, seven a step
+    probe(here, here.trial.probe)  # type: ignore[arg-type]
+    assert here.step == 5 + 5 + 1  # warm-up, five steps of 0.28 s, and one for the 0.1 s that are left
+
+
 def test_precision_is_that_of_a_median() -> None:
     rng = np.random.default_rng(1)
     spread = [float(np.median(rng.normal(1, 0.1, 400))) for _ in range(300)]

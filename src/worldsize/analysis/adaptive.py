@@ -2,7 +2,7 @@
 
 Counts are climbed one by one, by the batches that promise most: what the model of the step, fitted to all probes so
 far, foretells for the count where they stop paying. A batch is done when its last step up did not pay, even at the
-upper end of its interval; all is done when no batch can beat what is known any more.
+upper end of its interval, and none further up is foretold to; all is done when no batch can beat what is known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from scipy.stats import t as student
 
-from worldsize.analysis.recommend import MARGIN
+from worldsize.analysis.knee import MARGIN, climb, marginal_efficiency
 from worldsize.analysis.stats import Interval
 
 CLOSE = 0.98
@@ -135,14 +135,24 @@ class _Line:
         return len(self.rates) < len(self.counts) and (self.next_count, self.batch) in done
 
     def may_climb(self, done: Collection[Probe]) -> bool:
-        """Whether there is a next count, not run yet, and the last step up may have paid, at the best ends."""
+        """Whether there is a next count, not run yet, and the last step up may have paid, at the best ends, or one
+        further up is foretold to pay."""
         reached = len(self.rates)
         if reached == len(self.counts) or self.failed(done):
             return False
         if reached < FIRST:
             return bool(self.expected)
         before, after = self.rates[-2], self.rates[-1]
-        return _marginal(after.high / before.low, self.counts[reached - 2], self.counts[reached - 1]) >= MARGIN
+        growth = self.counts[reached - 1] / self.counts[reached - 2]
+        return marginal_efficiency(after.high / before.low, growth) >= MARGIN or self._pays_further_up()
+
+    def _pays_further_up(self) -> bool:
+        if not self.expected:
+            return False
+        here = len(self.rates)
+        known = [rate.value for rate in self.rates]
+        ahead = [rate * known[-1] / self.expected[here - 1] for rate in self.expected[here:]]
+        return climb(self.counts, [*known, *ahead])[-1] >= here
 
     @property
     def promise(self) -> float:
@@ -173,13 +183,5 @@ class _Line:
 
 
 def _knee(rates: Sequence[float], counts: Sequence[int]) -> float:
-    """The last rate before the first step up that does not pay."""
-    for place in range(1, len(rates)):
-        if _marginal(rates[place] / rates[place - 1], counts[place - 1], counts[place]) < MARGIN:
-            return rates[place - 1]
-    return rates[-1]
-
-
-def _marginal(gain: float, smaller: int, larger: int) -> float:
-    """(1 - 1 / gain) / (1 - n / n'): time saved by the last step up over what perfect scaling would save."""
-    return (1 - 1 / gain) / (1 - smaller / larger)
+    """The rate of the largest count that pays."""
+    return rates[climb(counts[: len(rates)], rates)[-1]]

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from worldsize.analysis.recommend import MARGIN, WIDEST, Finding
+from worldsize.analysis.knee import MARGIN, climb, marginal_efficiency
+from worldsize.analysis.recommend import WIDEST, Finding
 from worldsize.analysis.stats import Interval
 from worldsize.analysis.throughput import Parts
 
@@ -107,14 +108,13 @@ def choose(
     following = [option for option in known if option.workers > found.workers]
     affordable = [option for option in known if budget is not None and _within(option.cost, budget)]
     in_time = [option for option in known if deadline_s is not None and option.time_s <= deadline_s]
-    pays = bool(following) and found == sure[-1] and marginal(found, following[0]) >= margin
     return Choice(
         knee=found,
         fastest_in_budget=min(affordable, key=lambda option: option.time_s, default=None),
         cheapest_in_time=min(in_time, key=lambda option: option.workers * option.time_s, default=None),
         pareto=pareto(known),
         limit=limit(found, following[0]) if following else None,
-        unsure=following[0] if pays else None,
+        unsure=next((option for option in following if marginal(found, option) >= margin), None),
     )
 
 
@@ -140,18 +140,12 @@ def _within(cost: Interval | None, budget: float) -> bool:
 
 
 def knee(options: Sequence[Option], margin: float = MARGIN) -> Option:
-    """The largest count up to which every step up saves at least `margin` of what perfect scaling would save."""
-    chosen = options[0]
-    for smaller, larger in itertools.pairwise(options):
-        if marginal(smaller, larger) < margin:
-            break
-        chosen = larger
-    return chosen
+    """The largest count that pays."""
+    return options[climb([o.workers for o in options], [1 / o.time_s for o in options], margin)[-1]]
 
 
 def marginal(smaller: Option, larger: Option) -> float:
-    """(1 - time ratio) / (1 - ratio of workers)."""
-    return (1 - larger.time_s / smaller.time_s) / (1 - smaller.workers / larger.workers)
+    return marginal_efficiency(smaller.time_s / larger.time_s, larger.workers / smaller.workers)
 
 
 def pareto(options: Sequence[Option]) -> tuple[int, ...]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from worldsize.analysis.scaling import Row, Series, marginal_efficiency
+from worldsize.analysis.intervals import over, product, times
+from worldsize.analysis.knee import MARGIN, climb, marginal_efficiency
+from worldsize.analysis.points import Setting
+from worldsize.analysis.scaling import Row, Series
+from worldsize.analysis.stats import Interval
 
-MARGIN = 0.5
-"""More workers are worth it while they save at least this share of what perfect scaling would save."""
 WIDEST = 0.5
 """A speedup whose interval is wider than this, relative, carries no recommendation."""
 WIDE = 0.4
@@ -35,6 +37,8 @@ class Answer:
     row: Row | None
     """The recommended setting; without enough evidence, the best guess so far."""
     findings: tuple[Finding, ...] = ()
+    noisiest: Setting | None = None
+    """Where noise leaves the answer open: what to repeat first."""
 
 
 def recommend(
@@ -50,13 +54,18 @@ def recommend(
     if trained and best is None:
         code = "nothing-reached" if target and all_series else "nothing-learned"
         return Answer(verdict="not enough evidence", row=None, findings=(Finding(code=code),))
-    knees = [(_knee(rows), rows, series) for series in all_series if (rows := _learning(series, best))]
+    knees = [(_knee(rows), series) for series in all_series if (rows := _learning(series, best))]
     if not knees:
         return Answer(verdict="not enough evidence", row=None, findings=(Finding(code="nothing-measured"),))
-    row, rows, series = max(knees, key=lambda found: found[0].samples_per_s.value)
-    doubts = _doubts(row, rows, series)
-    verdict: Literal["use", "not enough evidence"] = "not enough evidence" if doubts else "use"
-    return Answer(verdict=verdict, row=row, findings=(*doubts, *_remarks(row, series, best)))
+    row, series = max(knees, key=lambda found: found[0].samples_per_s.value)
+    remarks = _remarks(row, series, best)
+    if len(series.rows) == 1:
+        alone = Finding(code="one-count", numbers={"workers": row.setting.workers})
+        return Answer(verdict="not enough evidence", row=row, findings=(alone, *remarks))
+    if (open_step := _open_step(row, _comparable(series, best))) is not None:
+        noisy, noisiest = _too_noisy(open_step[1]), _noisiest(series.rows[0], *open_step)
+        return Answer(verdict="not enough evidence", row=row, findings=(noisy, *remarks), noisiest=noisiest)
+    return Answer(verdict="use", row=row, findings=remarks)
 
 
 def _learning(series: Series, best: float | None) -> list[Row]:
@@ -67,44 +76,55 @@ def _learning(series: Series, best: float | None) -> list[Row]:
     return [row for row in series.rows if row.metric is not None and abs(row.metric - best) <= slack]
 
 
+def _comparable(series: Series, best: float | None) -> list[Row]:
+    """Those, and what nobody trained: an adaptive study trains one setting, and its pace is known against others."""
+    learning = _learning(series, best)
+    return [row for row in series.rows if row in learning or not row.trained]
+
+
 def _knee(rows: Sequence[Row]) -> Row:
-    chosen = rows[0]
-    for row in rows[1:]:
-        if marginal_efficiency(chosen, row) < MARGIN:
-            break
-        chosen = row
-    return chosen
+    return rows[climb([row.setting.workers for row in rows], [row.speedup.value for row in rows])[-1]]
 
 
-def _doubts(row: Row, rows: Sequence[Row], series: Series) -> tuple[Finding, ...]:
-    """Why the numbers do not carry the choice: only those of the chosen count and of the next one matter to it."""
-    if len(series.rows) == 1:
-        return (Finding(code="one-count", numbers={"workers": series.rows[0].setting.workers}),)
-    position = rows.index(row)
-    for smaller, larger in itertools.pairwise(rows[max(position - 1, 0) : position + 2]):
+def _open_step(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
+    """The step up that the numbers do not carry: only the one that led here and the next one matter to the choice."""
+    below = [other for other in rows if other.setting.workers < row.setting.workers]
+    above = [other for other in rows if other.setting.workers > row.setting.workers]
+    for smaller, larger in itertools.pairwise((*([_knee(below)] if below else ()), row, *above[:1])):
         width = larger.speedup.relative_width
         if width > WIDEST or (width > WIDE and _undecided(smaller, larger)):
-            return (
-                Finding(
-                    code="too-noisy",
-                    numbers={
-                        "workers": larger.setting.workers,
-                        "low": larger.speedup.low,
-                        "high": larger.speedup.high,
-                        "repeats": larger.repeats,
-                        "repeats_needed": _repeats_needed(larger),
-                    },
-                ),
-            )
-    return ()
+            return smaller, larger
+    return None
+
+
+def _too_noisy(row: Row) -> Finding:
+    numbers = {
+        "workers": row.setting.workers,
+        "low": row.speedup.low,
+        "high": row.speedup.high,
+        "repeats": row.repeats,
+        "repeats_needed": _repeats_needed(row),
+    }
+    return Finding(code="too-noisy", numbers=numbers)
+
+
+def _noisiest(*rows: Row) -> Setting:
+    """Whose repeats tell most for the worker-seconds they take: twice as many halve the square of its width."""
+    return max(rows, key=lambda row: row.step_s.relative_width**2 / row.setting.workers).setting
 
 
 def _undecided(smaller: Row, larger: Row) -> bool:
-    """Whether the larger count pays at one end of its interval and does not at the other."""
-    low, high = (
-        replace(larger, speedup=replace(larger.speedup, value=end)) for end in (larger.speedup.low, larger.speedup.high)
-    )
-    return marginal_efficiency(smaller, low) < MARGIN < marginal_efficiency(smaller, high)
+    """Whether the larger count pays at one end of the interval of what it gains, and does not at the other."""
+    marginal = _marginal(smaller, larger)
+    return marginal.low < MARGIN < marginal.high
+
+
+def _marginal(smaller: Row, larger: Row) -> Interval:
+    """The noise is that of the two alone: whatever the baseline did, it did to both speedups."""
+    gain = product(larger.samples_per_s, over(1.0, smaller.samples_per_s))
+    gain = times(gain, larger.speedup.value / smaller.speedup.value / gain.value)
+    growth = larger.setting.workers / smaller.setting.workers
+    return Interval(*(marginal_efficiency(each, growth) for each in (gain.value, gain.low, gain.high)))
 
 
 def _repeats_needed(row: Row) -> int:
@@ -122,8 +142,8 @@ def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...
         setting = lost[0].setting
         numbers = {"workers": float(setting.workers), "global_batch": float(setting.global_batch)}
         remarks.append(Finding(code="learning-lost", numbers={**numbers, "metric": lost[0].metric, "best": best}))
-    if larger and larger[0] in learning:
-        following = larger[0]
+    following = larger[0] if larger and larger[0] in _comparable(series, best) else None
+    if following is not None and _marginal(row, following).value < MARGIN:
         numbers = {
             "workers": float(following.setting.workers),
             "speedup": following.speedup.value,

@@ -44,6 +44,7 @@ class Row:
     speedup: Interval
     efficiency: Interval
     repeats: int
+    trained: bool = False
     metric: float | None = None
     """Of the best variant, mean over its repeats; None where it was not trained, or one of them diverged or missed the
     target."""
@@ -80,13 +81,6 @@ def paces(points: Iterable[Point]) -> list[list[Pace]]:
     return [_paces(sorted(group, key=lambda point: point.setting.workers)) for group in groups.values()]
 
 
-def marginal_efficiency(smaller: Row, larger: Row) -> float:
-    """Time saved by going from one count to the next, over the time that perfect scaling would save."""
-    saved = 1 - smaller.speedup.value / larger.speedup.value
-    ideal = 1 - smaller.setting.workers / larger.setting.workers
-    return saved / ideal
-
-
 def _paces(group: list[Point]) -> list[Pace]:
     base = group[0].setting
     base_step = median_step(group[0].repeats)
@@ -107,6 +101,7 @@ def _row(pace: Pace, best: VariantSummary | None) -> Row:
         speedup=pace.speedup.interval(),
         efficiency=pace.efficiency.interval(),
         repeats=pace.repeats,
+        trained=best is not None,
         **_learned(best),
     )
 

@@ -119,8 +119,14 @@ class Sampled:
             shift = float(logs.mean()) - (self.log_value - other.log_value)  # of the repeats that have no partner
             return Sampled(float(logs.mean()), of_repeats, *_standard_error(logs), within + shift)
         log_value = self.log_value - other.log_value
-        error, freedom = math.hypot(self.error, other.error), min(self.freedom, other.freedom)
-        return Sampled(log_value, {}, error, freedom, within)
+        return Sampled(log_value, {}, math.hypot(self.error, other.error), self._freedom_with(other), within)
+
+    def _freedom_with(self, other: Sampled) -> float:
+        """Welch and Satterthwaite: of the noisier one mostly, be it the one that was repeated more often."""
+        if not (self.freedom and other.freedom):
+            return 0.0
+        parts = self.error**4 / self.freedom + other.error**4 / other.freedom
+        return (self.error**2 + other.error**2) ** 2 / parts if parts else min(self.freedom, other.freedom)
 
     def times(self, factor: float) -> Sampled:
         shift = math.log(factor)

@@ -238,9 +238,10 @@ def timed_steps(
         step_s = course.laps.seconds()[warmup_steps:]
         means = block_means(step_s, course.trial.strategy.period)
         reached = len(means) >= PROBE_LEAST_STEPS and median_precision(means) <= spec.precision
-        so_far_s = float(step_s.sum())
-        block = max(PROBE_FIRST_STEPS, round(PROBE_BLOCK_S / float(np.median(step_s))))
-        steps = 0 if (reached and so_far_s >= least_s) or so_far_s >= spec.max_seconds else block
+        so_far_s, one_s = float(step_s.sum()), float(np.median(step_s))
+        block = max(PROBE_FIRST_STEPS, round(PROBE_BLOCK_S / one_s))
+        left = math.ceil((spec.max_seconds - so_far_s) / one_s)
+        steps = 0 if (reached and so_far_s >= least_s) or left <= 0 else min(block, left)
     return step_s, reached
 
 
