@@ -191,7 +191,7 @@ def test_siblings_of_the_same_stack_say_what_leaving_a_node_costs() -> None:
     assert crossing_cost(dear[0], 8) == pytest.approx(2.0)
     assert crossing_cost(dear[0], 4) is None
     assert crossing_cost(table_series(GOOD, workers_per_node=8), 8) is None
-    assert blended_crossing([2.0] * 3) == pytest.approx((6 + 0.4) / 5)
+    assert blended_crossing([2.0] * 3) == pytest.approx((6 + 0.5) / 5)
     series = table_series(GOOD, workers_per_node=8)
     alone, informed = (project_series(series, [16], siblings)[0] for siblings in ((), dear))
     assert informed.samples_per_s < 0.8 * alone.samples_per_s

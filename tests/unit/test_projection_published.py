@@ -48,6 +48,20 @@ def test_targets_hold_on_published_series(table: Table, protocol: str) -> None:
     assert bench.misses(protocol, errors, covered) == []
 
 
+def test_targets_hold_with_what_was_chosen_here_chosen_without_the_source_scored(table: Table) -> None:
+    text = " ".join(DOC.read_text(encoding="utf-8").split())
+    among = {protocol: bench.cases(table, protocol) for protocol in COUNTS}
+    figures = []
+    for protocol, (errors, covered) in bench.left_out(table, among).items():
+        assert bench.misses(protocol, errors, float(np.mean(covered))) == []
+        figures += [f"{100 * np.median(errors):.1f}", f"{100 * np.quantile(errors, 0.9):.1f}"]
+    assert f"| worldsize, settings chosen without the source scored | {' | '.join(figures)} |" in text
+
+
+def test_what_leaving_a_node_costs_is_the_mean_over_sources(table: Table) -> None:
+    assert round(bench.usual_crossing(table), 2) == bench.DEFAULT.crossing_usual
+
+
 @pytest.mark.parametrize(
     ("law", "protocol", "median", "far"),
     [("linear (last efficiency)", "A", 3.0, 17.4), ("a + b log2 n", "A", 3.6, 15.7), ("a + b log2 n", "B", 5.2, 39.3)],
