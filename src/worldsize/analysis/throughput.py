@@ -33,7 +33,10 @@ KEPT = 0.75
 """Share of the residual at the nearest measured settings that is taken for real."""
 EXCHANGE_THREADS = 2
 """Of a worker that exchanges over gloo: one runs the ring, one its sockets. On 16 cores the time of an all-reduce is a
-straight line up to 8 workers, and 2.7 times that line at 16 (docs/benchmarks/cores.md)."""
+straight line up to 8 workers, and 2.7 times that line at 16 (docs/benchmarks/projection-cores.md)."""
+CROWDING = 1.25
+"""Power of the threads a core: those that take turns also wait for one another. Bare all-reduces say 1.4, steps whose
+exchange is short 1.5 and more, steps with much to compute 1 and less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +81,10 @@ class Ground:
         return max(1.0, on_node * cores_a_worker / self.cores)
 
     def crowd(self, workers: int) -> float:
-        """The same for the threads of an exchange: those of all workers of a node run at once."""
+        """For the threads of an exchange, those of all workers of a node at once: max(1, 2 m / cores)^1.25."""
         if self.cores is None or workers == 1:
             return 1.0
-        return max(1.0, EXCHANGE_THREADS * placed(workers, self.places)[0] / self.cores)
+        return max(1.0, EXCHANGE_THREADS * placed(workers, self.places)[0] / self.cores) ** CROWDING
 
     def link_s(self, workers: int) -> float:
         """What the probed network would take for the gradients; 0 where nothing was probed."""
