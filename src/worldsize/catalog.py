@@ -209,12 +209,16 @@ def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
     if workload.own:
         return _ask(workload)
     entry = WORKLOADS[workload.name]
+    facts = entry.facts
+    if workload.model is not None:
+        data, _, _ = facts.title.rpartition("; ")
+        facts = replace(facts, title=f"{data or facts.title}; {workload.model}")
     if entry.count:
-        return entry.count(workload, entry.facts, root)
+        return entry.count(workload, facts, root)
     if workload.model is None:
-        return entry.facts
+        return facts
     side = 32 if workload.name == "cifar10" else 28
-    return replace(entry.facts, train_flop_per_sample=_flop(workload.model, side))
+    return replace(facts, train_flop_per_sample=_flop(workload.model, side))
 
 
 def _ask(workload: WorkloadSpec) -> WorkloadFacts:

@@ -38,6 +38,12 @@ def test_samples_are_counted(spec: WorkloadSpec, train: int, test: int, data_fol
     assert (facts.train_samples, facts.test_samples) == (train, test)
 
 
+def test_another_model_is_said(tmp_path: Path) -> None:
+    assert facts_of(workload("digits"), tmp_path).title.endswith("inside the package; small CNN")
+    assert facts_of(workload("digits", model="mlp"), tmp_path).title.endswith("inside the package; mlp")
+    assert facts_of(workload("linear", model="mlp"), tmp_path).title.endswith("rate is known; mlp")
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [

@@ -202,6 +202,14 @@ def test_siblings_of_the_same_stack_say_what_leaving_a_node_costs() -> None:
     assert project_series(own, [32], dear) == project_series(own, [32])
 
 
+def test_a_node_does_no_better_for_having_others_beside_it() -> None:
+    """16 workers on 16 cores are slower than 8: two such nodes are at best twice one, whatever smaller counts say."""
+    fallen = table_series([(1, 64.0), (2, 88.0), (4, 153.0), (8, 240.0), (16, 166.0)], workers_per_node=16)
+    for one in project_series(fallen, [32, 64, 128]):
+        assert one.samples_per_s <= 166.0 * one.workers / 16 * 1.001
+        assert one.high < 2 * 166.0 * one.workers / 16
+
+
 def test_counts_between_and_below_are_told_apart() -> None:
     series = table_series([(4, 380.0), (16, 1400.0)])
     below, between = project_series(series, [2, 8])

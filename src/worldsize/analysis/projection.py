@@ -121,7 +121,7 @@ def _one(series: TableSeries, law: SeriesLaw, own_doubt: float, count: int, sibl
     log_rate = _log_rate(series, law, count)
     value = math.exp(log_rate)
     distance = min(abs(math.log2(count / other)) for other in series.workers)
-    rival_up = law.rival_up() if count > series.largest else 0.0
+    rival_up = law.rival_up(count) if count > series.largest else 0.0
     found: Reach = reach(doublings=distance, doubt=own_doubt, crossing=crossing, rival_up=rival_up)
     low, high = found.around(value)
     notes = _notes(series, law, count, crossing, siblings)

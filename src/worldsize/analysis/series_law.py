@@ -84,15 +84,20 @@ class SeriesLaw:
         return np.asarray(np.maximum(terms @ np.array(self.coefficients), LEAST_STEP) * math.exp(self.log_shift))
 
     def log_rate(self, workers: Floats) -> Floats:
-        """log(n / t(n)), the two laws averaged in logarithms: the farther away, the more the companion counts."""
-        saturated = self._saturation(workers)
-        level = self.last_slope * np.log(workers / self.largest)
-        return np.asarray(self.log_rate_largest + (1 - saturated) * self._log_gain(workers) + saturated * level)
+        """log(n / t(n)), the two laws averaged in logarithms: the farther away, the more the companion counts.
 
-    def rival_up(self) -> float:
-        """How much higher it reads at the next doubling without saturation: the last point may be a bad one."""
-        gain = float(self._log_gain(np.array([2.0 * self.largest]))[0])
-        return max(0.0, self.saturation * (gain - self.last_slope * math.log(2)))
+        No worker is taken to be quicker than one of n_L is: where the last point fell, the companion reads it so.
+        """
+        saturated, growth = self._saturation(workers), np.log(workers / self.largest)
+        gain = (1 - saturated) * self._log_gain(workers) + saturated * self.last_slope * growth
+        return np.asarray(self.log_rate_largest + np.minimum(gain, growth))
+
+    def rival_up(self, workers: float) -> float:
+        """How much higher it reads a doubling without saturation: the last point may be a bad one. 0 where saturation
+        plays no part."""
+        gain = min(float(self._log_gain(np.array([2.0 * self.largest]))[0]), math.log(2))
+        saturated = float(self._saturation(np.array([workers]))[0])
+        return max(0.0, saturated * (gain - self.last_slope * math.log(2)))
 
     def _log_gain(self, workers: Floats) -> Floats:
         """log(rate / rate at n_L) where nothing saturates."""

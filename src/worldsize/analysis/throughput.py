@@ -84,7 +84,8 @@ class Ground:
         """For the threads of an exchange, those of all workers of a node at once: max(1, 2 m / cores)^1.25."""
         if self.cores is None or workers == 1:
             return 1.0
-        return max(1.0, EXCHANGE_THREADS * placed(workers, self.places)[0] / self.cores) ** CROWDING
+        threads_a_core = EXCHANGE_THREADS * placed(workers, self.places)[0] / self.cores
+        return float(max(1.0, threads_a_core) ** CROWDING)
 
     def link_s(self, workers: int) -> float:
         """What the probed network would take for the gradients; 0 where nothing was probed."""

@@ -160,8 +160,8 @@ SENTENCES = {
     "largest-count-measured": "{workers:.0f} is the largest count measured; more may still pay.",
     "one-repeat": "One repeat only: the intervals know nothing of how runs differ. Raise repeats.",
     "adaptive": (
-        "Adaptive: {probes:.0f} of {of:.0f} probes were enough, {worker_s:.0f} worker-seconds, about {percent:.0f} % "
-        "of the full grid."
+        "Adaptive: {probes:.0f} probes where the full grid has {of:.0f}, {worker_s:.0f} worker-seconds, about "
+        "{percent:.0f} % of what it would take."
     ),
     "trials-failed": "{trials:.0f} trial(s) failed; `worldsize status` says why, --retry-failed tries again.",
     "trials-diverged": "{trials:.0f} trial(s) diverged: the loss exploded, or was no longer a number.",
