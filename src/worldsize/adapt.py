@@ -14,8 +14,9 @@ import numpy as np
 from worldsize.analysis.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.points import Setting
 from worldsize.analysis.throughput import Ground, Timed, fit_throughput
+from worldsize.grid import StudyPoint, study_points
 from worldsize.inputs import setting_of
-from worldsize.plan import Plan, Point, extended, study_points, with_probes
+from worldsize.plan import Plan, extended, with_probes
 from worldsize.prediction_inputs import ground, timed
 from worldsize.results import Results
 from worldsize.spec import StudySpec
@@ -118,7 +119,7 @@ def _probe(setting: Setting) -> Probe:
     return setting.workers, setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
 
 
-def _key(point: Point, spec: StudySpec) -> tuple[Line, Probe]:
+def _key(point: StudyPoint, spec: StudySpec) -> tuple[Line, Probe]:
     batch = point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
     line = point.accumulation, point.strategy.label, point.precision, point.on
     return line, (point.workers, batch)

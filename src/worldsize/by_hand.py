@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worldsize.errors import SpecError
+from worldsize.grid import on_target
 from worldsize.launch.commands import fixed_environment, mpirun_command, node_commands
 from worldsize.launch.slurm_target import prepare_by_hand
 from worldsize.launch.target import Work
 from worldsize.machine import Machine
-from worldsize.plan import on_target
 from worldsize.spec import StudySpec
 from worldsize.study import Study
 

@@ -32,7 +32,7 @@ from worldsize.analysis.telemetry import foreign_cores
 from worldsize.errors import SpecError
 from worldsize.inputs import usages
 from worldsize.results import Results
-from worldsize.study import differences
+from worldsize.same_study import differences
 
 NAMES = "ABC"
 COUNTED_METRICS = ("accuracy", "top5")

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from worldsize.catalog import WorkloadFacts
+from worldsize.grid import on_target
 from worldsize.machine import Machine
 from worldsize.on_spec import nodes_for
-from worldsize.plan import Plan, on_target
+from worldsize.plan import Plan
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.train_spec import steps_per_epoch
 
@@ -24,7 +25,7 @@ HALVINGS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Cost:
     wall_s: float
     worker_s: float
     node_s: dict[str, float] = field(default_factory=dict)
@@ -39,7 +40,7 @@ StepTimes = Mapping[tuple[str, int, int], float]
 
 def estimate(
     spec: StudySpec, plan: Plan, machines: Mapping[str, Machine], facts: WorkloadFacts, step_s: StepTimes
-) -> Estimate:
+) -> Cost:
     """What the plan will take, with measured step times as far as they are known."""
     wall = worker = 0.0
     specs = {on: on_target(spec, on) for on in spec.targets}
@@ -55,7 +56,7 @@ def estimate(
         worker += seconds * launch.workers
         if here.slurm is not None:
             node[launch.on] += seconds * nodes_for(here.slurm, launch.workers, here.most_workers)
-    return Estimate(wall_s=wall, worker_s=worker, node_s=node, measured=bool(step_s))
+    return Cost(wall_s=wall, worker_s=worker, node_s=node, measured=bool(step_s))
 
 
 def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:

@@ -10,18 +10,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from worldsize.analysis.adaptive import Probe, next_probes
-from worldsize.machine import Machine
-from worldsize.on_spec import machine_of
-from worldsize.optimizer_spec import SGD_KINDS, OptimizerSpec
-from worldsize.spec import Precision, SkipSpec, Start, StudySpec, TrialSpec, WorkloadSpec
+from worldsize.grid import StudyPoint, base_batch, scaled_rate, study_points
+from worldsize.spec import Start, StudySpec, TrialSpec, WorkloadSpec
 from worldsize.train_spec import StrategySpec, TrainSpec
 
 PRETRAIN_ID = "0000-pretrain"
@@ -60,31 +57,6 @@ class Plan:
         return cls(trials=trials, launches=tuple(launches))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One combination of the axes."""
-
-    workers: int
-    batch_per_worker: int
-    global_batch: int
-    """As the axis states it: where it does not divide among the workers, the point is a problem, or skipped."""
-    accumulation: int
-    optimizer: OptimizerSpec
-    entry: int
-    """Of `axes.optimizer`, from which the optimiser comes."""
-    strategy: StrategySpec
-    precision: Precision
-    start: Start
-    on: str = ""
-
-    @property
-    def search(self) -> str:
-        """Points of one search differ in the values searched for and in nothing else."""
-        batch = f"{self.batch_per_worker}x{self.accumulation}"
-        where = f", {self.on}" if self.on else ""
-        return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}{where}"
-
-
 def make_plan(spec: StudySpec) -> Plan:
     """All trials and launches of a study that has no problems; a search may add more once these have run."""
     points = first_points(spec)
@@ -99,7 +71,7 @@ def make_plan(spec: StudySpec) -> Plan:
     return _numbered(Plan(trials={}, launches=()), drafts, len(spec.starts))
 
 
-def first_points(spec: StudySpec) -> list[Point]:
+def first_points(spec: StudySpec) -> list[StudyPoint]:
     """All of them, or what an adaptive study asks for while nothing is known."""
     points = study_points(spec)
     if not spec.axes.adaptive:
@@ -111,12 +83,12 @@ def first_points(spec: StudySpec) -> list[Point]:
     return [point for point in points if _probe(point, spec) in wanted[_line(point)]]
 
 
-def _line(point: Point) -> tuple[Any, ...]:
+def _line(point: StudyPoint) -> tuple[Any, ...]:
     """What an adaptive study compares counts and batches within."""
     return point.on, point.accumulation, point.strategy, point.precision
 
 
-def _probe(point: Point, spec: StudySpec) -> Probe:
+def _probe(point: StudyPoint, spec: StudySpec) -> Probe:
     return point.workers, point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
 
 
@@ -126,7 +98,7 @@ def full_grid(spec: StudySpec) -> list[TrialSpec]:
     return [trial for trial in everything.trials.values() if trial.kind == "probe"]
 
 
-def with_probes(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:
+def with_probes(plan: Plan, spec: StudySpec, points: Sequence[StudyPoint]) -> Plan:
     """The same plan, and probes of more points after it, in one launch a target.
 
     Their repeats are numbered on: those of one number ran side by side, and no earlier ones did.
@@ -136,7 +108,7 @@ def with_probes(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:
     return _numbered(plan, drafts, len(spec.starts))
 
 
-def extended(plan: Plan, spec: StudySpec, points: Sequence[Point]) -> Plan:
+def extended(plan: Plan, spec: StudySpec, points: Sequence[StudyPoint]) -> Plan:
     """The same plan, and training of more points after it."""
     return _numbered(plan, _training(spec, points, random.Random(spec.seed + len(plan.trials))), len(spec.starts))
 
@@ -151,12 +123,12 @@ class Draft:
     on: str
 
 
-def _by_target(spec: StudySpec, points: Sequence[Point]) -> dict[str, list[Point]]:
+def _by_target(spec: StudySpec, points: Sequence[StudyPoint]) -> dict[str, list[StudyPoint]]:
     found = {on: [point for point in points if point.on == on] for on in spec.targets}
     return {on: here for on, here in found.items() if here}
 
 
-def _probing(spec: StudySpec, points: Sequence[Point], rng: random.Random, first_repeat: int = 0) -> list[Draft]:
+def _probing(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random, first_repeat: int = 0) -> list[Draft]:
     """One launch a target, at the largest of its counts."""
     return [
         Draft("probe", max(point.workers for point in here), _probe_order(spec, here, rng, first_repeat), on)
@@ -164,7 +136,7 @@ def _probing(spec: StudySpec, points: Sequence[Point], rng: random.Random, first
     ]
 
 
-def _training(spec: StudySpec, points: Sequence[Point], rng: random.Random) -> list[Draft]:
+def _training(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random) -> list[Draft]:
     """Rounds over all counts of a target in alternating order, one a repeat."""
     if spec.train is None:
         return []
@@ -198,90 +170,12 @@ def _numbered(plan: Plan, drafts: list[Draft], starts: int) -> Plan:
     return Plan(trials=trials, launches=tuple(launches))
 
 
-def scaled_rate(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int, base_batch: int) -> float:
-    """linear: rate * k, sqrt: rate * sqrt(k), with k = global batch / base batch."""
-    rule = optimizer.rate_rule or train.rate_rule
-    if rule == "auto":
-        rule = "linear" if optimizer.name in SGD_KINDS else "sqrt"
-    factor = global_batch / base_batch
-    return optimizer.rate * {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
-
-
-def base_batch(spec: StudySpec) -> int:
-    """The global batch at which rates are as written: what the rate rule scales from."""
-    given = spec.train.base_batch if spec.train else None
-    return given or min(point.global_batch for point in study_points(spec))
-
-
-def study_points(spec: StudySpec) -> list[Point]:
-    """The product of the axes, without what `skip` names."""
-    return [point for point in product(spec) if not any(matches(skip, point) for skip in spec.skip)]
-
-
-def on_target(spec: StudySpec, on: str) -> StudySpec:
-    """The study as this target alone would run it: its counts, and where it runs. Rates stay what they are."""
-    if not isinstance(spec.on, dict):
-        return spec
-    counts = {point.workers for point in study_points(spec) if point.on == on}
-    workers = tuple(count for count in spec.axes.workers if count in counts)
-    skip = tuple(each.model_copy(update={"on": None}) for each in spec.skip if each.on in (None, on))
-    axes = spec.axes.model_copy(update={"workers": workers})
-    train = spec.train.model_copy(update={"base_batch": base_batch(spec)}) if spec.train and counts else spec.train
-    return spec.model_copy(update={"on": spec.on[on], "axes": axes, "skip": skip, "train": train})
-
-
-def machines_of(spec: StudySpec, here: Machine) -> dict[str, Machine]:
-    """What the workers of each target find; `here` is where the driver runs."""
-    return {
-        on: machine_of(place, here, threads=spec.threads, most_workers=on_target(spec, on).most_workers)
-        for on, place in spec.targets.items()
-    }
-
-
-def product(spec: StudySpec) -> Iterator[Point]:
-    axes = spec.axes
-    optimizers = [(entry, setting) for entry, each in enumerate(axes.optimizer) for setting in each.settings()]
-    for on, workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
-        *(spec.targets, axes.workers, axes.batches, axes.accumulation, optimizers),
-        *(axes.strategy, axes.precision, spec.starts),
-    ):
-        micro_batches = workers * accumulation
-        yield Point(
-            workers=workers,
-            batch_per_worker=batch if axes.batch_per_worker else batch // micro_batches,
-            global_batch=batch * micro_batches if axes.batch_per_worker else batch,
-            accumulation=accumulation,
-            optimizer=optimizer,
-            entry=entry,
-            strategy=strategy,
-            precision=precision,
-            start=start,
-            on=on,
-        )
-
-
-def matches(skip: SkipSpec, point: Point) -> bool:
-    wanted = skip.model_dump(exclude_none=True)
-    have: dict[str, tuple[Any, ...]] = {
-        "workers": (point.workers,),
-        "batch_per_worker": (point.batch_per_worker,),
-        "global_batch": (point.global_batch,),
-        "accumulation": (point.accumulation,),
-        "optimizer": (point.optimizer.name, point.optimizer.family),
-        "rate": (point.optimizer.rate,),
-        "rate_rule": (point.optimizer.rate_rule,),
-        "strategy": (point.strategy.name, point.strategy.label),
-        "precision": (point.precision,),
-        "start": (point.start,),
-        "on": (point.on,),
-    }
-    return bool(wanted) and all(value in have[key] for key, value in wanted.items())
-
-
-def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random, first_repeat: int) -> list[dict[str, Any]]:
+def _probe_order(
+    spec: StudySpec, points: list[StudyPoint], rng: random.Random, first_repeat: int
+) -> list[dict[str, Any]]:
     """Each repeat passes over all points in an order of its own. Points that learn differently share a probe."""
     assert spec.probe is not None
-    distinct: dict[tuple[Any, ...], Point] = {}
+    distinct: dict[tuple[Any, ...], StudyPoint] = {}
     for point in points:
         key = (point.workers, point.batch_per_worker, point.accumulation, point.strategy, point.precision)
         distinct.setdefault(key, point)
@@ -299,7 +193,7 @@ def _probe_order(spec: StudySpec, points: list[Point], rng: random.Random, first
     return ordered
 
 
-def _train_fields(spec: StudySpec, point: Point, repeat: int, base_batch: int) -> dict[str, Any]:
+def _train_fields(spec: StudySpec, point: StudyPoint, repeat: int, base_batch: int) -> dict[str, Any]:
     assert spec.train is not None
     entry = spec.axes.optimizer[point.entry]
     return _common_fields(spec, point, repeat) | {
@@ -311,7 +205,7 @@ def _train_fields(spec: StudySpec, point: Point, repeat: int, base_batch: int) -
     }
 
 
-def _common_fields(spec: StudySpec, point: Point, repeat: int) -> dict[str, Any]:
+def _common_fields(spec: StudySpec, point: StudyPoint, repeat: int) -> dict[str, Any]:
     return {
         "workload": _workload_of(spec, point.start),
         "workers": point.workers,

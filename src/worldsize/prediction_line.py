@@ -21,9 +21,9 @@ from worldsize.analysis.table import table_series
 from worldsize.analysis.throughput import fit_throughput
 from worldsize.analysis.wall import AboveModel, fit_above
 from worldsize.errors import SpecError
+from worldsize.grid import base_batch, scaled_rate
 from worldsize.inputs import labels
 from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.plan import base_batch, scaled_rate
 from worldsize.prediction_inputs import above, ground, timed
 from worldsize.prediction_learning import what_is_learned
 from worldsize.prediction_rate import Rates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from worldsize.analysis.batch_study import BatchStudy, batch_studies
 from worldsize.analysis.batches import LargestBatch, largest_batches
 from worldsize.analysis.bests import Contest, contests
 from worldsize.analysis.breakdown import StepParts, breakdown
-from worldsize.analysis.learning import RateEdge, Target, Trained, mean_interval, rate_edges, summaries
+from worldsize.analysis.estimates import mean_interval
+from worldsize.analysis.learning import RateEdge, Target, Trained, rate_edges, summaries
 from worldsize.analysis.link import Link
 from worldsize.analysis.mfu import mfu
 from worldsize.analysis.noise_scale import NoiseScale
@@ -28,8 +29,10 @@ from worldsize.analysis.telemetry import Hardware, hardware
 from worldsize.catalog import WorkloadFacts, facts_from
 from worldsize.errors import StoreError
 from worldsize.findings import findings
-from worldsize.plan import Plan, on_target
+from worldsize.grid import on_target
+from worldsize.plan import Plan
 from worldsize.record import TrialRecord
+from worldsize.results_dict import as_dict, flat
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, read_json
 from worldsize.studyfile import StudyFile
@@ -194,15 +197,11 @@ class Results:
 
     def table(self) -> list[dict[str, Any]]:
         """The scaling table, a dict a row: workers, batches, step time, samples/s, speedup, efficiency, metric."""
-        return [flat_row(row) for row in self.rows]
+        return [flat(row) for row in self.rows]
 
     def learning(self) -> list[dict[str, Any]]:
         """What was trained, a dict a variant: its setting, metric, steps to the target, epochs until stable, gap."""
-        return [
-            {**_flat(contest.setting), **{key: value for key, value in asdict(variant).items() if key != "setting"}}
-            for contest in self.contests
-            for variant in contest.variants
-        ]
+        return [flat(variant) for contest in self.contests for variant in contest.variants]
 
     def step_s(self) -> dict[tuple[str, int, int], float]:
         """Measured median step time by (target, workers, samples that a worker computes in a step)."""
@@ -216,39 +215,7 @@ class Results:
 
     def to_dict(self) -> dict[str, Any]:
         """For machines: the answer, the tables, and how every trial ended."""
-        row = self.answer.row
-        return {
-            "study": self.spec.name,
-            "workload": self.spec.workload.name,
-            "scaling": self.spec.axes.scaling,
-            "metric": self.facts.metric,
-            "unit": self.facts.unit,
-            "units_per_sample": self.facts.units_per_sample,
-            "answer": {
-                "verdict": self.answer.verdict,
-                "setting": flat_row(row) if row else None,
-                "findings": [asdict(finding) for finding in self.answer.findings],
-            },
-            "table": self.table(),
-            "largest_batch": [asdict(each) for each in self.largest],
-            "steps": [_step(each) for each in self.steps],
-            "hardware": [{**_flat(setting), **asdict(found)} for setting, found in self.hardware],
-            "links": [_link(kind, link) for kind, link in self.links],
-            "mfu": [{**_flat(setting), **asdict(found)} for setting, found in self.mfus.items()],
-            "noise_scale": [
-                {**_flat(setting), "variant": variant, **asdict(found)} for setting, variant, found in self.noise_scales
-            ],
-            "learning": self.learning(),
-            "comparisons": [
-                {**_flat(contest.setting), **asdict(comparison)}
-                for contest in self.contests
-                for comparison in contest.comparisons
-            ],
-            "trials": {
-                trial_id: self.records[trial_id].outcome if trial_id in self.records else "left"
-                for trial_id in self.trials
-            },
-        }
+        return as_dict(self)
 
     @cached_property
     def _ended(self) -> list[inputs.Ended]:
@@ -316,30 +283,3 @@ def read_plan(home: StudyFolder) -> tuple[Plan, WorkloadFacts]:
             f"{home.plan_file} is missing, damaged or of another version ({type(error).__name__}); "
             "use the version that made the folder, or a new folder"
         ) from error
-
-
-def flat_row(row: Row) -> dict[str, Any]:
-    flat = asdict(row)
-    del flat["setting"]
-    return {**_flat(row.setting), **flat}
-
-
-def _step(each: StepParts) -> dict[str, Any]:
-    traffic = each.traffic
-    flat = asdict(each)
-    if traffic is not None:
-        flat["traffic"] |= {"algbw": traffic.algbw, "busbw": traffic.busbw}
-    return flat
-
-
-def _link(kind: str, link: Link) -> dict[str, Any]:
-    """Strict JSON has no infinity: a bandwidth that no size showed is None."""
-    flat = asdict(link)
-    flat["bandwidth_bytes_per_s"] = {
-        key: value if math.isfinite(value) else None for key, value in flat["bandwidth_bytes_per_s"].items()
-    }
-    return {"kind": kind, **flat, "poor": link.is_poor}
-
-
-def _flat(setting: Setting) -> dict[str, Any]:
-    return {**asdict(setting), "global_batch": setting.global_batch}

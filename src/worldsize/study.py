@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from shutil import which
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from worldsize.adapt import next_climb
 from worldsize.catalog import WORKLOADS, WorkloadFacts, facts_of
 from worldsize.data.sets import data_root, require
 from worldsize.errors import Problem, SpecError, StoreError
-from worldsize.estimate import Estimate, estimate
+from worldsize.estimate import Cost, estimate
+from worldsize.grid import machines_of, on_target
 from worldsize.launch.local import LocalTarget
 from worldsize.launch.prepare import Goal, prepare, prepare_smoke
 from worldsize.launch.progress import Progress, Silent
@@ -26,9 +27,11 @@ from worldsize.launch.target import Site, Target, Work
 from worldsize.lock import study_lock
 from worldsize.machine import Machine, this_machine
 from worldsize.on_spec import OnSlurm
-from worldsize.plan import PRETRAIN_ID, Plan, machines_of, make_plan, on_target
-from worldsize.problems import data_problems, problems
+from worldsize.plan import PRETRAIN_ID, Plan, make_plan
+from worldsize.problems import problems
+from worldsize.problems_data import data_problems
 from worldsize.results import Results, load, read_plan
+from worldsize.same_study import changes_between
 from worldsize.spec import StudySpec
 from worldsize.store import StudyFolder, read_json, write_atomic, write_json
 from worldsize.studyfile import StudyFile, dump_yaml, find_study
@@ -105,7 +108,7 @@ class Study:
     def plan(self) -> Plan:
         return self._plan
 
-    def estimate(self, folder: Path | None = None) -> Estimate:
+    def estimate(self, folder: Path | None = None) -> Cost:
         """What the whole plan costs; from the steps that `folder` has measured, where it has."""
         folder = folder or self.default_folder
         known = load(folder).step_s() if (folder / "study.yaml").exists() else {}
@@ -233,7 +236,7 @@ class Study:
                 raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
             return False
         stored = StudyFile.read(home.study_file).spec()
-        changes = differences(_compared(stored), _compared(self.spec))
+        changes = changes_between(stored, self.spec)
         unused = not any(home.has_record(trial_id) for trial_id in home.trial_ids())
         if changes and unused and make_plan(stored) == self._plan and all(each.startswith("on") for each in changes):
             if job := submitted_job(home):
@@ -279,38 +282,6 @@ class Study:
         write_json(home.plan_file, {**self._plan.to_dict(), **facts})
         # Last: a folder with a study.yaml is a study folder.
         write_atomic(home.study_file, dump_yaml(self.spec).encode())
-
-
-def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """`train.epochs: 2 -> 3`, one line a changed value."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            line
-            for key in dict.fromkeys([*old, *new])
-            for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-        ]
-    return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
-
-
-MAY_CHANGE = {"time", "max_jobs", "account", "qos", "setup", "extra"}
-"""Of `on.slurm`: how jobs get their turn, not what they run on."""
-
-
-def _compared(spec: StudySpec) -> dict[str, Any]:
-    """What must be the same to continue a study."""
-    dumped = spec.model_dump(mode="json")
-    places = {
-        on: {key: value for key, value in place.slurm.model_dump(mode="json").items() if key not in MAY_CHANGE}
-        if isinstance(place, OnSlurm)
-        else place
-        for on, place in spec.targets.items()
-    }
-    dumped["on"] = places if isinstance(spec.on, dict) else places[""]
-    return dumped
-
-
-def _short(value: Any) -> str:
-    return "nothing" if value is None else str(value)
 
 
 def _forget_failures(home: StudyFolder) -> None:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import difflib
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from worldsize.errors import Problem, SpecError
 from worldsize.machine import Machine
 from worldsize.on_spec import OnSlurm, machine_of
 from worldsize.spec import StudySpec
-
-Loc = tuple[str | int, ...]
+from worldsize.spec_words import worded
+from worldsize.yaml_tree import Loc, has, line_of, parse, plain
 
 
 def builtin_studies() -> dict[str, Path]:
@@ -45,7 +44,7 @@ class StudyFile:
 
     def __init__(self, text: str, label: str) -> None:
         self.label = label
-        self._tree = _parse(text, label)
+        self._tree = parse(text, label)
         if self._tree is None:
             self._tree = {}
         self._options: dict[Loc, str] = {}
@@ -63,7 +62,7 @@ class StudyFile:
         if not isinstance(values, dict) or not values:
             raise SpecError([Problem("has no `small:` values; leave --small out", self.label)])
         for key, value in dict(values).items():
-            self._put(str(key), _plain(value, self.label), f"small: {key}")
+            self._put(str(key), plain(value, self.label), f"small: {key}")
         self._put("name", f"{self._tree.get('name')}-small", "small: name")
 
     def override(self, assignment: str) -> None:
@@ -72,7 +71,7 @@ class StudyFile:
         option = f"--set {assignment}"
         if not equals or not key:
             raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
-        self._put(key, _plain(_parse(text, option), option), option)
+        self._put(key, plain(parse(text, option), option), option)
 
     def move_to(self, target: str) -> None:
         """`--on slurm`: what the study says of its jobs is kept; of several targets, the one of this name."""
@@ -128,7 +127,7 @@ class StudyFile:
         loc = tuple(int(part) if part.isdigit() else part for part in key.split("."))
         node: Any = self._tree
         for part in loc[:-1]:
-            inside = node[part] if _has(node, part) else None
+            inside = node[part] if has(node, part) else None
             if part == "workload" and isinstance(inside, str):
                 node[part] = inside = {"name": inside}  # a name is short for a mapping
             if part == "on" and inside in ("local", "mpi", "slurm"):
@@ -140,155 +139,31 @@ class StudyFile:
             node = inside
         if not hasattr(node, "__setitem__"):
             raise SpecError([Problem("the study is no mapping of keys to values; begin it with `name:`", self.label)])
-        if isinstance(node, list) and not _has(node, loc[-1]):
+        if isinstance(node, list) and not has(node, loc[-1]):
             raise SpecError([Problem(f"{key!r}: the list has {len(node)} entries, counted from 0", option)])
         node[loc[-1]] = value
         self._options[loc] = option
 
     def spec(self) -> StudySpec:
         try:
-            return StudySpec.model_validate_json(json.dumps(_plain(self._tree, self.label)))
+            return StudySpec.model_validate_json(json.dumps(plain(self._tree, self.label)))
         except ValidationError as error:
             items = error.errors(include_url=False)
             # A list with a wrong item is also said to be too short: the item is what is wrong.
             inner = {item["loc"][: len(other["loc"])] for item in items for other in items if item is not other}
             told = [item for item in items if item["type"] != "too_short" or item["loc"] not in inner]
-            raise SpecError(list(dict.fromkeys(map(self._problem, told)))) from error
+            # Parts in brackets are tags of a union.
+            locs = [tuple(part for part in item["loc"] if not str(part).startswith("<")) for item in told]
+            found = [Problem(worded(item, loc), self.where(loc)) for item, loc in zip(told, locs, strict=True)]
+            raise SpecError(list(dict.fromkeys(found))) from error
 
     def where(self, loc: Loc) -> str:
         """The option or the line that the value at `loc` came from."""
         for length in range(len(loc), 0, -1):
             if loc[:length] in self._options:
                 return self._options[loc[:length]]
-        line = _line(self._tree, loc)
+        line = line_of(self._tree, loc)
         return f"{self.label}, line {line}" if line else self.label
-
-    def _problem(self, item: Any) -> Problem:
-        loc: Loc = tuple(part for part in item["loc"] if not str(part).startswith("<"))  # tags of a union
-        name = ".".join(str(part) for part in loc)
-        value = _shown(item["input"])
-        kind, rule = item["type"], item["msg"]
-        if kind == "value_error":
-            text = rule.removeprefix("Value error, ")
-        elif not loc:
-            text = f"a study is a mapping of keys to values, not {value}; begin with `name:`"
-        elif kind == "extra_forbidden":
-            keys = _keys_at(StudySpec, loc[:-1])
-            near = difflib.get_close_matches(str(loc[-1]), keys, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(keys)}"
-            text = f"unknown key {str(loc[-1])!r}{_inside(loc[:-1])}; {hint}"
-        elif kind == "missing":
-            text = f"{loc[-1]!r} is missing{_inside(loc[:-1])}; add it"
-        elif kind == "too_short":
-            text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
-        elif kind == "string_pattern_mismatch" and "workload" in loc:
-            text = f"{name}={value}: a workload is a built-in name in lower case, or package.module:function"
-        elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-2:] == ("slurm", "time"):
-            text = f"{name}={value} is no time limit; write minutes, HH:MM:SS or D-HH:MM:SS"
-        elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-1] == "[key]":
-            text = f"{value} cannot name a target; use 1 to 32 letters, digits, '.', '_' and '-'"
-        elif kind == "string_pattern_mismatch" and loc[0] == "on":
-            text = f"{name}={value} is not in the form that sbatch takes; use letters, digits and . _ - , : @ +"
-        elif kind == "string_pattern_mismatch":
-            text = (
-                f"{name}={value}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
-            )
-        else:
-            text = f"{name}={value}: {rule[0].lower()}{rule[1:]}; {_remedy(kind, item.get('ctx', {}))}"
-        return Problem(text, self.where(loc))
-
-
-def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
-    """What to write instead, by the kind of pydantic's error."""
-    bounds = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
-    for key, words in bounds.items():
-        if key in limits:
-            return f"use a value {words} {limits[key]}"
-    return {
-        "int_type": "write a whole number, like 4",
-        "int_from_float": "write a whole number, like 4",
-        "float_type": "write a number, like 0.05",
-        "bool_type": "write true or false",
-        "literal_error": "choose one of these",
-        "model_type": "write a mapping, like {key: value}",
-        "tuple_type": "write a list, like [1, 2]",
-    }.get(kind, "see the example in the README")
-
-
-def _parse(text: str, label: str) -> Any:
-    try:
-        tree = YAML(typ="rt").load(text)
-    except (YAMLError, ValueError) as error:  # ruamel lets a date that is none through as a ValueError
-        mark = getattr(error, "problem_mark", None)
-        where = f"{label}, line {mark.line + 1}" if mark else label
-        reason = (getattr(error, "problem", None) or str(error)).splitlines()[0]
-        raise SpecError([Problem(f"not valid YAML: {reason}; mend the line", where)]) from error
-    return tree
-
-
-def _plain(node: Any, label: str) -> Any:
-    """Plain values only: a tag such as !!python/object is refused, never built."""
-    line = getattr(getattr(node, "lc", None), "line", None)
-    where = label if line is None else f"{label.partition(', line ')[0]}, line {line + 1}"
-    tag = getattr(getattr(node, "tag", None), "value", None)
-    if tag is not None:
-        raise SpecError([Problem(f"the YAML tag {tag} is not allowed; write plain values", where)])
-    if isinstance(node, Mapping):
-        return {str(key): _plain(value, where) for key, value in node.items()}
-    if isinstance(node, str):
-        return str(node)
-    if isinstance(node, Sequence):
-        return [_plain(value, where) for value in node]
-    if node is None or isinstance(node, bool):
-        return node
-    if isinstance(node, int):
-        return int(node)
-    if isinstance(node, float) and float("-inf") < node < float("inf"):
-        return float(node)
-    raise SpecError([Problem(f"{_shown(node)} is neither text, nor a finite number, nor true or false", where)])
-
-
-def _has(node: Any, part: str | int) -> bool:
-    if isinstance(node, dict):
-        return part in node
-    return isinstance(node, list) and isinstance(part, int) and part < len(node)
-
-
-def _line(tree: Any, loc: Loc) -> int | None:
-    """The line of the deepest part of `loc` that stands in the file."""
-    line, node = None, tree
-    for part in loc:
-        positions = getattr(node, "lc", None)
-        if positions is None or positions.data is None or not _has(node, part):
-            break
-        position = positions.data.get(part)
-        line = position[0] + 1 if position else line
-        node = node[part]
-    return line
-
-
-def _keys_at(model: type[BaseModel], loc: Loc) -> list[str]:
-    """The keys allowed at `loc`, read from the models themselves."""
-    found: type[BaseModel] = model
-    for part in loc:
-        if isinstance(part, str) and part in found.model_fields:
-            found = _model_in(found.model_fields[part].annotation) or found
-    return list(found.model_fields)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
-
-
-def _inside(loc: Loc) -> str:
-    return f" in {'.'.join(str(part) for part in loc)!r}" if loc else ""
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def dump_yaml(spec: StudySpec) -> str:

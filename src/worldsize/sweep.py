@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from worldsize.analysis.learning import rate_edge
 from worldsize.catalog import WorkloadFacts
+from worldsize.grid import StudyPoint, study_points
 from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec, Search, readable
-from worldsize.plan import Plan, Point, extended, study_points
+from worldsize.plan import Plan, extended
 from worldsize.record import TrialRecord
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.train_spec import UntilSpec
@@ -30,7 +31,7 @@ def next_round(spec: StudySpec, plan: Plan, records: Mapping[str, TrialRecord], 
     for trial in plan.trials.values():
         if trial.search is not None and trial.id in records:
             runs[trial.search].append((trial, records[trial.id]))
-    more: list[Point] = []
+    more: list[StudyPoint] = []
     for search, point in {point.search: point for point in study_points(spec)}.items():
         entry = spec.axes.optimizer[point.entry]
         more += [replace(point, optimizer=setting) for setting in _wanted(entry, runs[search], facts, spec)]

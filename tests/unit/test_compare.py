@@ -30,7 +30,7 @@ from worldsize.analysis.compare import (
     of_sampled,
     of_values,
 )
-from worldsize.analysis.learning import Estimate
+from worldsize.analysis.estimates import Estimate
 from worldsize.analysis.points import Setting
 from worldsize.analysis.stats import median_step
 from worldsize.analysis.telemetry import foreign_cores, usage

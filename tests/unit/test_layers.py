@@ -41,6 +41,7 @@ ALLOWED = {
         "data",
         "errors",
         "estimate",
+        "grid",
         "inputs",
         "launch",
         "machine",

@@ -10,10 +10,12 @@ import pytest
 
 from worldsize.catalog import WORKLOADS
 from worldsize.estimate import estimate
+from worldsize.grid import scaled_rate
 from worldsize.machine import Machine
 from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec, Search
-from worldsize.plan import Plan, make_plan, scaled_rate
-from worldsize.problems import data_problems, problems
+from worldsize.plan import Plan, make_plan
+from worldsize.problems import problems
+from worldsize.problems_data import data_problems
 from worldsize.spec import AxesSpec, ProbeSpec, SkipSpec, StudySpec, WorkloadSpec
 from worldsize.train_spec import ScheduleSpec, StrategyName, StrategySpec, TrainSpec, UntilSpec, steps_per_epoch
 

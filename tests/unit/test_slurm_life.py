@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from worldsize.errors import LaunchError
+from worldsize.grid import on_target
 from worldsize.launch.prepare import Goal
 from worldsize.launch.progress import Silent
 from worldsize.launch.runner import Run
@@ -21,7 +22,6 @@ from worldsize.launch.slurm_queue import Queue
 from worldsize.launch.slurm_status import job_statuses
 from worldsize.launch.slurm_target import SlurmTarget, prepare_by_hand
 from worldsize.launch.target import Site, Work
-from worldsize.plan import on_target
 from worldsize.record import TrialRecord
 from worldsize.store import StudyFolder, read_json
 from worldsize.study import Study

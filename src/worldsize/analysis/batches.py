@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from worldsize.analysis.learning import Estimate
+from worldsize.analysis.estimates import Estimate
 from worldsize.analysis.points import Setting, setting_order
 from worldsize.analysis.stats import Interval
 

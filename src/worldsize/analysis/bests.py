@@ -10,7 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from worldsize.analysis.learning import Estimate, VariantSummary, from_logs, student
+from worldsize.analysis.estimates import Estimate, from_logs, student
+from worldsize.analysis.learning import VariantSummary
 from worldsize.analysis.points import Setting
 
 

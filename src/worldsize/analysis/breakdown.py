@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.analysis.learning import Estimate, log_interval, mean_interval
+from worldsize.analysis.estimates import Estimate, log_interval, mean_interval
 from worldsize.analysis.points import Setting
 from worldsize.analysis.stats import LEVEL, Floats, bootstrap_medians
 

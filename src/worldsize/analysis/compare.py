@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from worldsize.analysis.learning import Estimate, from_logs
+from worldsize.analysis.estimates import Estimate, from_logs
 from worldsize.analysis.points import Setting, setting_order
 from worldsize.analysis.stats import LEVEL, Sampled
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from worldsize.analysis.bests import Contest
-from worldsize.analysis.learning import Estimate, VariantSummary, mean_interval
+from worldsize.analysis.estimates import Estimate, mean_interval
+from worldsize.analysis.learning import VariantSummary
 from worldsize.analysis.points import Setting
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worldsize.analysis.batches import BatchRow, LargestBatch
-from worldsize.analysis.learning import Estimate
+from worldsize.analysis.estimates import Estimate
 from worldsize.report.tables import how, plain_table
 from worldsize.report.words import LEVEL_WORDS, byte_size, number
 from worldsize.results import Results

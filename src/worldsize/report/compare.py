@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from worldsize.analysis.compare import ALPHA, EFFICIENCY, METRIC, PARTS, STEPS, THROUGHPUT, Difference
-from worldsize.analysis.learning import Estimate
+from worldsize.analysis.estimates import Estimate
 from worldsize.analysis.points import Setting
 from worldsize.comparison import Comparison
 from worldsize.errors import visible

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worldsize.analysis.breakdown import waiting_apart
-from worldsize.analysis.learning import log_interval, mean_interval
+from worldsize.analysis.estimates import log_interval, mean_interval
 from worldsize.analysis.noise_scale import noise_series, of_ranks
 from worldsize.analysis.points import Setting, setting_order
 from worldsize.inputs import Ended, labels, setting_of

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from worldsize.errors import visible
-from worldsize.estimate import Estimate
+from worldsize.estimate import Cost
+from worldsize.grid import on_target
 from worldsize.launch.commands import mpirun_command, torchrun_command
 from worldsize.launch.slurm_script import job_script
 from worldsize.launch.slurm_status import JobStatus, closed_jobs
 from worldsize.launch.slurm_target import job_of
-from worldsize.plan import Launch, on_target
+from worldsize.plan import Launch
 from worldsize.report.words import counted, duration, number
 from worldsize.results import Results
 from worldsize.spec import StudySpec
@@ -45,7 +46,7 @@ def planned_script(study: Study, launch: Launch, number: int) -> str:
     return "\n" + indent(job_script(job, spec.slurm), "    ")
 
 
-def job_words(spec: StudySpec, cost: Estimate) -> Iterator[str]:
+def job_words(spec: StudySpec, cost: Cost) -> Iterator[str]:
     """A line for each target that takes jobs."""
     for on, node_s in cost.node_s.items():
         slurm = on_target(spec, on).slurm

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from worldsize.analysis.bests import Contest
-from worldsize.analysis.learning import Estimate, VariantSummary
+from worldsize.analysis.estimates import Estimate
+from worldsize.analysis.learning import VariantSummary
 from worldsize.analysis.stable import Stable
 from worldsize.report.tables import how, plain_table, where
 from worldsize.report.words import LEVEL_WORDS, duration, metric_value, whole

@@ -10,8 +10,8 @@ from ruamel.yaml import YAML
 
 from worldsize.analysis.points import Setting
 from worldsize.analysis.scaling import Row
+from worldsize.grid import base_batch
 from worldsize.inputs import labels, setting_of
-from worldsize.plan import base_batch
 from worldsize.prediction import Outlook
 from worldsize.report.learning import how_words
 from worldsize.report.prediction import sentence

@@ -17,7 +17,7 @@ from worldsize.analysis.stats import Interval
 from worldsize.catalog import WorkloadFacts
 from worldsize.data.sets import DataSetStatus
 from worldsize.errors import visible
-from worldsize.estimate import Estimate
+from worldsize.estimate import Cost
 from worldsize.optimizer_spec import Search
 from worldsize.plan import Plan
 from worldsize.prediction import outlook
@@ -122,7 +122,7 @@ def _narrow(interval: Interval, factor: float = 1.0) -> str:
     return f"{number(interval.low * factor)}–{number(interval.high * factor)}"
 
 
-def plan_view(study: Study, cost: Estimate, everything: bool) -> Group:
+def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
     """Trials, launches, cost, and the exact commands."""
     spec, plan = study.spec, study.plan()
     facts = study.facts

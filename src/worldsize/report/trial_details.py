@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from worldsize.plan import base_batch
+from worldsize.grid import base_batch
 from worldsize.report.opening import short_optimizer
 from worldsize.report.words import counted
 from worldsize.results import Results

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from worldsize.analysis.bests import Comparison, Contest
-from worldsize.analysis.learning import Estimate
+from worldsize.analysis.estimates import Estimate
 from worldsize.analysis.recommend import Answer, Finding
 from worldsize.analysis.scaling import Row
 from worldsize.analysis.stats import LEVEL, Interval

@@ -29,7 +29,7 @@ from worldsize.worker.models import unfreeze
 from worldsize.worker.noise import NoiseMeter
 from worldsize.worker.parallel import Team
 from worldsize.worker.shards import Share, epoch_shares, evaluation_share, micro_batches
-from worldsize.worker.strategies import Strategy
+from worldsize.worker.strategy import Strategy
 from worldsize.worker.workloads import Workload
 from worldsize.worker.workloads.base import Data, batch
 

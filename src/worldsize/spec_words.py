@@ -1,0 +1,81 @@
+"""What pydantic finds wrong with a study, in words: the value, the rule, the remedy, the nearest key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from worldsize.spec import StudySpec
+from worldsize.yaml_tree import Loc, shown
+
+
+def worded(item: Any, loc: Loc) -> str:
+    """What pydantic found wrong at `loc`, as value, rule and remedy."""
+    name = ".".join(str(part) for part in loc)
+    value = shown(item["input"])
+    kind, rule = item["type"], str(item["msg"])
+    if kind == "value_error":
+        text = rule.removeprefix("Value error, ")
+    elif not loc:
+        text = f"a study is a mapping of keys to values, not {value}; begin with `name:`"
+    elif kind == "extra_forbidden":
+        keys = _keys_at(StudySpec, loc[:-1])
+        near = difflib.get_close_matches(str(loc[-1]), keys, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(keys)}"
+        text = f"unknown key {str(loc[-1])!r}{_inside(loc[:-1])}; {hint}"
+    elif kind == "missing":
+        text = f"{loc[-1]!r} is missing{_inside(loc[:-1])}; add it"
+    elif kind == "too_short":
+        text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
+    elif kind == "string_pattern_mismatch" and "workload" in loc:
+        text = f"{name}={value}: a workload is a built-in name in lower case, or package.module:function"
+    elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-2:] == ("slurm", "time"):
+        text = f"{name}={value} is no time limit; write minutes, HH:MM:SS or D-HH:MM:SS"
+    elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-1] == "[key]":
+        text = f"{value} cannot name a target; use 1 to 32 letters, digits, '.', '_' and '-'"
+    elif kind == "string_pattern_mismatch" and loc[0] == "on":
+        text = f"{name}={value} is not in the form that sbatch takes; use letters, digits and . _ - , : @ +"
+    elif kind == "string_pattern_mismatch":
+        text = f"{name}={value}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+    else:
+        text = f"{name}={value}: {rule[0].lower()}{rule[1:]}; {_remedy(kind, item.get('ctx', {}))}"
+    return text
+
+
+def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
+    """What to write instead, by the kind of pydantic's error."""
+    bounds = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+    for key, words in bounds.items():
+        if key in limits:
+            return f"use a value {words} {limits[key]}"
+    return {
+        "int_type": "write a whole number, like 4",
+        "int_from_float": "write a whole number, like 4",
+        "float_type": "write a number, like 0.05",
+        "bool_type": "write true or false",
+        "literal_error": "choose one of these",
+        "model_type": "write a mapping, like {key: value}",
+        "tuple_type": "write a list, like [1, 2]",
+    }.get(kind, "see the example in the README")
+
+
+def _keys_at(model: type[BaseModel], loc: Loc) -> list[str]:
+    """The keys allowed at `loc`, read from the models themselves."""
+    found: type[BaseModel] = model
+    for part in loc:
+        if isinstance(part, str) and part in found.model_fields:
+            found = _model_in(found.model_fields[part].annotation) or found
+    return list(found.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
+
+
+def _inside(loc: Loc) -> str:
+    return f" in {'.'.join(str(part) for part in loc)!r}" if loc else ""
