@@ -23,6 +23,7 @@ bench: $(READY)
 	$(BIN)/python -m tests.bench.decode
 	$(BIN)/python -m tests.bench.spans
 	$(BIN)/python -m tests.bench.report
+	$(BIN)/python -m tests.bench.adaptive
 
 bench-projection: $(READY)
 	$(BIN)/python -m tests.bench.projection

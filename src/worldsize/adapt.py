@@ -6,7 +6,7 @@ Like a search, a pure function of the study and its records: a study that was st
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -14,22 +14,20 @@ import numpy as np
 from worldsize.analysis.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.points import Setting
 from worldsize.analysis.throughput import Ground, Timed, fit_throughput
-from worldsize.grid import StudyPoint, study_points
+from worldsize.grid import Line, study_points
 from worldsize.inputs import setting_of
-from worldsize.plan import Plan, extended, with_probes
+from worldsize.plan import Plan, extended, full_grid, with_probes
 from worldsize.prediction_inputs import ground, timed
 from worldsize.results import Results
 from worldsize.spec import StudySpec
 
-Line = tuple[int, str, str, str]
-"""Accumulation, strategy, precision, target: what counts and batches are compared within."""
 MOST_ROUNDS = 4
 """Of the repeats of one setting, where their noise leaves the answer open."""
 
 
 def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     """The plan with the next round; None: nothing more to probe, and what is worth training is planned."""
-    points = {_key(point, spec): point for point in study_points(spec)}
+    points = {(point.line, point.probe): point for point in study_points(spec)}
     tried = {(_line(setting), _probe(setting)) for setting in _probed(plan, results)}
     rates = paces(results)
     wanted = [
@@ -44,23 +42,30 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     ]
     if wanted:
         return with_probes(plan, spec, wanted)
-    noisiest, row = results.answer.noisiest, results.answer.row
-    if noisiest is not None and _may_repeat(spec, plan, noisiest):
-        return with_probes(plan, spec, [points[_of(noisiest)]])
+    if again := _to_repeat(spec, plan, results.answer.noisy):
+        return with_probes(plan, spec, [points[_of(again)]])
+    row = results.answer.row
     if spec.train is None or row is None:
         return None
     trained = any(trial.kind == "train" and setting_of(trial) == row.setting for trial in plan.trials.values())
     if trained:
         return None
-    return extended(plan, spec, [each for each in study_points(spec) if _key(each, spec) == _of(row.setting)])
+    return extended(plan, spec, [each for each in study_points(spec) if (each.line, each.probe) == _of(row.setting)])
 
 
-def _may_repeat(spec: StudySpec, plan: Plan, setting: Setting) -> bool:
-    """A machine that is never quiet is not waited for; training, once planned, ends the probing."""
-    assert spec.probe is not None
-    mine = [trial for trial in plan.trials.values() if trial.kind == "probe" and setting_of(trial) == setting]
-    begun = any(trial.kind == "train" for trial in plan.trials.values())
-    return not begun and len(mine) < MOST_ROUNDS * (spec.probe.repeats or spec.repeats)
+def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> Setting | None:
+    """The first that may be: a machine that is never quiet is not waited for, no study costs more than the grid that it
+    stands for, and training, once planned, ends the probing."""
+    if not noisy or any(trial.kind == "train" for trial in plan.trials.values()):
+        return None
+    probes = [trial for trial in plan.trials.values() if trial.kind == "probe"]
+    times = Counter(setting_of(trial) for trial in probes)
+    left = sum(trial.workers for trial in full_grid(spec)) - sum(trial.workers for trial in probes)
+    for setting in noisy:
+        again = spec.probe_repeats
+        if times[setting] < MOST_ROUNDS * again and setting.workers * again <= left:
+            return setting
+    return None
 
 
 def _probed(plan: Plan, results: Results) -> list[Setting]:
@@ -117,9 +122,3 @@ def _line(setting: Setting) -> Line:
 def _probe(setting: Setting) -> Probe:
     """Its batch as the axis states it: of a worker, or global."""
     return setting.workers, setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
-
-
-def _key(point: StudyPoint, spec: StudySpec) -> tuple[Line, Probe]:
-    batch = point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
-    line = point.accumulation, point.strategy.label, point.precision, point.on
-    return line, (point.workers, batch)

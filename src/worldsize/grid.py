@@ -6,13 +6,17 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from worldsize.analysis.adaptive import Probe
 from worldsize.machine import Machine
 from worldsize.on_spec import machine_of
 from worldsize.optimizer_spec import SGD_KINDS, OptimizerSpec
 from worldsize.spec import Precision, SkipSpec, Start, StudySpec
 from worldsize.train_spec import StrategySpec, TrainSpec
+
+Line = tuple[int, str, str, str]
+"""Accumulation, strategy, precision, target: what counts and batches of an adaptive study are compared within."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,7 @@ class StudyPoint:
     global_batch: int
     """As the axis states it: where it does not divide among the workers, the point is a problem, or skipped."""
     accumulation: int
+    scaling: Literal["strong", "weak"]
     optimizer: OptimizerSpec
     entry: int
     """Of `axes.optimizer`, from which the optimiser comes."""
@@ -31,6 +36,15 @@ class StudyPoint:
     precision: Precision
     start: Start
     on: str = ""
+
+    @property
+    def line(self) -> Line:
+        return self.accumulation, self.strategy.label, self.precision, self.on
+
+    @property
+    def probe(self) -> Probe:
+        """Its batch as the axis states it: of a worker, or global."""
+        return self.workers, self.batch_per_worker if self.scaling == "weak" else self.global_batch
 
     @property
     def search(self) -> str:
@@ -58,6 +72,7 @@ def product(spec: StudySpec) -> Iterator[StudyPoint]:
             batch_per_worker=batch if axes.batch_per_worker else batch // micro_batches,
             global_batch=batch * micro_batches if axes.batch_per_worker else batch,
             accumulation=accumulation,
+            scaling=axes.scaling,
             optimizer=optimizer,
             entry=entry,
             strategy=strategy,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from worldsize.analysis.adaptive import Probe, next_probes
-from worldsize.grid import StudyPoint, base_batch, scaled_rate, study_points
+from worldsize.grid import Line, StudyPoint, base_batch, scaled_rate, study_points
 from worldsize.spec import Start, StudySpec, TrialSpec, WorkloadSpec
 from worldsize.train_spec import StrategySpec, TrainSpec
 
@@ -76,20 +76,11 @@ def first_points(spec: StudySpec) -> list[StudyPoint]:
     points = study_points(spec)
     if not spec.axes.adaptive:
         return points
-    possible: dict[tuple[Any, ...], list[Probe]] = defaultdict(list)
+    possible: dict[Line, list[Probe]] = defaultdict(list)
     for point in points:
-        possible[_line(point)].append(_probe(point, spec))
+        possible[point.line].append(point.probe)
     wanted = {line: next_probes(probes, {}) for line, probes in possible.items()}
-    return [point for point in points if _probe(point, spec) in wanted[_line(point)]]
-
-
-def _line(point: StudyPoint) -> tuple[Any, ...]:
-    """What an adaptive study compares counts and batches within."""
-    return point.on, point.accumulation, point.strategy, point.precision
-
-
-def _probe(point: StudyPoint, spec: StudySpec) -> Probe:
-    return point.workers, point.global_batch if spec.axes.scaling == "strong" else point.batch_per_worker
+    return [point for point in points if point.probe in wanted[point.line]]
 
 
 def full_grid(spec: StudySpec) -> list[TrialSpec]:
@@ -180,7 +171,7 @@ def _probe_order(
         key = (point.workers, point.batch_per_worker, point.accumulation, point.strategy, point.precision)
         distinct.setdefault(key, point)
     ordered: list[dict[str, Any]] = []
-    for repeat in range(first_repeat, first_repeat + (spec.probe.repeats or spec.repeats)):
+    for repeat in range(first_repeat, first_repeat + spec.probe_repeats):
         one_pass = list(distinct.values())
         rng.shuffle(one_pass)
         ordered += [

@@ -258,6 +258,10 @@ class StudySpec(Frozen):
         return self.axes.seed or tuple(range(self.seed, self.seed + self.repeats))
 
     @property
+    def probe_repeats(self) -> int:
+        return (self.probe.repeats if self.probe else None) or self.repeats
+
+    @property
     def has_pretrained_weights(self) -> bool:
         return self.pretrain is not None or self.workload.pretrained is not None
 

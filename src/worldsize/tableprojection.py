@@ -84,7 +84,7 @@ def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
 
 
 def _counts(workers: Iterable[int]) -> list[int]:
-    if not isinstance(workers, Iterable):
+    if not isinstance(workers, Iterable) or isinstance(workers, str | bytes):
         raise TableError(f"workers={shown(workers)} is no list of counts; write workers=[16, 32], say")
     found = []
     for index, count in enumerate(workers):

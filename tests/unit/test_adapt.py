@@ -11,6 +11,7 @@ from tests.made import Made, run_plan, write_study
 from worldsize.errors import SpecError
 from worldsize.launch.progress import Silent
 from worldsize.machine import Machine
+from worldsize.plan import full_grid
 from worldsize.results import Results, load
 from worldsize.spec import TrialSpec
 from worldsize.store import StudyFolder
@@ -98,6 +99,35 @@ def test_a_machine_that_is_never_quiet_is_not_waited_for(tmp_path: Path) -> None
     most = max(len(point.repeats) for point in results.points)
     assert most == 8
     assert any(trial.kind == "train" for trial in results.trials.values())
+
+
+def test_no_study_costs_more_than_its_grid(tmp_path: Path) -> None:
+    def wild(trial: TrialSpec) -> dict[str, float]:
+        shake = math.exp((1.0, -1.0)[trial.repeat % 2])
+        return {name: value * shake for name, value in times(trial).items()}
+
+    for text in (AUTO, AUTO.replace("[16, 32, 64, 128]", "[64]")):
+        results = run(tmp_path / str(len(text)), text, Made(times=wild))
+        assert results.answer.verdict == "not enough evidence"
+        spent = sum(trial.workers for trial in results.trials.values() if trial.kind == "probe")
+        assert spent <= sum(trial.workers for trial in full_grid(results.spec))
+
+
+def test_repeats_decide_between_the_first_two_counts(tmp_path: Path) -> None:
+    """Those of the first round ran side by side, and disagree; later ones of one count alone do not."""
+
+    def settling(trial: TrialSpec) -> dict[str, float]:
+        first = trial.repeat < 2 and trial.workers == 1
+        shake = math.exp((0.4, -0.4)[trial.repeat % 2]) if first else 1.0
+        return {name: value * shake for name, value in times(trial).items()}
+
+    text = AUTO.replace("[16, 32, 64, 128]", "[64, 128]")
+    results = run(tmp_path / "auto", text, Made(times=settling))
+    assert results.answer.verdict == "use"
+    speedups = {row.setting.workers: row for row in results.rows if row.setting.batch_per_worker == 128}
+    rates = {workers: row.samples_per_s.value for workers, row in speedups.items()}
+    for workers, row in speedups.items():
+        assert row.speedup.value == pytest.approx(rates[workers] / rates[1])
 
 
 def test_only_what_is_recommended_is_trained(tmp_path: Path) -> None:

@@ -150,3 +150,37 @@ def test_a_batch_left_behind_comes_back_when_it_promises_more() -> None:
     seen = {probe: flat[probe] for probe in flat if probe[0] <= 2} | {(4, 16): flat[4, 16]}
     told = {probe: rate.value for probe, rate in flat.items()}
     assert next_probes(list(flat), seen, (), told) == [(4, 32)]
+
+
+def dipping(n: int, b: int) -> float:
+    """The first exchange costs as much as it saves, and is paid once."""
+    return 2e-3 + 1e-5 * b + (0 if n == 1 else 2e-3 + 1e-4 * math.log2(n))
+
+
+def test_a_first_step_that_does_not_pay_is_no_end() -> None:
+    rng = np.random.default_rng(0)
+    rates = {(n, b): measured(dipping, (n, b), 0.01, rng) for n in COUNTS for b in BATCHES}
+    assert full_grid(rates) == (16, 128)
+    # What a model would say that has seen one step up, and takes the exchange to grow.
+    told = {(n, b): n * b / (2e-3 + 1e-5 * b + (2e-3 * n if n > 1 else 0)) for n, b in rates}
+    for expected in ({}, told):
+        seen: dict[Probe, Interval] = {}
+        while wanted := next_probes(list(rates), seen, (), expected):
+            seen |= {probe: rates[probe] for probe in wanted}
+        assert full_grid(seen) == (16, 128)
+        assert sum(n for n, _ in seen) <= 0.4 * sum(n for n, _ in rates)
+
+
+def test_a_batch_is_known_better_by_what_it_measured() -> None:
+    """The model takes the largest batch to be the fastest; alone, it was measured to be much slower than another."""
+    truth = {
+        (n, b): n * b / (1e-3 + 1e-4 * b * (2 if b == 128 else 1) + 1e-4 * math.log2(n))
+        for n in COUNTS
+        for b in BATCHES
+    }
+    rates = {probe: Interval(rate, rate / 1.02, rate * 1.02) for probe, rate in truth.items()}
+    told = {(n, b): n * b / (1e-3 + 1e-4 * b + 1e-4 * math.log2(n)) for n, b in rates}
+    seen: dict[Probe, Interval] = {}
+    while wanted := next_probes(list(rates), seen, (), told):
+        seen |= {probe: rates[probe] for probe in wanted}
+    assert {b for n, b in seen if n > 2} == {64}

@@ -38,3 +38,8 @@ def test_where_doublings_gain_less_and_less_it_ends_at_the_first_that_does_not_p
         speeds.append(gain * speeds[-1])
     paying = sum(marginal_efficiency(gain, 2) >= MARGIN for gain in gains)
     assert climb(counts, speeds)[-1] == paying
+
+
+def test_neighbouring_counts_far_apart_in_speed_do_not_overflow() -> None:
+    assert marginal_efficiency(0.3, 1.001) < -1e300
+    assert climb([63, 64], [1.0, 0.1]) == [0]

@@ -137,6 +137,24 @@ def test_shared_cores_stay_used_up_and_another_node_brings_its_own() -> None:
     assert left.samples_per_s > 1.5 * 900
 
 
+def test_a_flat_end_behind_a_guessed_node_is_in_the_interval() -> None:
+    """8 to 16 gained nothing: a node left, if it holds 8, which costs once; or all used up."""
+    rows = [(1, 100.0), (2, 180.0), (4, 300.0), (8, 330.0), (16, 330.0)]
+    guessed = project_series(table_series(rows), [32])[0]
+    assert guessed.low < 330 < guessed.high
+    assert projection.NOTE_WAIVED in guessed.notes
+    known = project_series(table_series(rows, workers_per_node=8), [32])[0]
+    assert known.low > 330
+    assert projection.NOTE_WAIVED not in known.notes
+
+
+def test_a_worker_more_does_not_wake_a_full_node() -> None:
+    rows = [(1, 100.0), (2, 180.0), (4, 300.0), (8, 330.0)]
+    full, more, two = project_series(table_series(rows, workers_per_node=16), [16, 17, 32])
+    assert more.samples_per_s <= full.samples_per_s * 17 / 16 * 1.001
+    assert two.samples_per_s <= full.samples_per_s * 2 * 1.001
+
+
 def test_an_outlier_inside_the_series_moves_the_answer_little_and_widens_it() -> None:
     steady = project_series(table_series(GOOD), [16])[0]
     for factor in (0.3, 3.0):

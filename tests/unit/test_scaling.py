@@ -150,7 +150,8 @@ def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
     assert sentence.startswith(
         "Not enough evidence for a number of workers: at 2 workers the speedup lies anywhere from"
     )
-    assert "raise probe.repeats from 2 to" in sentence
+    assert "over 2 repeats; about" in sentence
+    assert "raise probe.repeats" in sentence
 
 
 def test_one_count_is_not_enough() -> None:
@@ -202,6 +203,23 @@ def test_noise_at_a_count_that_is_not_in_question_does_not_matter() -> None:
     assert answer.verdict == "use"
     assert answer.row is not None
     assert answer.row.setting.workers == 2
+
+
+def test_noise_further_up_matters_where_a_count_there_may_pay() -> None:
+    """2 and 4 do not pay; whether 8 do, three runs from 0.8 to 6 times as fast do not say."""
+    steps = {1: (0.01,) * 3, 2: (0.0171,) * 3, 4: (0.0238,) * 3, 8: (0.012, 0.0355, 0.105)}
+    trials = [trial(n, 64, step, repeat=r) for n, each in steps.items() for r, step in enumerate(each)]
+    answer = recommend(series_of(trials))
+    assert answer.verdict == "not enough evidence"
+    assert {setting.workers for setting in answer.noisy} == {1, 8}
+
+
+def test_one_repeat_of_the_baseline_is_said() -> None:
+    trials = [trial(1, 64, 0.01), *(trial(2, 64, step, repeat=r) for r, step in enumerate((0.0105, 0.011, 0.0101)))]
+    answer = recommend(series_of(trials))
+    assert "one-repeat" in [finding.code for finding in answer.findings]
+    assert answer.row is not None
+    assert answer.row.speedup.relative_width > 0.05
 
 
 def test_a_count_at_which_one_repeat_diverged_does_not_learn() -> None:

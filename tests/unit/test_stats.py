@@ -105,3 +105,24 @@ def test_outliers_are_marked() -> None:
     steps = 0.01 * np.exp(rng.normal(0, 0.05, 500))
     steps[[10, 20]] *= 3
     assert np.flatnonzero(outliers(steps)).tolist() == [10, 20]
+
+
+def test_what_was_repeated_alone_counts_too() -> None:
+    """Two repeats side by side that disagree, then six more of one: the pairs alone would leave these out."""
+    steady = {n: np.full(20, 0.01) for n in range(2)}
+    noisy = {n: np.full(20, 0.02 * factor) for n, factor in enumerate((1.3, 0.8, 1.0, 1.01, 0.99, 1.0, 1.02, 0.98))}
+    ratio = median_step(noisy).over(median_step(steady)).interval()
+    assert ratio.value == pytest.approx(2.0, rel=0.03)
+    assert ratio.relative_width < 0.3
+    pairs = median_step({n: noisy[n] for n in (0, 1)}).over(median_step(steady)).interval()
+    assert pairs.relative_width > 2
+
+
+def test_a_single_repeat_is_as_noisy_as_those_of_the_other() -> None:
+    several = median_step({n: np.full(20, value) for n, value in enumerate((0.8, 1.0, 1.25))})
+    alone = median_step({9: np.full(20, 0.5)})
+    for ratio in (several.over(alone), alone.over(several)):
+        assert ratio.error == pytest.approx(several.error * 2)
+        assert ratio.freedom == 2
+        assert ratio.interval().relative_width > 0.8
+    assert alone.over(alone).error == 0

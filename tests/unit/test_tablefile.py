@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,8 +200,8 @@ def test_points_from_python_are_checked_alike(points: list[dict[str, object]], s
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("workers", [[], [0], [2.5], ["x"], [True]])
-def test_counts_that_are_asked_for_are_checked(workers: list[int]) -> None:
+@pytest.mark.parametrize("workers", [[], [0], [2.5], ["x"], [True], "16", b"16", 16])
+def test_counts_that_are_asked_for_are_checked(workers: Any) -> None:
     with pytest.raises(worldsize.WorldsizeError, match="workers"):
         worldsize.project([{"workers": 1, "samples_per_s": 5}], workers=workers)
 

@@ -156,3 +156,9 @@ def test_what_was_measured_in_a_crowd_is_not_dearer_still() -> None:
     model = fit_throughput(timed, Ground(places=2, cores=2))
     assert model.parts(2, 32).step_s == pytest.approx(0.025, rel=0.03)
     assert model.more_crowded(2) == 1
+
+
+def test_wild_times_leave_no_step_without_time() -> None:
+    timed = [Timed(workers=n, batch_per_worker=8, step_s=t, busy_s=t) for n, t in ((1, 5.0), (2, 1.0), (4, 8.0))]
+    model = fit_throughput(timed, Ground(places=16, cores=16))
+    assert all(0 < model.parts(n, 8).step_s < math.inf for n in (1, 2, 4, 16))

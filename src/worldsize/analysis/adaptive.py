@@ -2,7 +2,8 @@
 
 Counts are climbed one by one, by the batches that promise most: what the model of the step, fitted to all probes so
 far, foretells for the count where they stop paying. A batch is done when its last step up did not pay, even at the
-upper end of its interval, and none further up is foretold to; all is done when no batch can beat what is known.
+upper end of its interval, and none further up is foretold to; all is done when no batch can beat what is known. One
+count that did not pay is no end yet, if perfect scaling from there would: a first exchange, a full socket cost once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ CLOSE = 0.98
 """A batch that promises less than this share of the best is not followed: large counts are what a study costs."""
 FIRST = 2
 """Counts that show how a batch scales: one step up."""
+ONE_SIDED = 1.645
+"""Standard errors from a value to the end of its 90 % interval."""
+MISFIT = 0.05
+"""What the model is usually off by at a batch, in logarithms: a measurement noisier than that moves it little."""
 Probe = tuple[int, int]
 """Workers, batch."""
 
@@ -61,7 +66,8 @@ def next_probes(
     if missing := _missing(batches, counts, rates, done, foretold=bool(expected)):
         return missing
     lines = {batch: line for batch in batches if (line := _Line.of(batch, counts[batch], rates, expected))}
-    # A batch that others overtook stays behind, unless these failed further up, or it promises more after all.
+    # A batch that others overtook stays behind, unless these failed further up, or it promises more after all. One that
+    # was followed and fell behind is not taken up again: two at the largest counts cost more than the choice is worth.
     leaders = [line for line in lines.values() if len(line.rates) > FIRST and not line.failed(done)]
     front = max((line.counts[len(line.rates) - 1] for line in leaders), default=0)
     ahead = max((line.promise for line in leaders), default=0.0)
@@ -124,6 +130,9 @@ class _Line:
         if not found:
             return None
         told = tuple(expected[n, batch] for n in counts) if all((n, batch) in expected for n in counts) else ()
+        if told:
+            off = _believed(found[-1]) * math.log(found[-1].value / told[len(found) - 1])
+            told = tuple(rate * math.exp(off) for rate in told)
         return cls(batch=batch, counts=tuple(counts), rates=tuple(found), expected=told)
 
     @property
@@ -144,15 +153,18 @@ class _Line:
             return bool(self.expected)
         before, after = self.rates[-2], self.rates[-1]
         growth = self.counts[reached - 1] / self.counts[reached - 2]
-        return marginal_efficiency(after.high / before.low, growth) >= MARGIN or self._pays_further_up()
+        if marginal_efficiency(after.high / before.low, growth) >= MARGIN or self._pays_further_up(self.expected):
+            return True
+        passed_over = reached - 1 - climb(self.counts[:reached], [rate.value for rate in self.rates])[-1]
+        return passed_over == 1 and self._pays_further_up(self.counts)
 
-    def _pays_further_up(self) -> bool:
-        if not self.expected:
+    def _pays_further_up(self, ahead: Sequence[float]) -> bool:
+        """Whether a count not run yet would, if rates grew from here on as `ahead` does."""
+        if not ahead:
             return False
-        here = len(self.rates)
-        known = [rate.value for rate in self.rates]
-        ahead = [rate * known[-1] / self.expected[here - 1] for rate in self.expected[here:]]
-        return climb(self.counts, [*known, *ahead])[-1] >= here
+        here, known = len(self.rates), [rate.value for rate in self.rates]
+        rates = [*known, *(known[-1] * rate / ahead[here - 1] for rate in ahead[here:])]
+        return climb(self.counts, rates)[-1] >= here
 
     @property
     def promise(self) -> float:
@@ -180,6 +192,12 @@ class _Line:
     def knee_rate(self) -> float:
         """Samples a second where this batch stops paying."""
         return _knee([rate.value for rate in self.rates], self.counts)
+
+
+def _believed(rate: Interval) -> float:
+    """How far a measured rate moves what is foretold for its batch: not at all, 0, to wholly, 1."""
+    noise = math.log(rate.high / rate.low) / (2 * ONE_SIDED)
+    return MISFIT**2 / (MISFIT**2 + noise**2)
 
 
 def _knee(rates: Sequence[float], counts: Sequence[int]) -> float:

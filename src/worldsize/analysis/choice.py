@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,7 +102,7 @@ def choose(
     interval; the interval says how sure that is. Where the time of the whole training is known for some counts, the
     others (their batch does not reach the target, or nobody knows) are not for choosing."""
     known = eligible(options)
-    sure = list(itertools.takewhile(is_sure, known)) or known[:1]
+    sure = [option for option in known if is_sure(option)] or known[:1]
     found = knee(sure, margin)
     following = [option for option in known if option.workers > found.workers]
     affordable = [option for option in known if budget is not None and _within(option.cost, budget)]
@@ -114,7 +113,9 @@ def choose(
         cheapest_in_time=min(in_time, key=lambda option: option.workers * option.time_s, default=None),
         pareto=pareto(known),
         limit=limit(found, following[0]) if following else None,
-        unsure=next((option for option in following if marginal(found, option) >= margin), None),
+        unsure=next(
+            (option for option in following if not is_sure(option) and marginal(found, option) >= margin), None
+        ),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from worldsize.analysis.stats import MOST_LOG
+
 MARGIN = 0.5
 """More workers are worth it while a doubling saves at least this share of what perfect scaling would save."""
 
@@ -15,7 +17,7 @@ def marginal_efficiency(gain: float, growth: float) -> float:
     Of a step that is no doubling, what each of its doublings saves. (1 - 1/gain) / (1 - 1/growth) is the same for one
     doubling, but by it any number of workers would pay once they are twice as fast as one.
     """
-    return 2 * (1 - math.exp(-math.log(gain) / math.log2(growth)))
+    return 2 * (1 - math.exp(min(-math.log(gain) / math.log2(growth), MOST_LOG)))
 
 
 def climb(counts: Sequence[int], speeds: Sequence[float], margin: float = MARGIN) -> list[int]:

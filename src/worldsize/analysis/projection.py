@@ -34,6 +34,7 @@ NOTE_NEW_NODE = "new node boundary"
 NOTE_MAYBE_NEW_NODE = "node size not given"
 NOTE_SIBLINGS = "node boundary as in {count} other series of the same stack"
 NOTE_SATURATING = "the last step up gained little"
+NOTE_WAIVED = "the last step up gained less: a node was left, if one holds 8"
 NOTE_FAR = "more than 8 x beyond the largest count"
 NOTE_BETWEEN = "between measured counts"
 NOTE_BELOW = "below the smallest count"
@@ -121,8 +122,8 @@ def _one(series: TableSeries, law: SeriesLaw, own_doubt: float, count: int, sibl
     log_rate = _log_rate(series, law, count)
     value = math.exp(log_rate)
     distance = min(abs(math.log2(count / other)) for other in series.workers)
-    rival_up = law.rival_up(count) if count > series.largest else 0.0
-    found: Reach = reach(doublings=distance, doubt=own_doubt, crossing=crossing, rival_up=rival_up)
+    rivals = law.rivals(count) if count > series.largest else (0.0, 0.0)
+    found: Reach = reach(doublings=distance, doubt=own_doubt, crossing=crossing, rivals=rivals)
     low, high = found.around(value)
     notes = _notes(series, law, count, crossing, siblings)
     return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=False, notes=notes)
@@ -164,6 +165,8 @@ def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, 
         notes.append(NOTE_MAYBE_NEW_NODE)
     if law.saturation > 0 and count > series.largest and crossing not in ("new", "as siblings"):
         notes.append(NOTE_SATURATING)
+    if law.waived > 0 and count > series.largest:
+        notes.append(NOTE_WAIVED)
     if count < series.workers[0]:
         notes.append(NOTE_BELOW)
     elif count < series.largest:

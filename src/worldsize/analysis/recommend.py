@@ -37,8 +37,8 @@ class Answer:
     row: Row | None
     """The recommended setting; without enough evidence, the best guess so far."""
     findings: tuple[Finding, ...] = ()
-    noisiest: Setting | None = None
-    """Where noise leaves the answer open: what to repeat first."""
+    noisy: tuple[Setting, ...] = ()
+    """Where noise leaves the answer open: what to repeat, first what tells most for its worker-seconds."""
 
 
 def recommend(
@@ -63,8 +63,8 @@ def recommend(
         alone = Finding(code="one-count", numbers={"workers": row.setting.workers})
         return Answer(verdict="not enough evidence", row=row, findings=(alone, *remarks))
     if (open_step := _open_step(row, _comparable(series, best))) is not None:
-        noisy, noisiest = _too_noisy(open_step[1]), _noisiest(series.rows[0], *open_step)
-        return Answer(verdict="not enough evidence", row=row, findings=(noisy, *remarks), noisiest=noisiest)
+        doubt, noisy = _too_noisy(open_step[1]), _by_worth(series.rows[0], *open_step)
+        return Answer(verdict="not enough evidence", row=row, findings=(doubt, *remarks), noisy=noisy)
     return Answer(verdict="use", row=row, findings=remarks)
 
 
@@ -87,13 +87,17 @@ def _knee(rows: Sequence[Row]) -> Row:
 
 
 def _open_step(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
-    """The step up that the numbers do not carry: only the one that led here and the next one matter to the choice."""
+    """The step up that the numbers do not carry: the one that led here, the next one, or one to a count further up
+    that may pay although those between do not."""
     below = [other for other in rows if other.setting.workers < row.setting.workers]
     above = [other for other in rows if other.setting.workers > row.setting.workers]
     for smaller, larger in itertools.pairwise((*([_knee(below)] if below else ()), row, *above[:1])):
         width = larger.speedup.relative_width
         if width > WIDEST or (width > WIDE and _undecided(smaller, larger)):
             return smaller, larger
+    for larger in above[1:]:
+        if larger.speedup.relative_width > WIDE and _undecided(row, larger):
+            return row, larger
     return None
 
 
@@ -108,9 +112,10 @@ def _too_noisy(row: Row) -> Finding:
     return Finding(code="too-noisy", numbers=numbers)
 
 
-def _noisiest(*rows: Row) -> Setting:
-    """Whose repeats tell most for the worker-seconds they take: twice as many halve the square of its width."""
-    return max(rows, key=lambda row: row.step_s.relative_width**2 / row.setting.workers).setting
+def _by_worth(*rows: Row) -> tuple[Setting, ...]:
+    """By what their repeats tell for the worker-seconds they take: twice as many halve the square of a width."""
+    ordered = sorted(rows, key=lambda row: row.step_s.relative_width**2 / row.setting.workers, reverse=True)
+    return tuple(dict.fromkeys(row.setting for row in ordered))
 
 
 def _undecided(smaller: Row, larger: Row) -> bool:
@@ -156,6 +161,6 @@ def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...
             remarks.append(Finding(code="close-call", numbers={"workers": float(following.setting.workers)}))
     if not larger and len(series.rows) > 1:
         remarks.append(Finding(code="largest-count-measured", numbers={"workers": row.setting.workers}))
-    if row.repeats == 1:
+    if min(row.repeats, series.rows[0].repeats) == 1:
         remarks.append(Finding(code="one-repeat"))
     return tuple(remarks)

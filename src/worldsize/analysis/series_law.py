@@ -72,6 +72,8 @@ class SeriesLaw:
     """What `follow_last` moves the two-level curve by."""
     saturation: float
     """0 to 1: how much the last slope counts, see `saturation`."""
+    waived: float
+    """The same, where it does not count because the series may have left a node whose size nobody gave."""
     last_slope: float
     largest: int
     log_rate_largest: float
@@ -86,18 +88,29 @@ class SeriesLaw:
     def log_rate(self, workers: Floats) -> Floats:
         """log(n / t(n)), the two laws averaged in logarithms: the farther away, the more the companion counts.
 
-        No worker is taken to be quicker than one of n_L is: where the last point fell, the companion reads it so.
+        No worker is taken to be quicker than one of n_L is: where the last point fell, the companion reads it so. Nor
+        one of several nodes quicker than one of a full node: steps wait for the slowest.
         """
+        gain, node = self._log_rate_gain(workers), self.workers_per_node
+        if node is not None and node > self.largest:
+            full = float(self._log_rate_gain(np.array([float(node)]))[0])
+            gain = np.where(workers > node, np.minimum(gain, full + np.log(workers / node)), gain)
+        return np.asarray(self.log_rate_largest + gain)
+
+    def _log_rate_gain(self, workers: Floats) -> Floats:
         saturated, growth = self._saturation(workers), np.log(workers / self.largest)
         gain = (1 - saturated) * self._log_gain(workers) + saturated * self.last_slope * growth
-        return np.asarray(self.log_rate_largest + np.minimum(gain, growth))
+        return np.asarray(np.minimum(gain, growth))
 
-    def rival_up(self, workers: float) -> float:
-        """How much higher it reads a doubling without saturation: the last point may be a bad one. 0 where saturation
-        plays no part."""
+    def rivals(self, workers: float) -> tuple[float, float]:
+        """How much lower and higher it reads a doubling with saturation that was waived, or without one that counts:
+        the last point may be a bad one. 0 where saturation plays no part."""
         gain = min(float(self._log_gain(np.array([2.0 * self.largest]))[0]), math.log(2))
-        saturated = float(self._saturation(np.array([workers]))[0])
-        return max(0.0, saturated * (gain - self.last_slope * math.log(2)))
+        node = self.workers_per_node
+        upto = workers if node is None or node <= self.largest else min(workers, node)
+        saturated = float(self._saturation(np.array([float(upto)]))[0])
+        apart = max(0.0, gain - self.last_slope * math.log(2))
+        return self.waived * apart, saturated * apart
 
     def _log_gain(self, workers: Floats) -> Floats:
         """log(rate / rate at n_L) where nothing saturates."""
@@ -124,20 +137,22 @@ def companion_share(workers: Floats, largest: int) -> Floats:
     return np.asarray(1 - 1 / np.maximum(doublings, 1.0))
 
 
-def saturation(series: TableSeries) -> tuple[float, float]:
-    """How far the series has stopped gaining, 0 to 1, and the exponent p of rate ~ n^p over its last two counts.
+def saturation(series: TableSeries) -> tuple[float, float, float]:
+    """How far the series has stopped gaining, 0 to 1; the same where it is waived; p of rate ~ n^p at its end.
 
     Counted where p has fallen and is below 0.9, in full from 0.4 down. A fall that leaving a node explains is not
     counted: it is paid once. A rate that turned down is kept level: how far it would fall is not in the data.
     """
     if len(series.workers) < 3:
-        return 0.0, 1.0
+        return 0.0, 0.0, 1.0
     before, last = (np.diff(series.log_rates) / np.diff(np.log(series.counts)))[-2:].tolist()
     node = series.workers_per_node or USUAL_NODE
     left_node = series.workers[-2] <= node < series.largest
-    if left_node or last >= before:
-        return 0.0, 1.0
-    return min(max((FULL_GAIN - last) / (FULL_GAIN - LEAST_GAIN), 0.0), 1.0), max(last, 0.0)
+    known = series.workers_per_node is not None
+    if last >= before or (left_node and known):
+        return 0.0, 0.0, 1.0
+    found = min(max((FULL_GAIN - last) / (FULL_GAIN - LEAST_GAIN), 0.0), 1.0)
+    return (0.0, found, max(last, 0.0)) if left_node else (found, 0.0, max(last, 0.0))
 
 
 def design(workers: Floats, workers_per_node: int | None, largest: int) -> Floats:
@@ -167,13 +182,14 @@ def fit_series_law(series: TableSeries, *, crossing: float | None = None, settin
     towards = usual(series, crossing, settings)
     coefficients, converged = _shrunk(terms, step, np.log2(series.largest / counts), towards, settings)
     at_largest = float(terms[-1] @ coefficients)
-    saturated, last_slope = saturation(series)
+    saturated, waived, last_slope = saturation(series)
     companion, companion_converged = _companion(counts, step) if len(counts) > 1 else (None, True)
     return SeriesLaw(
         coefficients=tuple(coefficients.tolist()),
         companion=companion,
         log_shift=-settings.follow_last * math.log(at_largest),
         saturation=saturated,
+        waived=waived,
         last_slope=last_slope,
         largest=series.largest,
         log_rate_largest=float(series.log_rates[-1]),

@@ -110,23 +110,19 @@ class Sampled:
         return Interval(self.value, math.exp(min(bounds[0], MOST_LOG)), math.exp(min(bounds[1], MOST_LOG)))
 
     def over(self, other: Sampled) -> Sampled:
-        """The ratio. Repeats of one number were run side by side: they are paired, where two or more are common."""
+        """The ratio. Repeats of one number were run side by side: they are paired, and those that miss their partner
+        are left out. Where one of the two was repeated on alone, that would leave out too much: none is paired then."""
         within = self.within - other.within
         common = self.of_repeats.keys() & other.of_repeats.keys()
-        if len(common) > 1:
+        lone = self.of_repeats.keys() ^ other.of_repeats.keys()
+        repeated_alone = len(lone) >= len(common) and max(lone, default=0) > max(common, default=0)
+        if len(common) > 1 and not repeated_alone:
             of_repeats = {key: self.of_repeats[key] - other.of_repeats[key] for key in sorted(common)}
             logs = np.array(list(of_repeats.values()))
             shift = float(logs.mean()) - (self.log_value - other.log_value)  # of the repeats that have no partner
             return Sampled(float(logs.mean()), of_repeats, *_standard_error(logs), within + shift)
         log_value = self.log_value - other.log_value
-        return Sampled(log_value, {}, math.hypot(self.error, other.error), self._freedom_with(other), within)
-
-    def _freedom_with(self, other: Sampled) -> float:
-        """Welch and Satterthwaite: of the noisier one mostly, be it the one that was repeated more often."""
-        if not (self.freedom and other.freedom):
-            return 0.0
-        parts = self.error**4 / self.freedom + other.error**4 / other.freedom
-        return (self.error**2 + other.error**2) ** 2 / parts if parts else min(self.freedom, other.freedom)
+        return Sampled(log_value, {}, *_joint_error(self, other), within)
 
     def times(self, factor: float) -> Sampled:
         shift = math.log(factor)
@@ -145,6 +141,19 @@ def median_step(repeats: Mapping[int, Floats], seed: int = 0) -> Sampled:
     within = np.stack([np.log(bootstrap_medians(steps, rng)) for steps in repeats.values()]).mean(axis=0)
     of_repeats = dict(zip(repeats, logs.tolist(), strict=True))
     return Sampled(float(logs.mean()), of_repeats, *_standard_error(logs), within)
+
+
+def _joint_error(one: Sampled, other: Sampled) -> tuple[float, float]:
+    """Of their difference, with its degrees of freedom by Welch and Satterthwaite: those of the noisier one mostly.
+
+    A single repeat knows no noise of its own, and is taken to be as noisy as each of the other's.
+    """
+    if not (one.freedom and other.freedom):
+        known = max(one, other, key=lambda each: each.freedom)
+        return known.error * math.sqrt(1 + len(known.of_repeats)), known.freedom
+    parts = one.error**4 / one.freedom + other.error**4 / other.freedom
+    joint = math.hypot(one.error, other.error)
+    return joint, joint**4 / parts if parts else min(one.freedom, other.freedom)
 
 
 def _standard_error(of_repeats: Floats) -> tuple[float, float]:

@@ -39,6 +39,10 @@ CROWDING = 1.25
 exchange is short 1.5 and more, steps with much to compute 1 and less."""
 
 
+LEAST_S = 1e-9
+"""No step takes less: a fit to wild times may leave it nothing at all."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timed:
     """One measured setting. Seconds a step."""
@@ -195,8 +199,9 @@ def joined(busy_s: float, exchange_s: float, accumulation: int, overlap: float) 
     """T = C - C/s + ((C/s)^g + X^g)^(1/g): only the last micro-batch has an exchange to hide."""
     last = busy_s / accumulation
     # Divided by the larger first: a large g would leave the range of floats.
-    most = max(last, exchange_s)
-    return float(busy_s - last + most * ((last / most) ** overlap + (exchange_s / most) ** overlap) ** (1 / overlap))
+    most = max(last, exchange_s, LEAST_S)
+    behind_s = most * ((last / most) ** overlap + (exchange_s / most) ** overlap) ** (1 / overlap)
+    return float(max(busy_s - last + behind_s, LEAST_S))
 
 
 def busy_terms(on_node: int, batch: int, accumulation: int, top: int) -> Floats:

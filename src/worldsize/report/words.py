@@ -141,11 +141,11 @@ SENTENCES = {
     "nothing-learned": "no training ended with a finite loss; lower the rate, or look at the failures.",
     "one-count": "Only one count was measured: add another to axes.workers to learn how it scales.",
     "too-noisy": (
-        "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f}; raise probe.repeats from "
-        "{repeats:.0f} to about {repeats_needed:.0f}, or quieten the machine."
+        "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f} over {repeats:.0f} repeat(s); "
+        "about {repeats_needed:.0f} would tell: raise probe.repeats, or quieten the machine."
     ),
     "far-too-noisy": (
-        "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f} over {repeats:.0f} repeats; "
+        "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f} over {repeats:.0f} repeat(s); "
         "see what else runs on the machine, then raise probe.repeats."
     ),
     "next-count-not-worth-it": (
