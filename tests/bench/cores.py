@@ -5,8 +5,8 @@
     python -m tests.bench.cores replay FOLDER           what auto would have probed of the grids measured there
     python -m tests.bench.cores exchange                all-reduces of bare gloo on 2 to 16 processes
 
-Wants 16 cores; gloo, one thread a worker. A FOLDER that holds the measurements already is only read. Prints Markdown;
-exit code 1 when a target is missed.
+Wants 16 quiet cores; gloo, one thread a worker. A FOLDER that holds the measurements already is only read. Prints
+Markdown; exit code 1 when a target is missed.
 """
 
 from __future__ import annotations
