@@ -320,6 +320,28 @@ def test_detached_killed_stopped_and_adopted_it_is_one_job(driver: Driver) -> No
     assert (end["reason"], end["attempts"], end["job"]) == ("", 1, driver.job())
 
 
+def test_an_adaptive_study_goes_on_round_by_round_while_nobody_watches(driver: Driver) -> None:
+    """Each call takes in the jobs that ended, and submits what follows from them; the last one has nothing left."""
+    values = ("axes.workers=auto", "axes.batch_per_worker=[128]", "workload=digits", "on.slurm.workers_per_node=2")
+    auto = [option for value in values for option in ("--set", value)]
+    rounds = []
+    for _ in range(8):
+        driver.run(*auto, "--detach")
+        plan = json.loads((driver.folder / "plan.json").read_text())
+        rounds.append([launch["kind"] for launch in plan["launches"]])
+        wait_for(lambda: not driver.slurm.call("squeue", "--noheader"), 120)
+        if len(rounds) > 1 and rounds[-1] == rounds[-2]:
+            break
+    assert rounds[0] == ["probe"]
+    assert rounds[-1] == rounds[-2], rounds
+    assert rounds[-1][-1] == "train"
+    results = worldsize.load(driver.folder)
+    assert not results.left()
+    assert results.answer.row is not None
+    assert {trial.workers for trial in results.trials.values() if trial.kind == "probe"} == {1, 2, 4}
+    assert "adaptive" in {finding.code for finding in results.answer.findings}
+
+
 def test_a_script_submitted_by_hand_does_the_same(driver: Driver, tmp_path: Path) -> None:
     output = driver.run(*ONE, "--set", "repeats=2", command="worker-command")
     (line,) = [line for line in output.splitlines() if line.startswith("sbatch ")]
