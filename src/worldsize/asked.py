@@ -38,7 +38,7 @@ def refuse_infinite(given: Mapping[str, float | None]) -> None:
 
 
 def refuse_for_tables(given: Mapping[str, object]) -> None:
-    """A table holds neither parts of a step nor training."""
+    """A table holds neither parts of a step nor what training costs."""
     for name, value in given.items():
-        if value not in (None, ""):
-            raise SpecError(f"--{name} needs a study folder: a table has throughput alone; leave it out")
+        if value is not None:
+            raise SpecError(f"--{name} needs a study folder: a table has throughput or times alone; leave it out")

@@ -22,25 +22,34 @@ def add_commands(app: typer.Typer) -> None:
 def predict(
     source: Annotated[Path, typer.Argument(metavar="DIR|TABLE.csv", help="A study folder, or a table of workers.")],
     workers: Annotated[
-        str, typer.Option(metavar="8,16,1024", help="Counts to ask about. Default: 2, 4 and 8 times more.")
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="8,16,1024", help="Counts to ask about. Default: 2, 4 and 8 times more.", show_default=False
+        ),
+    ] = None,
     target: Annotated[float | None, typer.Option(help="Time until this test metric; default: the study's own.")] = None,
     price: Annotated[float | None, typer.Option(min=0, help="Of a worker for an hour, in any currency.")] = None,
     budget: Annotated[float | None, typer.Option(min=0, help="Name the fastest count that costs no more.")] = None,
-    deadline: Annotated[str, typer.Option(metavar="90min", help="Name the cheapest count that is done by then.")] = "",
+    deadline: Annotated[
+        str | None, typer.Option(metavar="90min", help="Name the cheapest count that is done by then.")
+    ] = None,
     network: Annotated[
-        str, typer.Option(metavar="SPEC", help="Another network: '8 x 450GB/s 2us, 50GB/s 5us', or a preset: dgx-h100.")
-    ] = "",
+        str | None,
+        typer.Option(metavar="SPEC", help="Another network: '8 x 450GB/s 2us, 50GB/s 5us', or a preset: dgx-h100."),
+    ] = None,
     workers_per_node: Annotated[int | None, typer.Option(min=1, help="Default: what fits on the machine.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples a worker; default: those of the answer.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Project to worker counts never run: throughput, time, cost, with intervals. Runs nothing."""
+    """Project to worker counts never run: throughput, time, cost, with intervals. Runs nothing.
+
+    Of a table: --workers, --workers-per-node and --json; all else needs what a study folder has stored.
+    """
     from worldsize.asked import counts_of, refuse_for_tables, refuse_infinite, seconds_of
     from worldsize.report.terminal import console
 
     refuse_infinite({"target": target, "price": price, "budget": budget})
-    asked = counts_of(workers) if workers else ()
+    asked = () if workers is None else counts_of(workers)
     if source.is_dir():
         from worldsize.networks import parse_network
         from worldsize.prediction import Question, doublings, predict, to_dict
@@ -56,8 +65,8 @@ def predict(
                 target=target,
                 price=price,
                 budget=budget,
-                deadline_s=seconds_of(deadline) if deadline else None,
-                network=parse_network(network) if network else None,
+                deadline_s=None if deadline is None else seconds_of(deadline),
+                network=None if network is None else parse_network(network),
                 workers_per_node=workers_per_node,
             )
             found = predict(each, question)

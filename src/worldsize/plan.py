@@ -79,7 +79,7 @@ def first_points(spec: StudySpec) -> list[StudyPoint]:
     possible: dict[Line, list[Probe]] = defaultdict(list)
     for point in points:
         possible[point.line].append(point.probe)
-    wanted = {line: next_probes(probes, {}) for line, probes in possible.items()}
+    wanted = {line: next_probes(set(probes), {}) for line, probes in possible.items()}
     return [point for point in points if point.probe in wanted[point.line]]
 
 

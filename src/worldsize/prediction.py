@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from worldsize.analysis.recommend import Finding
 from worldsize.analysis.widening import LEVEL as PROJECTED_LEVEL
 from worldsize.errors import SpecError
 from worldsize.prediction_line import Line, Question
-from worldsize.results import Results
+from worldsize.results import SHARES, Results
 
 __all__ = ["Outlook", "Prediction", "Question", "doublings", "outlook", "predict", "to_dict"]
 
@@ -27,6 +28,8 @@ class Prediction:
     findings: tuple[Finding, ...]
     base: Option
     """What speedups are told against: the smallest measured count."""
+    doubt: Finding | None
+    """Why the choice is no more than the best guess."""
 
 
 def doublings(results: Results) -> tuple[int, ...]:
@@ -46,6 +49,15 @@ def _check(results: Results, question: Question, line: Line) -> None:
         raise SpecError(
             f"workers={impossible[0]}: a global batch of {line.setting.global_batch} does not divide among them; ask "
             f"about {', '.join(map(str, near))}"
+        )
+    samples = results.facts.train_samples
+    if question.batch_per_worker is not None and question.batch_per_worker > samples:
+        raise SpecError(
+            f"batch={question.batch_per_worker} is more than the {samples} training samples; ask about a smaller one"
+        )
+    if question.target is not None and results.facts.metric in SHARES and not 0 < question.target <= 1:
+        raise SpecError(
+            f"target={question.target:g}: {results.facts.metric} lies between 0 and 1; write --target 0.9 for 90 %"
         )
     if question.budget is not None and question.price is None:
         raise SpecError(f"budget={question.budget:g} needs to know what a worker costs; add --price")
@@ -90,6 +102,8 @@ def to_dict(found: Prediction) -> dict[str, Any]:
             for option in found.options
         ],
         "choice": {
+            "verdict": "not enough evidence" if found.doubt else "use",
+            "doubt": asdict(found.doubt) if found.doubt else None,
             "workers": found.choice.knee.workers,
             "measured": found.choice.knee.measured,
             "fastest_in_budget": found.choice.fastest_in_budget and found.choice.fastest_in_budget.workers,
@@ -107,7 +121,7 @@ def predict(results: Results, question: Question) -> Prediction:
         raise SpecError(f"{results.folder.path} has no measured throughput to project from; run the study first")
     line = Line.of(results, row, question)
     _check(results, question, line)
-    counts = sorted({*question.workers, *(each.setting.workers for each in line.rates.rows)})
+    counts = sorted({*question.workers, *line.rates.series.workers})
     options = [line.option(workers) for workers in counts if line.possible(workers)]
     choice = choose(options, budget=question.budget, deadline_s=question.deadline_s)
     base = min((option for option in options if option.measured), key=lambda option: option.workers, default=options[0])
@@ -118,4 +132,21 @@ def predict(results: Results, question: Question) -> Prediction:
         question=question,
         findings=tuple(line.findings(question.workers)),
         base=base,
+        doubt=_doubt(results, question, options, choice),
     )
+
+
+def _doubt(results: Results, question: Question, options: Sequence[Option], choice: Choice) -> Finding | None:
+    as_measured = question.batch_per_worker is None and question.network is None
+    noisy = next((each for each in results.answer.findings if each.code == "too-noisy"), None)
+    if as_measured and results.answer.verdict != "use" and noisy is not None and choice.knee.measured:
+        return noisy
+    if question.target is not None and not any(option.wall_s for option in options):
+        return Finding(code="target-time-not-known", numbers={"target": question.target})
+    if not choice.sure and not choice.knee.learns:
+        return Finding(code="nothing-learns")
+    if not choice.sure:
+        rate = choice.knee.samples_per_s
+        numbers = {"workers": float(choice.knee.workers), "low": rate.low, "high": rate.high}
+        return Finding(code="projected-too-widely", numbers=numbers)
+    return None

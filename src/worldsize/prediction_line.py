@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from worldsize.analysis.batch_study import BatchStudy
 from worldsize.analysis.batch_trend import Trend
 from worldsize.analysis.choice import Option
-from worldsize.analysis.intervals import over, plus, product, times
+from worldsize.analysis.intervals import narrower, over, plus, product, times
 from worldsize.analysis.learning import Target
 from worldsize.analysis.network import Network, placed
 from worldsize.analysis.points import Setting
@@ -105,6 +105,7 @@ class Line:
                 places=places,
                 network=network,
                 threads=results.spec.threads,
+                noise_of=tuple(each.samples_per_s for each in rows or results.rows),
             ),
             optimizer=_optimizer(results, row.variant),
             above=fit_above(above(results, measured_on.places)),
@@ -154,8 +155,13 @@ class Line:
             metric_measured=learned.measured,
             learns=learned.why_not is None,
             price=self.question.price,
+            speedup=self._speedup(workers) if measured else None,
             notes=(*notes, *unknown, *([learned.why_not] if learned.why_not else [])),
         )
+
+    def _speedup(self, workers: int) -> Interval | None:
+        row = next((each for each in self.rates.rows if each.setting.workers == workers), None)
+        return narrower(row.speedup) if row else None
 
     def _rate(self, batch: int) -> float | None:
         train = self.results.spec.train

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ NETWORK_USE = (0.6, 0.8, 1.0)
 """Of a declared rate: what real transfers reach."""
 
 
+OTHER_BATCH = "a batch between or beyond those that were measured"
 CROWDED = "more threads exchange than there are cores"
 WHOLE_EXCHANGES = ("ddp", "zero")
 """Strategies that send all gradients, as they are, in every step."""
@@ -42,6 +43,8 @@ class Rates:
     network: Network | None
     """Declared, in place of the measured one."""
     threads: int
+    noise_of: tuple[Interval, ...]
+    """Measured samples a second whose noise is that of the projection: those of the line; where it has none, of all."""
 
     def at(self, setting: Setting) -> Told:
         """Samples a second with an 80 % interval, the parts of the step, whether it was measured, what to know."""
@@ -56,15 +59,20 @@ class Rates:
             )
         if self.network is not None:
             return self._on_network(setting, self.network)
-        if not self.rows:
+        new_node = placed(workers, self.places)[1] > placed(self.series.largest, self.places)[1]
+        if not self.rows and not new_node:
             return self._of_batch(setting)
         found = project_series(self.series, [workers])[0]
-        new_node = placed(workers, self.places)[1] > placed(self.series.largest, self.places)[1]
         if self.model is None or self.model.top == 1 or new_node:
             # What an exchange costs, a worker alone cannot say; what leaving a node costs, no span inside one can.
-            rate = Interval(found.samples_per_s, found.low, found.high)
+            rate = self._with_noise(Interval(found.samples_per_s, found.low, found.high))
+            if not self.rows:
+                nearest = self.series.largest  # what is not known of this batch there is not known further up either
+                told = self._of_batch(replace(setting, workers=nearest))[0]
+                rate = Interval(rate.value, rate.low * told.low / told.value, rate.high * told.high / told.value)
             crowded = self._on_full_nodes(rate, setting)
-            return crowded or rate, None, False, (*found.notes, CROWDED) if crowded else found.notes
+            notes = (*found.notes, *((OTHER_BATCH,) if not self.rows else ()), *((CROWDED,) if crowded else ()))
+            return crowded or rate, None, False, notes
         parts = self.model.parts(workers, batch, times)
         by_parts = setting.global_batch / parts.step_s
         low, high = self._reach(workers).around(by_parts)
@@ -108,23 +116,33 @@ class Rates:
         crossing = crossing_kind(self.series, workers)
         doubtful = max(self._doubt(), series_doubt(self.series) if crossing != "none" else 0.0)
         rates = [setting.global_batch / parts.step_s]
-        notes: tuple[str, ...] = ("a batch between or beyond those that were measured",)
+        notes: tuple[str, ...] = (OTHER_BATCH,)
         if len(works) == 1:
             constant_s = self.model.parts(workers, works[0] // times or 1, times).step_s
             rates.append(setting.global_batch / constant_s)
             notes = ("one batch was measured: how the step follows the batch is not known",)
         value = math.exp(sum(map(math.log, rates)) / len(rates))
         low, high = reach(doublings=nearest + away, doubt=doubtful, crossing=crossing).around(value)
-        return Interval(value, min(low, *rates), max(high, *rates)), parts, False, notes
+        told = self._with_noise(Interval(value, min(low, *rates), max(high, *rates)))
+        return told, parts, False, notes
 
     def _reach(self, workers: int) -> Reach:
         """As far beyond what was measured, and as unsure as that was: this run's noise is in the fit, the next run's in
         what is asked about."""
         distance = min(abs(math.log2(workers / other)) for other in self.series.workers)
         far = reach(doublings=distance, doubt=self._doubt(), crossing=crossing_kind(self.series, workers))
-        rates = [narrower(row.samples_per_s) for row in self.rows]
-        noise = float(np.median([math.log(rate.high / rate.low) / 2 for rate in rates])) * math.sqrt(2)
-        return Reach(down=math.hypot(far.down, noise), up=math.hypot(far.up, noise))
+        return far.with_noise(self._noise)
+
+    @property
+    def _noise(self) -> float:
+        """In logarithms, as far as an 80 % interval reaches: of the largest count, on which a projection hangs, and of
+        a usual one, as what is asked about would have."""
+        reaches = [math.log(rate.high / rate.low) / 2 for rate in map(narrower, self.noise_of)]
+        return math.hypot(reaches[-1], float(np.median(reaches))) if reaches else 0.0
+
+    def _with_noise(self, rate: Interval) -> Interval:
+        reached = Reach(down=math.log(rate.value / rate.low), up=math.log(rate.high / rate.value))
+        return Interval(rate.value, *reached.with_noise(self._noise).around(rate.value))
 
     def _doubt(self) -> float:
         """How well the parts of smaller counts foretell the largest one; of a single count, what a bare series says."""
@@ -174,4 +192,5 @@ class Rates:
         # Computing is as measured; what more workers add beyond the wire (stragglers) widens as elsewhere.
         more = reach(doublings=min(doublings, 3.0), doubt=0.0)
         low, high = rates[0] * math.exp(-more.down), rates[2] * math.exp(more.up)
-        return Interval(rates[1], low, high), middle, False, (f"network {network.source}",)
+        told = self._with_noise(Interval(rates[1], low, high))
+        return told, middle, False, (f"network {network.source}",)

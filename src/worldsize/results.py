@@ -37,8 +37,8 @@ from worldsize.spec import StudySpec, TrialSpec
 from worldsize.store import StudyFolder, read_json
 from worldsize.studyfile import StudyFile
 
-SHARES = ("accuracy", "top5", "r2")
-"""Metrics of which no model has more than 1."""
+SHARES = {"accuracy": 0.0, "top5": 0.0, "r2": -math.inf}
+"""Metrics of which no model has more than 1, and the least that one has."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,9 @@ class Results:
     @cached_property
     def contests(self) -> list[Contest]:
         """What was trained, setting by setting, the best first."""
-        found = summaries(self._trained, higher_is_better=self.facts.higher_is_better, target=self.target)
+        metric, better = self.facts.metric, self.facts.higher_is_better
+        bounds = (SHARES[metric], 1.0) if metric in SHARES else (-math.inf, math.inf)
+        found = summaries(self._trained, higher_is_better=better, target=self.target, bounds=bounds)
         met = contests(found, higher_is_better=self.facts.higher_is_better, by_target=self.target is not None)
         return sorted(met, key=lambda contest: setting_order(contest.setting))
 
@@ -244,7 +246,7 @@ class Results:
             outlier_share=float(np.mean(np.concatenate([outliers(step_s) for step_s in slowest]))),
             by_subtraction_s=self._by_subtraction(setting),
             exposed=found,
-            total_s=mean_interval(totals) if totals else None,
+            total_s=mean_interval(totals).within(0.0, math.inf) if totals else None,
             traffic=traffic,
         )
 

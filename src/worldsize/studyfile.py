@@ -120,6 +120,11 @@ class StudyFile:
             )
             and (axes_spec.global_batch or count * min(axes_spec.batches) * min(axes_spec.accumulation) <= samples)
         ]
+        if places > 1 and len(fitting) < 2:
+            batch = f"global_batch={list(axes_spec.global_batch)}" if axes_spec.global_batch else "batch_per_worker"
+            rule = "does not divide among more" if axes_spec.global_batch else "of 2 is more than the training data"
+            text = f"workers: auto finds no count but 1: {batch} {rule}; use another batch, or `workers: [1]`"
+            raise SpecError([Problem(text, where)])
         self._put("axes.workers", fitting or [1], where)
         self._put("axes.adaptive", True, where)
 

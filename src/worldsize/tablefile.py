@@ -29,7 +29,9 @@ class Table:
 
 
 def read_table(path: Path, *, workers_per_node: int | None = None) -> Table:
-    """`workers_per_node`: of series that do not state it."""
+    """`workers_per_node`: of series that do not state it; another than stated is an error."""
+    if not path.exists():
+        raise TableError(f"{path}: there is neither a study folder nor a table of that name; give one of the two")
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -41,8 +43,12 @@ def read_table(path: Path, *, workers_per_node: int | None = None) -> Table:
 
 
 def _with_nodes(given: GivenSeries, workers_per_node: int) -> GivenSeries:
-    if given.series.workers_per_node is not None:
-        return given
+    stated = given.series.workers_per_node
+    if stated not in (None, workers_per_node):
+        of = f" of {given.series.name}" if given.series.name else ""
+        raise TableError(
+            f"workers_per_node={workers_per_node} was asked for, and the table{of} says {stated}; leave one of them out"
+        )
     return replace(given, series=replace(given.series, workers_per_node=workers_per_node))
 
 
@@ -53,6 +59,11 @@ def parse_table(text: str, label: str) -> Table:
 
 def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> Table:
     """The same from Python: mappings with the names of the columns."""
+    if isinstance(points, str | bytes | Mapping):
+        raise TableError(
+            f"points={shown(points)} is no list of measurements; write [{{'workers': 4, 'samples_per_s': 390}}, ...], "
+            "or give a file to `worldsize predict`"
+        )
     rows, problems = [], []
     columns: dict[str, None] = {}
     for index, point in enumerate(points):
@@ -132,6 +143,6 @@ def _unknown(name: str) -> str:
     hint = (
         f"did you mean {near[0]!r}?"
         if near
-        else f"the columns are workers, one of {', '.join(UNITS)}, and " + (", ".join(OPTIONAL))
+        else f"the columns are workers, one of {', '.join(UNITS)}, and {', '.join((*OPTIONAL, *ABOUT))}"
     )
     return f"unknown column {shown(name)}; {hint}"

@@ -55,10 +55,10 @@ def project_table(table: Table, workers: Sequence[int]) -> list[Projection]:
 
 
 def further(table: Table) -> list[int]:
-    """What is asked when nobody says: every count of the table, and 2 and 4 times the largest of each series."""
+    """What is asked when nobody says: every count of the table, and 2, 4 and 8 times the largest of each series."""
     largest = {given.series.largest for given in table.series}
     measured = {count for given in table.series for count in given.series.workers}
-    return sorted(measured | {count * factor for count in largest for factor in (2, 4)})
+    return sorted(measured | {count * factor for count in largest for factor in (2, 4, 8)})
 
 
 def same_stack(series: TableSeries, others: Iterable[TableSeries]) -> list[TableSeries]:

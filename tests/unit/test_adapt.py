@@ -54,6 +54,13 @@ def test_auto_is_every_doubling_that_fits() -> None:
     assert Study.from_text(AUTO, machine=Machine(cores=1, gpus=0)).spec.axes.workers == (1,)
 
 
+def test_several_optimisers_are_probed_once_and_interleaved() -> None:
+    text = AUTO + "train: {epochs: 1}\n"
+    study = Study.from_text(text, set=["axes.optimizer=[sgd, adam]"], machine=HERE)
+    first = {(trial.workers, trial.batch_per_worker) for trial in study.plan().trials.values()}
+    assert first == {(1, 16), (1, 32), (1, 64), (1, 128), (2, 16), (2, 128)}
+
+
 def test_the_answer_of_the_full_grid_for_less(tmp_path: Path) -> None:
     made = Made(times=times)
     adaptive = run(tmp_path / "auto", AUTO, made)
@@ -162,6 +169,8 @@ def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:
         Study.from_text(AUTO + "zzz: 1\n", machine=HERE)
     with pytest.raises(SpecError, match=r"axes\.workers"):
         Study.from_text(AUTO.replace("workers: auto", "workers: [1, auto]"), machine=HERE)
+    with pytest.raises(SpecError, match=r"no count but 1: global_batch=\[33\] does not divide"):
+        Study.from_text(AUTO.replace("batch_per_worker: [16, 32, 64, 128]", "global_batch: [33]"), machine=HERE)
     with pytest.raises(SpecError, match="probe"):
         Study.from_text(AUTO + "train: {epochs: 1}\n", set=["probe=false"], machine=HERE)
 

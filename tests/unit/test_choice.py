@@ -81,6 +81,13 @@ def test_a_wide_projection_is_no_advice() -> None:
     assert choose([*line[:2], option(4, 1.1, measured=False, width=0.2)]).knee.workers == 4
 
 
+def test_without_a_count_known_well_it_is_a_guess() -> None:
+    found = choose([option(4, 1.1, measured=False, width=0.8), option(8, 1.2, measured=False, width=0.9)])
+    assert not found.sure
+    assert found.knee.workers == 4
+    assert choose(LINE).sure
+
+
 def test_a_wide_projection_between_measured_counts_does_not_end_the_climb() -> None:
     line = [option(1, 1.0), option(2, 1.05), option(3, 1.1, measured=False, width=0.8), option(8, 1.3)]
     found = choose(line)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from worldsize.analysis.bests import best_of_each, compare_bests, contests
+from worldsize.analysis.estimates import Estimate
 from worldsize.analysis.large_batch import Regained, regained
 from worldsize.analysis.learning import (
     Target,
@@ -342,3 +343,8 @@ def test_a_loss_that_rises_is_a_loss() -> None:
     curves = [*batch([1.0, 1.1], 1, "sgd"), *batch([2.0, 2.1], 16, "sgd"), *batch([1.2, 1.3], 16, "lars", 16.0)]
     (found,) = won_back(curves, higher_is_better=False)
     assert found.share.value == pytest.approx(0.8)
+
+
+def test_no_end_of_an_interval_lies_where_no_metric_can() -> None:
+    assert Estimate(value=0.9, low=0.7, high=1.1).within(0.0, 1.0) == Estimate(value=0.9, low=0.7, high=1.0)
+    assert Estimate(value=0.9, low=None, high=None).within(0.0, 1.0) == Estimate(value=0.9, low=None, high=None)

@@ -13,10 +13,10 @@ from tests.made import Made, write_study
 from worldsize.cli import app
 from worldsize.errors import SpecError
 from worldsize.networks import parse_network
-from worldsize.prediction import Question, doublings, predict
+from worldsize.prediction import Question, doublings, predict, to_dict
 from worldsize.prediction_rate import CROWDED
 from worldsize.report.document import document
-from worldsize.report.prediction import choice_sentence
+from worldsize.report.prediction import choice_sentence, speedup_of
 from worldsize.results import Results
 from worldsize.spec import TrialSpec
 
@@ -89,6 +89,85 @@ def test_a_batch_never_run(weak: Results) -> None:
     assert at_four.step_s.value == pytest.approx(step_s(4, 64), rel=0.08)
 
 
+def test_a_batch_never_run_lies_between_those_that_were_beyond_the_node_too(weak: Results) -> None:
+    """Where only the link inside a node was probed, the exchange across nodes is not free."""
+    at = {}
+    for batch in (32, 64, 128):
+        asked = Question(workers=(8,), batch_per_worker=batch, workers_per_node=2)
+        at[batch] = {option.workers: option for option in predict(weak, asked).options}
+    for workers in (2, 4, 8):
+        rates = [at[batch][workers].samples_per_s.value for batch in (32, 64, 128)]
+        assert rates == sorted(rates)
+    assert at[64][8].samples_per_s.value < 2.1 * at[64][4].samples_per_s.value
+    assert at[64][8].samples_per_s.relative_width > at[128][8].samples_per_s.relative_width
+    assert at[64][1].workers == 1  # a base to tell speedups against
+
+
+def test_the_noise_of_what_was_measured_is_in_what_is_projected(tmp_path: Path) -> None:
+    def noisy(trial: TrialSpec) -> dict[str, float]:
+        shake = (0.8, 1.0, 1.25)[trial.repeat] if trial.workers > 1 else 1.0
+        return {name: value * shake for name, value in times(trial).items()}
+
+    results = write_study(tmp_path / "noisy", WEAK, Made(times=noisy))
+    for question in (
+        Question(workers=(8,)),
+        Question(workers=(8,), workers_per_node=4),
+        Question(workers=(8,), batch_per_worker=64),
+        Question(workers=(8,), network=parse_network("dgx-h100")),
+    ):
+        projected = predict(results, question).options[-1].samples_per_s
+        assert projected.relative_width > 0.5, question
+    found = predict(results, Question(workers=(8,)))
+    assert results.answer.verdict == "not enough evidence"
+    assert found.doubt is not None
+    assert choice_sentence(found).startswith("Not enough evidence for a number of workers: at ")
+    assert to_dict(found)["choice"]["verdict"] == "not enough evidence"
+
+
+def test_measured_speedups_are_those_of_the_table(weak: Results) -> None:
+    found = predict(weak, Question(workers=(8,)))
+    rows = {row.setting.workers: row for row in weak.rows if row.setting.batch_per_worker == 128}
+    for option in found.options:
+        if option.measured:
+            here, there = speedup_of(option, found.base), rows[option.workers].speedup
+            assert here.value == there.value
+            assert there.low <= here.low <= here.high <= there.high
+    assert speedup_of(found.base, found.base).relative_width == 0
+
+
+def test_batches_beyond_the_data_are_refused_or_not_recommended(weak: Results) -> None:
+    samples = weak.facts.train_samples
+    with pytest.raises(SpecError, match="more than the 12000 training samples"):
+        predict(weak, Question(workers=(4,), batch_per_worker=samples + 1))
+    found = predict(weak, Question(workers=(1024,)))
+    assert not found.options[-1].learns
+    assert "more than the 12,000 training samples" in found.options[-1].notes[-1]
+    assert found.choice.knee.workers < 1024
+
+
+def test_a_target_that_no_model_has_is_refused(trained: Results) -> None:
+    for target in (1.5, -1.0):
+        with pytest.raises(SpecError, match="lies between 0 and 1"):
+            predict(trained, Question(workers=(8,), target=target))
+
+
+def test_learning_better_than_the_best_is_not_learning_less(tmp_path: Path) -> None:
+    """The smaller the batch, the better: what is expected below those that were trained lies above the best."""
+    text = """\
+name: better
+workload: digits
+axes: {workers: [1, 2], batch_per_worker: [64, 128, 256]}
+train: {epochs: 2, rate_rule: none}
+repeats: 2
+"""
+    better = Made(times=times, accuracy=lambda trial, _: 0.99 - 0.03 * math.log2(trial.global_batch / 64))
+    found = predict(write_study(tmp_path / "better", text, better), Question(workers=(1, 2), batch_per_worker=32))
+    first = found.options[0]
+    assert first.metric is not None
+    assert first.metric.high > 0.99
+    assert first.learns
+
+
 def test_a_node_that_was_never_left_widens_and_is_said(weak: Results) -> None:
     inside, outside = (predict(weak, Question(workers=(8,), workers_per_node=per)) for per in (16, 4))
     widths = [each.options[-1].samples_per_s.relative_width for each in (inside, outside)]
@@ -145,7 +224,7 @@ def test_the_whole_training(trained: Results) -> None:
         assert option.wall_s.value == pytest.approx(option.steps.value * option.step_s.value + option.above_s, rel=1e-6)
         assert option.cost is not None
         assert option.cost.value == pytest.approx(option.workers * option.wall_s.value * 0.001)
-    assert "Use " in choice_sentence(found.choice, found.base)
+    assert "Use " in choice_sentence(found)
 
 
 def test_another_target_than_the_study_had(trained: Results) -> None:

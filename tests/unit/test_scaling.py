@@ -270,6 +270,19 @@ def test_counts_that_no_longer_learn_are_not_recommended_and_it_says_why() -> No
     )
 
 
+def test_learning_less_within_the_noise_is_told_as_that() -> None:
+    trials = [trial(1, 64, 0.01, metric=metric, kind="train", repeat=r) for r, metric in enumerate((0.974, 0.975))]
+    trials += [trial(2, 64, 0.02, metric=metric, kind="train", repeat=r) for r, metric in enumerate((0.95, 0.961))]
+    answer = recommend(series_of(trials))
+    codes = [finding.code for finding in answer.findings]
+    assert "learning-unclear" in codes
+    assert "learning-lost" not in codes
+    assert "next-count-not-worth-it" in codes
+    sentence = answer_sentence(answer, "accuracy")
+    assert "seems to learn less, which may be noise" in sentence
+    assert "2 workers would give only" in sentence
+
+
 def test_every_finding_has_its_words() -> None:
     answer = study({1: 0.01, 2: 0.011}, repeats=1)
     assert [finding.code for finding in answer.findings] == ["largest-count-measured", "one-repeat"]

@@ -173,8 +173,8 @@ def test_a_file_that_is_no_text_is_said(content: bytes, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(TableError, match="cannot be read"):
+    for path, said in ((tmp_path / "none.csv", "neither a study folder nor a table"), (tmp_path, "cannot be read")):
+        with pytest.raises(TableError, match=said):
             read_table(path)
 
 
@@ -198,6 +198,30 @@ def test_points_from_python_are_checked_alike(points: list[dict[str, object]], s
     with pytest.raises(worldsize.WorldsizeError) as caught:
         worldsize.project(points, workers=[2])
     assert said in str(caught.value)
+
+
+def test_a_node_size_that_contradicts_the_table_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("workers,samples_per_s,workers_per_node\n1,5,8\n2,9,8\n")
+    assert read_table(path, workers_per_node=8).series[0].series.workers_per_node == 8
+    with pytest.raises(TableError, match="the table says 8"):
+        read_table(path, workers_per_node=4)
+
+
+def test_points_that_are_text_are_refused_once() -> None:
+    points: Any = "table.csv"
+    with pytest.raises(TableError, match=r"no list of measurements.*worldsize predict"):
+        worldsize.project(points, workers=[2])
+
+
+def test_noise_of_repeats_is_in_what_is_projected() -> None:
+    rates = {1: (100, 102), 2: (150, 250), 4: (230, 590)}
+    points = [
+        {"workers": n, "samples_per_s": rate, "repeat": at} for n, each in rates.items() for at, rate in enumerate(each)
+    ]
+    between, measured, further = worldsize.project(points, workers=[3, 4, 8])
+    for one in (between, further):
+        assert one.high / one.low > measured.high / measured.low
 
 
 @pytest.mark.parametrize("workers", [[], [0], [2.5], ["x"], [True], "16", b"16", 16])

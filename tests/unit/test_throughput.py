@@ -162,3 +162,11 @@ def test_wild_times_leave_no_step_without_time() -> None:
     timed = [Timed(workers=n, batch_per_worker=8, step_s=t, busy_s=t) for n, t in ((1, 5.0), (2, 1.0), (4, 8.0))]
     model = fit_throughput(timed, Ground(places=16, cores=16))
     assert all(0 < model.parts(n, 8).step_s < math.inf for n in (1, 2, 4, 16))
+
+
+def test_across_nodes_an_exchange_costs_no_less_than_inside_one() -> None:
+    """Only the link inside was probed."""
+    wire = Wire(latency_s=1e-4, bandwidth_bytes_per_s=1e9)
+    network = Network(inside=wire, across=None, workers_per_node=2, source="probed")
+    ground = Ground(places=2, cores=2, network=network, payload_bytes=1e7)
+    assert ground.link_s(8) > ground.link_s(4) > ground.link_s(2) > 0

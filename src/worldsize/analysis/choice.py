@@ -60,6 +60,8 @@ class Option:
     """It was trained there; else expected."""
     price: float | None = None
     """Of a worker for an hour."""
+    speedup: Interval | None = None
+    """As measured, from paired repeats, against the smallest measured count."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -93,6 +95,8 @@ class Choice:
     """What keeps the doubling after the knee from halving the time."""
     unsure: Option | None
     """The first count that would pay if its interval were not too wide to say so."""
+    sure: bool
+    """False: not even the knee is known well enough, or nothing learns; it is the best guess then."""
 
 
 def choose(
@@ -102,8 +106,8 @@ def choose(
     interval; the interval says how sure that is. Where the time of the whole training is known for some counts, the
     others (their batch does not reach the target, or nobody knows) are not for choosing."""
     known = eligible(options)
-    sure = [option for option in known if is_sure(option)] or known[:1]
-    found = knee(sure, margin)
+    sure = [option for option in known if is_sure(option) and option.learns]
+    found = knee(sure or known[:1], margin)
     following = [option for option in known if option.workers > found.workers]
     affordable = [option for option in known if budget is not None and _within(option.cost, budget)]
     in_time = [option for option in known if deadline_s is not None and option.time_s <= deadline_s]
@@ -116,6 +120,7 @@ def choose(
         unsure=next(
             (option for option in following if not is_sure(option) and marginal(found, option) >= margin), None
         ),
+        sure=bool(sure),
     )
 
 

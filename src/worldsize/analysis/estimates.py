@@ -19,6 +19,11 @@ class Estimate:
     high: float | None
     """None, both: a single repeat says nothing about how repeats differ."""
 
+    def within(self, least: float, most: float) -> Estimate:
+        """No end lies where no value can."""
+        low, high = (None if end is None else min(max(end, least), most) for end in (self.low, self.high))
+        return Estimate(value=self.value, low=low, high=high)
+
 
 def student(value: float, error: float, freedom: int, least: float = 0.0) -> Estimate:
     """value +- t(freedom) * error, or +- `least` where that is more."""

@@ -149,13 +149,17 @@ def target_summary(curves: Sequence[Trained], target: Target) -> TargetSummary:
 
 
 def summaries(
-    curves: Iterable[Trained], *, higher_is_better: bool, target: Target | None = None
+    curves: Iterable[Trained],
+    *,
+    higher_is_better: bool,
+    target: Target | None = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> list[VariantSummary]:
-    """One for each variant at each setting, in the order in which they come."""
+    """One for each variant at each setting, in the order in which they come. `bounds`: no metric lies beyond these."""
     groups: dict[tuple[Setting, str], list[Trained]] = defaultdict(list)
     for curve in curves:
         groups[curve.setting, curve.variant].append(curve)
-    return [_summary(group, higher_is_better, target) for group in groups.values()]
+    return [_summary(group, higher_is_better, target, bounds) for group in groups.values()]
 
 
 def rate_edges(curves: Iterable[Trained]) -> dict[tuple[Setting, str], RateEdge]:
@@ -182,7 +186,9 @@ def rate_edge(diverged: Mapping[float, bool]) -> RateEdge | None:
     )
 
 
-def _summary(curves: list[Trained], higher_is_better: bool, target: Target | None) -> VariantSummary:
+def _summary(
+    curves: list[Trained], higher_is_better: bool, target: Target | None, bounds: tuple[float, float]
+) -> VariantSummary:
     first, learned = curves[0], [curve for curve in curves if curve.learned]
     metrics = {curve.repeat: curve.final for curve in learned if curve.final is not None}
     sign = 1 if higher_is_better else -1
@@ -198,7 +204,7 @@ def _summary(curves: list[Trained], higher_is_better: bool, target: Target | Non
         diverged=ended.count("diverged"),
         stopped=ended.count("stopped"),
         plateaued=ended.count("plateaued"),
-        metric=mean_interval(list(metrics.values())) if metrics else None,
+        metric=mean_interval(list(metrics.values())).within(*bounds) if metrics else None,
         metrics=metrics,
         target=None if target is None else target_summary(curves, target),
         stable=stable([curve.metric for curve in learned]) if target is None else None,

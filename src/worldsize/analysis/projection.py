@@ -104,6 +104,18 @@ def series_doubt(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
     return doubt(miss=miss, loss_per_doubling=loss, spread=spread, counts=len(series.workers))
 
 
+def repeat_noise(series: TableSeries) -> float:
+    """Of the largest count, on which a projection hangs, and of a usual one, as what is asked about would have: how far
+    an 80 % interval over repeats reaches, in logarithms. 0 without repeats: nothing is known of it."""
+    reaches = [_mean_reach(repeats) for repeats in series.rates if len(repeats) > 1]
+    return math.hypot(reaches[-1], float(np.median(reaches))) if reaches else 0.0
+
+
+def _mean_reach(repeats: Sequence[float]) -> float:
+    spread = float(np.std(np.log(repeats), ddof=1)) / math.sqrt(len(repeats))
+    return float(stdtrit(len(repeats) - 1, (1 + LEVEL) / 2)) * spread
+
+
 def crossing_kind(series: TableSeries, count: int, siblings: int = 0) -> Crossing:
     node = series.workers_per_node
     if count <= series.largest:
@@ -124,7 +136,7 @@ def _one(series: TableSeries, law: SeriesLaw, own_doubt: float, count: int, sibl
     distance = min(abs(math.log2(count / other)) for other in series.workers)
     rivals = law.rivals(count) if count > series.largest else (0.0, 0.0)
     found: Reach = reach(doublings=distance, doubt=own_doubt, crossing=crossing, rivals=rivals)
-    low, high = found.around(value)
+    low, high = found.with_noise(repeat_noise(series)).around(value)
     notes = _notes(series, law, count, crossing, siblings)
     return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=False, notes=notes)
 
@@ -147,8 +159,8 @@ def _measured(series: TableSeries, count: int) -> Projected:
         value = low = high = repeats[0]
     else:
         logs = np.log(repeats)
-        value, middle, freedom = math.exp(np.median(logs)), float(np.mean(logs)), len(logs) - 1
-        wide = float(stdtrit(freedom, (1 + LEVEL) / 2)) * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+        value, middle = math.exp(np.median(logs)), float(np.mean(logs))
+        wide = _mean_reach(repeats)
         low, high = min(value, math.exp(middle - wide)), max(value, math.exp(min(middle + wide, MOST_LOG)))
     notes = (NOTE_ONE_RUN,) if len(repeats) == 1 else ()
     return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=True, notes=notes)

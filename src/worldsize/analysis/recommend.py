@@ -146,8 +146,13 @@ def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...
     if lost and lost[0].metric is not None and best is not None:
         setting = lost[0].setting
         numbers = {"workers": float(setting.workers), "global_batch": float(setting.global_batch)}
-        remarks.append(Finding(code="learning-lost", numbers={**numbers, "metric": lost[0].metric, "best": best}))
-    following = larger[0] if larger and larger[0] in _comparable(series, best) else None
+        numbers |= {"metric": lost[0].metric, "best": best}
+        low, high = lost[0].metric_low, lost[0].metric_high
+        if low is not None and high is not None and low <= best <= high:
+            remarks.append(Finding(code="learning-unclear", numbers={**numbers, "low": low, "high": high}))
+        else:
+            remarks.append(Finding(code="learning-lost", numbers=numbers))
+    following = larger[0] if larger else None
     if following is not None and _marginal(row, following).value < MARGIN:
         numbers = {
             "workers": float(following.setting.workers),
@@ -157,7 +162,7 @@ def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...
             "efficiency_percent": following.efficiency.value * 100,
         }
         remarks.append(Finding(code="next-count-not-worth-it", numbers=numbers))
-        if _undecided(row, following):
+        if _undecided(row, following) and following in _comparable(series, best):
             remarks.append(Finding(code="close-call", numbers={"workers": float(following.setting.workers)}))
     if not larger and len(series.rows) > 1:
         remarks.append(Finding(code="largest-count-measured", numbers={"workers": row.setting.workers}))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -92,10 +92,14 @@ class Ground:
         return float(max(1.0, threads_a_core) ** CROWDING)
 
     def link_s(self, workers: int) -> float:
-        """What the probed network would take for the gradients; 0 where nothing was probed."""
+        """What the probed network would take for the gradients; 0 where nothing was probed. Across nodes no less than
+        inside one, where only that was probed."""
         if self.network is None or self.payload_bytes is None or workers == 1:
             return 0.0
-        return allreduce_s(self.payload_bytes, workers, self.network) or 0.0
+        found = allreduce_s(self.payload_bytes, workers, self.network)
+        if found is None:
+            found = allreduce_s(self.payload_bytes, workers, replace(self.network, workers_per_node=workers))
+        return found or 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,10 @@ class Reach:
     down: float
     up: float
 
+    def with_noise(self, noise: float) -> Reach:
+        """Noise knows nothing of the rest, and adds up with it as squares."""
+        return Reach(down=math.hypot(self.down, noise), up=math.hypot(self.up, noise))
+
     def around(self, value: float) -> tuple[float, float]:
         return value * math.exp(-self.down), value * math.exp(self.up)
 

@@ -95,7 +95,8 @@ def _projected(seen: Outlook | None) -> dict[str, Any]:
             "time_s": option.time_s,
             "of": "the whole training" if whole else "an epoch",
             "worker_hours": option.workers * option.time_s / 3600,
-            "measured": option.measured,
+            # Of a whole training the steps were measured, not the time: that is put together.
+            "measured": option.measured and not whole,
             "best": option.workers in found.choice.pareto,
         }
         for option in eligible(found.options)

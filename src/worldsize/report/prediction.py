@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,14 +10,23 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from worldsize.analysis.choice import Choice, Option
+from worldsize.analysis.choice import Option
 from worldsize.analysis.recommend import Finding
 from worldsize.analysis.stats import Interval
 from worldsize.catalog import WorkloadFacts
 from worldsize.errors import visible
 from worldsize.prediction import Prediction, Question
 from worldsize.report.tables import plain_table
-from worldsize.report.words import counted, duration, metric_value, number, percent, plural, target_words
+from worldsize.report.words import (
+    counted,
+    duration,
+    finding_sentence,
+    metric_value,
+    number,
+    percent,
+    plural,
+    target_words,
+)
 from worldsize.results import Results
 
 SENTENCES = {
@@ -60,6 +70,9 @@ SENTENCES = {
         "{workers:.0f} workers need more than one node of {places:.0f}, and none was ever left: what that costs is a "
         "guess, and the interval is wide. A measured or declared network (--network) would narrow it."
     ),
+    "projected-too-widely": "with {workers:.0f} worker(s) it may be anything from {low:.4g} to {high:.4g} samples/s.",
+    "nothing-learns": "nothing was found to learn at any of these batches.",
+    "target-time-not-known": "the time to {target:g} is not known at any of these counts.",
     "measure-next": "Measure {workers:.0f} workers next: that would narrow these intervals most.",
     "measure-two-nodes": (
         "This machine is full at {places:.0f}. Measure {workers:.0f} workers on two nodes next, or declare the network."
@@ -69,12 +82,17 @@ SENTENCES = {
 
 def prediction_view(found: Prediction, facts: WorkloadFacts, metric_goal: str = "") -> Group:
     """`metric_goal`: what the training is for, in words."""
-    parts: list[Any] = [Text(""), Text(choice_sentence(found.choice, found.base, metric_goal), style="bold")]
+    parts: list[Any] = [Text(""), Text(choice_sentence(found, metric_goal), style="bold")]
     parts += [Text(line) for line in extra_sentences(found, facts.unit, facts.units_per_sample)]
     parts += [Text(sentence(each), style="dim") for each in found.findings]
     parts += [Text(""), options_table(found.options, found.base, facts)]
-    notes = dict.fromkeys(note for option in found.options for note in option.notes)
-    parts += [Text(visible(f"note: {note}"), style="dim") for note in notes]
+    notes: dict[str, list[int]] = defaultdict(list)
+    for option in found.options:
+        for note in option.notes:
+            notes[note].append(option.workers)
+    for note, counts in notes.items():
+        where = f"{', '.join(map(str, counts))} {'worker' if counts == [1] else 'workers'}"
+        parts.append(Text(visible(f"note, {where}: {note}"), style="dim"))
     return Group(*parts)
 
 
@@ -94,12 +112,16 @@ def sentence(finding: Finding) -> str:
     return plural(SENTENCES[finding.code], finding.numbers).format(**finding.numbers, **finding.names)
 
 
-def choice_sentence(choice: Choice, base: Option, goal: str = "") -> str:
+def choice_sentence(found: Prediction, goal: str = "") -> str:
     """`Use 8 workers (projected): 5.1 x the throughput of 1 (4.6 to 5.4), 64 % efficient. ...`"""
-    chosen = choice.knee
+    chosen, base = found.choice.knee, found.base
     rate = f", rate {chosen.rate:.3g}" if chosen.rate is not None else ""
+    lead = "Use"
+    if found.doubt is not None:
+        said = sentence(found.doubt) if found.doubt.code in SENTENCES else finding_sentence(found.doubt)
+        lead = f"Not enough evidence for a number of workers: {said} Best guess:"
     words = (
-        f"Use {counted(chosen.workers, 'worker')} with a batch of {chosen.batch_per_worker} each, "
+        f"{lead} {counted(chosen.workers, 'worker')} with a batch of {chosen.batch_per_worker} each, "
         f"{chosen.global_batch} in all{rate} ({'measured' if chosen.measured else 'projected'})"
     )
     if chosen.workers != base.workers:
@@ -127,16 +149,18 @@ def extra_sentences(found: Prediction, unit: str, per_sample: int) -> Iterable[s
         option = choice.fastest_in_budget
         assert option.cost is not None
         yield (
-            f"Fastest within the budget: {counted(option.workers, 'worker')}, {duration(option.time_s)} for "
-            f"{number(option.cost.value)}."
+            f"Fastest within the budget: {counted(option.workers, 'worker')}, {_times(_time(option))} for "
+            f"{number(option.cost.value)} ({_span(option.cost)})."
         )
     elif question.budget is not None:
         yield f"No count is known to cost {number(question.budget)} or less."
     if choice.cheapest_in_time is not None:
         option = choice.cheapest_in_time
-        yield f"Cheapest in time: {counted(option.workers, 'worker')}, {duration(option.time_s)}."
+        yield f"Cheapest in time: {counted(option.workers, 'worker')}, {_times(_time(option))}."
     elif question.deadline_s is not None:
         yield f"No count is known to be done within {duration(question.deadline_s)}."
+    if question.price is not None and not any(option.cost for option in found.options):
+        yield "No cost is told: the time of the whole training is not known."
     if len(choice.pareto) > 1:
         yield f"Time against worker-hours, none beaten in both: {', '.join(map(str, choice.pareto))} workers."
 
@@ -187,7 +211,9 @@ def _unused(options: Sequence[Option], metric: str) -> Iterable[str]:
 
 
 def speedup_of(option: Option, base: Option) -> Interval:
-    """Against the value of the base; its own noise is in the interval of the study's table."""
+    """As measured; of what is projected, against the value of the base, whose noise is in the interval already."""
+    if option.speedup is not None and base.measured:
+        return option.speedup
     value = option.samples_per_s
     return Interval(*(end / base.samples_per_s.value for end in (value.value, value.low, value.high)))
 
@@ -202,6 +228,10 @@ def _metric(option: Option) -> str:
     mark = "" if option.metric_measured else "~"
     value, ends = option.metric.value, f"{metric_value(option.metric.low)}–{metric_value(option.metric.high)}"
     return f"{mark}{metric_value(value)}\n{ends}"
+
+
+def _time(option: Option) -> Interval:
+    return option.wall_s or option.epoch_s
 
 
 def _times(interval: Interval) -> str:

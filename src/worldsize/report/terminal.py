@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +18,7 @@ from worldsize.data.sets import DataSetStatus
 from worldsize.errors import visible
 from worldsize.estimate import Cost
 from worldsize.optimizer_spec import Search
-from worldsize.plan import Plan
+from worldsize.plan import Plan, full_grid
 from worldsize.prediction import outlook
 from worldsize.record import Outcome, TrialRecord
 from worldsize.report.batches import batches_view
@@ -148,7 +147,7 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
         parts.append(Text(f"  {launch_command(study, launch, index)}"))
         shown = launch.trials if everything else launch.trials[:8]
         more = [] if len(shown) == len(launch.trials) else [f"and {len(launch.trials) - len(shown)} more (--all)"]
-        parts.append(Padding(Text(", ".join([*shown, *more]), style="dim"), (0, 0, 0, 2)))
+        parts.append(Text(f"  {', '.join([*shown, *more])}", style="dim"))
         if (everything or launch.on not in scripted) and (script := planned_script(study, launch, index)):
             scripted.add(launch.on)
             parts.append(Text(script))
@@ -157,6 +156,12 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
 
 def _more_to_come(spec: StudySpec) -> Iterator[str]:
     """What is not in the plan yet, or may end before its last step."""
+    if spec.axes.adaptive:
+        trained = "; then what it recommends is trained" if spec.train else ""
+        yield (
+            f"adaptive: these probes first, then more while the answer can still change, up to "
+            f"{counted(max(spec.axes.workers), 'worker')}; the full grid has {len(full_grid(spec))}{trained}"
+        )
     if spec.axes.largest is not None:
         yield f"batch_per_worker: doubled from {spec.axes.largest.start}, then the largest that fits is closed in on"
     for entry in spec.axes.optimizer:

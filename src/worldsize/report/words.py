@@ -35,6 +35,8 @@ def answer_sentence(answer: Answer, metric: str, how: str = "") -> str:
         )
     elif any(finding.code == "learning-lost" for finding in answer.findings):
         lead += ": with more the model learns less."
+    elif any(finding.code == "learning-unclear" for finding in answer.findings):
+        lead += ": with more the model seems to learn less, which may be noise."
     else:
         lead += "."
     following = [finding_sentence(found) for found in answer.findings if found.code == IN_THE_ANSWER]
@@ -153,6 +155,10 @@ SENTENCES = {
         "{efficiency_percent:.0f} % efficient."
     ),
     "close-call": "Whether {workers:.0f} workers pay is within the noise; more repeats would tell.",
+    "learning-unclear": (
+        "With {workers:.0f} workers (global batch {global_batch:.0f}) the model learned less, {metric:.4f} ({low:.4f} "
+        "to {high:.4f}) against {best:.4f}, which may be noise; more repeats would tell."
+    ),
     "learning-lost": (
         "With {workers:.0f} workers (global batch {global_batch:.0f}) the model learns less: {metric:.4f} against "
         "{best:.4f}. Its rate or its number of updates does not fit that batch."
@@ -250,7 +256,9 @@ def duration(seconds: float) -> str:
     """Two units at most: 45 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 1:
         return f"{number(seconds * 1e3)} ms"
-    if seconds < 60:
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if round(seconds) < 60:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
