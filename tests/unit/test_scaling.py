@@ -298,7 +298,17 @@ def test_numbers(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.5, "500 ms"), (45.4, "45 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")]
+    ("seconds", "text"),
+    [
+        (0.5, "500 ms"),
+        (1.0, "1 s"),
+        (1.85, "1.9 s"),
+        (9.96, "10.0 s"),
+        (45.4, "45 s"),
+        (59.7, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 05 min"),
+    ],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text

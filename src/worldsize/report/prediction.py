@@ -219,6 +219,8 @@ def speedup_of(option: Option, base: Option) -> Interval:
 
 
 def _both(interval: Interval, factor: float = 1.0) -> str:
+    if interval.low == interval.high:
+        return number(interval.value * factor)  # the base, by definition
     return f"{number(interval.value * factor)}\n{number(interval.low * factor)}–{number(interval.high * factor)}"
 
 

@@ -253,11 +253,11 @@ def byte_size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Two units at most: 45 s, 3 min 20 s, 2 h 05 min."""
+    """Two units at most: 1.8 s, 45 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 1:
         return f"{number(seconds * 1e3)} ms"
     if seconds < 10:
-        return f"{seconds:.2g} s"
+        return f"{seconds:.0f} s" if seconds == round(seconds) else f"{seconds:.1f} s"
     if round(seconds) < 60:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
