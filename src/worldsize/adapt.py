@@ -23,6 +23,8 @@ from worldsize.spec import StudySpec
 
 MOST_ROUNDS = 4
 """Of the repeats of one setting, where their noise leaves the answer open."""
+MOST_COST = 1.25
+"""Of the full grid, with repeats: a study of one batch is nearly its own grid, and repeats of 1 worker cost little."""
 
 
 def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
@@ -54,13 +56,13 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
 
 
 def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> Setting | None:
-    """The first that may be: a machine that is never quiet is not waited for, no study costs more than the grid that it
-    stands for, and training, once planned, ends the probing."""
+    """The first that may be: a machine that is never quiet is not waited for, nothing is repeated once a study has cost
+    what its grid would and a quarter more, and training, once planned, ends the probing."""
     if not noisy or any(trial.kind == "train" for trial in plan.trials.values()):
         return None
     probes = [trial for trial in plan.trials.values() if trial.kind == "probe"]
     times = Counter(setting_of(trial) for trial in probes)
-    left = sum(trial.workers for trial in full_grid(spec)) - sum(trial.workers for trial in probes)
+    left = MOST_COST * sum(trial.workers for trial in full_grid(spec)) - sum(trial.workers for trial in probes)
     for setting in noisy:
         again = spec.probe_repeats
         if times[setting] < MOST_ROUNDS * again and setting.workers * again <= left:

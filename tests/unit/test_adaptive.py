@@ -184,3 +184,26 @@ def test_a_batch_is_known_better_by_what_it_measured() -> None:
     while wanted := next_probes(list(rates), seen, (), told):
         seen |= {probe: rates[probe] for probe in wanted}
     assert {b for n, b in seen if n > 2} == {64}
+
+
+def test_what_is_best_alone_is_tried_with_more() -> None:
+    """Nothing pays, and a batch in between is the fastest alone: an answer needs to know what 2 of it do."""
+    alone = {16: 98.0, 32: 110.0, 64: 99.0, 128: 97.0}
+    rates = {(n, b): Interval(*[alone[b] * factor for factor in (1.0, 0.999, 1.001)]) for n in COUNTS for b in BATCHES}
+    told = {probe: rate.value for probe, rate in rates.items()}
+    seen: dict[Probe, Interval] = {}
+    while wanted := next_probes(list(rates), seen, (), told if len(seen) > 4 else {}):
+        assert not set(wanted) & seen.keys()
+        seen |= {probe: rates[probe] for probe in wanted}
+    assert (2, 32) in seen
+    assert max(n for n, _ in seen) <= 4
+
+
+def test_counts_listed_densely_are_looked_beyond_as_far() -> None:
+    """Level from 2 to 4, then rising again: by doublings, one step up that did not pay."""
+    rates = {1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0, 5: 2.5, 6: 3.0, 7: 3.5, 8: 4.0}
+    measured = {(n, 32): Interval(rate, rate * 0.999, rate * 1.001) for n, rate in rates.items()}
+    seen: dict[Probe, Interval] = {}
+    while wanted := next_probes(list(measured), seen):
+        seen |= {probe: measured[probe] for probe in wanted}
+    assert (8, 32) in seen

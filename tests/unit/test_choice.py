@@ -81,6 +81,14 @@ def test_a_wide_projection_is_no_advice() -> None:
     assert choose([*line[:2], option(4, 1.1, measured=False, width=0.2)]).knee.workers == 4
 
 
+def test_a_vague_count_that_is_as_fast_is_not_passed_for_more_workers() -> None:
+    line = [option(1, 1.0), option(2, 1.05), option(4, 1.15, measured=False, width=0.8), option(8, 2.4, measured=False)]
+    found = choose(line)
+    assert found.knee.workers == 2
+    assert found.unsure is not None
+    assert found.unsure.workers == 4
+
+
 def test_without_a_count_known_well_it_is_a_guess() -> None:
     found = choose([option(4, 1.1, measured=False, width=0.8), option(8, 1.2, measured=False, width=0.9)])
     assert not found.sure

@@ -155,6 +155,18 @@ def test_a_worker_more_does_not_wake_a_full_node() -> None:
     assert two.samples_per_s <= full.samples_per_s * 2 * 1.001
 
 
+def test_beyond_a_saturated_node_nothing_is_hoped_for_that_perfect_scaling_would_not_give() -> None:
+    rows = [(1, 100.0), (2, 198.0), (4, 390.0), (8, 420.0)]
+    for one in project_series(table_series(rows, workers_per_node=16), [16, 32, 64, 128]):
+        assert one.samples_per_s < one.high < 110 * one.workers
+
+
+def test_just_beyond_the_largest_count_a_rival_reading_lies_just_below() -> None:
+    rows = [(1, 100.0), (2, 198.0), (4, 390.0), (8, 770.0), (16, 850.0)]
+    near = project_series(table_series(rows), [17])[0]
+    assert near.low > 800
+
+
 def test_an_outlier_inside_the_series_moves_the_answer_little_and_widens_it() -> None:
     steady = project_series(table_series(GOOD), [16])[0]
     for factor in (0.3, 3.0):

@@ -118,6 +118,14 @@ def test_what_was_repeated_alone_counts_too() -> None:
     assert pairs.relative_width > 2
 
 
+def test_repeats_that_failed_on_both_sides_leave_the_others_paired() -> None:
+    """A machine that became slower: pairs cancel that, means of different repeats do not."""
+    pace = {0: 1.0, 1: 1.0, 2: 1.3, 3: 1.3}
+    one = {n: np.full(20, 0.01 * pace[n]) for n in (0, 1, 3)}
+    two = {n: np.full(20, 0.01 * pace[n]) for n in (0, 1, 2)}
+    assert median_step(one).over(median_step(two)).interval().relative_width < 1e-6
+
+
 def test_a_single_repeat_is_as_noisy_as_those_of_the_other() -> None:
     several = median_step({n: np.full(20, value) for n, value in enumerate((0.8, 1.0, 1.25))})
     alone = median_step({9: np.full(20, 0.5)})

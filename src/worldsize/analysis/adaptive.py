@@ -78,7 +78,12 @@ def next_probes(
     ]
     known = max((line.knee_rate for line in lines.values() if line not in climbing), default=0.0)
     if not any(line.most > known for line in climbing):
-        return []
+        # The answer names a count and what the next one would bring: what is best alone must have been tried with more.
+        best_known = max(lines.values(), key=lambda line: line.knee_rate, default=None)
+        lonely = best_known is not None and len(best_known.rates) < min(FIRST, len(best_known.counts))
+        if best_known is None or not lonely or best_known.failed(done):
+            return []
+        return [(best_known.next_count, best_known.batch)]
     best = max(line.promise for line in climbing)
     return [(line.next_count, line.batch) for line in climbing if line.promise >= CLOSE * best]
 
@@ -155,8 +160,9 @@ class _Line:
         growth = self.counts[reached - 1] / self.counts[reached - 2]
         if marginal_efficiency(after.high / before.low, growth) >= MARGIN or self._pays_further_up(self.expected):
             return True
-        passed_over = reached - 1 - climb(self.counts[:reached], [rate.value for rate in self.rates])[-1]
-        return passed_over == 1 and self._pays_further_up(self.counts)
+        paid = climb(self.counts[:reached], [rate.value for rate in self.rates])[-1]
+        near = paid == reached - 2 or self.counts[reached - 1] <= 2 * self.counts[paid]
+        return near and self._pays_further_up(self.counts)
 
     def _pays_further_up(self, ahead: Sequence[float]) -> bool:
         """Whether a count not run yet would, if rates grew from here on as `ahead` does."""

@@ -106,7 +106,14 @@ def choose(
     interval; the interval says how sure that is. Where the time of the whole training is known for some counts, the
     others (their batch does not reach the target, or nobody knows) are not for choosing."""
     known = eligible(options)
-    sure = [option for option in known if is_sure(option) and option.learns]
+    vague = [option for option in known if not is_sure(option)]
+    sure = [
+        option
+        for option in known
+        if is_sure(option)
+        and option.learns
+        and not any(other.workers < option.workers and other.time_s <= option.time_s for other in vague)
+    ]
     found = knee(sure or known[:1], margin)
     following = [option for option in known if option.workers > found.workers]
     affordable = [option for option in known if budget is not None and _within(option.cost, budget)]
@@ -117,9 +124,7 @@ def choose(
         cheapest_in_time=min(in_time, key=lambda option: option.workers * option.time_s, default=None),
         pareto=pareto(known),
         limit=limit(found, following[0]) if following else None,
-        unsure=next(
-            (option for option in following if not is_sure(option) and marginal(found, option) >= margin), None
-        ),
+        unsure=next((option for option in vague if option in following and marginal(found, option) >= margin), None),
         sure=bool(sure),
     )
 

@@ -18,6 +18,8 @@ WIDEST = 0.5
 """A speedup whose interval is wider than this, relative, carries no recommendation."""
 WIDE = 0.4
 """Nor does one as wide as this whose two ends would give different answers."""
+QUIET = 0.1
+"""A setting with less than this share of the squared noise of a step up is not worth repeating."""
 METRIC_SLACK = 0.01
 """A setting whose metric is worse than the best by more than this share of it is not recommended for its speed."""
 
@@ -113,9 +115,11 @@ def _too_noisy(row: Row) -> Finding:
 
 
 def _by_worth(*rows: Row) -> tuple[Setting, ...]:
-    """By what their repeats tell for the worker-seconds they take: twice as many halve the square of a width."""
-    ordered = sorted(rows, key=lambda row: row.step_s.relative_width**2 / row.setting.workers, reverse=True)
-    return tuple(dict.fromkeys(row.setting for row in ordered))
+    """By what their repeats tell for the worker-seconds they take: twice as many halve the square of a width. What is
+    quiet beside the others tells nothing."""
+    squares = {row.setting: row.step_s.relative_width**2 for row in rows}
+    noisy = [setting for setting, square in squares.items() if square >= QUIET * sum(squares.values())]
+    return tuple(sorted(noisy, key=lambda setting: squares[setting] / setting.workers, reverse=True))
 
 
 def _undecided(smaller: Row, larger: Row) -> bool:

@@ -103,13 +103,13 @@ class SeriesLaw:
         return np.asarray(np.minimum(gain, growth))
 
     def rivals(self, workers: float) -> tuple[float, float]:
-        """How much lower and higher it reads a doubling with saturation that was waived, or without one that counts:
-        the last point may be a bad one. 0 where saturation plays no part."""
+        """How much lower and higher it reads with saturation that was waived, or without one that counts: the last
+        point may be a bad one. Inside the node, beyond which nothing saturates further; 0 where it plays no part."""
         gain = min(float(self._log_gain(np.array([2.0 * self.largest]))[0]), math.log(2))
         node = self.workers_per_node
         upto = workers if node is None or node <= self.largest else min(workers, node)
         saturated = float(self._saturation(np.array([float(upto)]))[0])
-        apart = max(0.0, gain - self.last_slope * math.log(2))
+        apart = max(0.0, gain - self.last_slope * math.log(2)) * math.log2(upto / self.largest)
         return self.waived * apart, saturated * apart
 
     def _log_gain(self, workers: Floats) -> Floats:

@@ -114,8 +114,9 @@ class Sampled:
         are left out. Where one of the two was repeated on alone, that would leave out too much: none is paired then."""
         within = self.within - other.within
         common = self.of_repeats.keys() & other.of_repeats.keys()
-        lone = self.of_repeats.keys() ^ other.of_repeats.keys()
-        repeated_alone = len(lone) >= len(common) and max(lone, default=0) > max(common, default=0)
+        own, others = self.of_repeats.keys() - common, other.of_repeats.keys() - common
+        lone = own | others  # failed on the other side, where each has some; else later repeats of one alone
+        repeated_alone = not (own and others) and len(lone) >= len(common) and max(lone) > max(common, default=0)
         if len(common) > 1 and not repeated_alone:
             of_repeats = {key: self.of_repeats[key] - other.of_repeats[key] for key in sorted(common)}
             logs = np.array(list(of_repeats.values()))

@@ -5,7 +5,7 @@ In logarithms of the rate, with d the doublings beyond the largest measured coun
     up   = d (0.02 + 0.15 doubt)      + 0.05 where a node boundary is crossed for the first time
     down = 2 d (0.02 + 0.15 doubt)    + 0.2  there
 
-Rival readings of the series are reached as well, d times what they lie lower or higher at one doubling.
+Rival readings of the series are reached as well, by what they lie lower or higher.
 
 Down is twice as far: what is not seen yet (another switch, a straggler, a smaller batch) costs time far more often than
 it saves any. The bounds are meant to hold 80 % of what is measured later.
@@ -66,12 +66,12 @@ def doubt(*, miss: float | None, loss_per_doubling: float, spread: float = 0.0, 
 def reach(
     *, doublings: float, doubt: float, crossing: Crossing = "none", rivals: tuple[float, float] = (0.0, 0.0)
 ) -> Reach:
-    """Never shrinks with `doublings` or `doubt`. `rivals`: what rival readings lie lower and higher, a doubling."""
+    """Never shrinks with `doublings` or `doubt`. `rivals`: what rival readings lie lower and higher."""
     distance = max(doublings, LEAST_DOUBLINGS)
     rough = distance * (BASE + PER_DOUBT * doubt)
     share = CROSSING_SHARE[crossing]
     lower, higher = rivals
     return Reach(
-        down=DOWN_OVER_UP * rough + distance * lower + CROSSING_DOWN * share,
-        up=rough + distance * higher + CROSSING_UP * share,
+        down=DOWN_OVER_UP * rough + lower + CROSSING_DOWN * share,
+        up=rough + higher + CROSSING_UP * share,
     )

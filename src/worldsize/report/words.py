@@ -164,7 +164,7 @@ SENTENCES = {
         "{best:.4f}. Its rate or its number of updates does not fit that batch."
     ),
     "largest-count-measured": "{workers:.0f} is the largest count measured; more may still pay.",
-    "one-repeat": "One repeat only: the intervals know nothing of how runs differ. Raise repeats.",
+    "one-repeat": "Something ran once only: the intervals know little of how its runs differ. Raise repeats.",
     "adaptive": (
         "Adaptive: {probes:.0f} probes where the full grid has {of:.0f}, {worker_s:.0f} worker-seconds, about "
         "{percent:.0f} % of what it would take."
