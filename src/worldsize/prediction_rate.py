@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from worldsize.analysis.intervals import narrower
 from worldsize.analysis.network import Network, placed
 from worldsize.analysis.points import Setting
@@ -15,7 +13,7 @@ from worldsize.analysis.scaling import Row
 from worldsize.analysis.stats import Interval
 from worldsize.analysis.table import TableSeries
 from worldsize.analysis.throughput import Parts, ThroughputModel, fit_throughput
-from worldsize.analysis.widening import Reach, doubt, reach
+from worldsize.analysis.widening import Reach, doubt, joint_noise, reach
 from worldsize.errors import SpecError
 
 OVERLAP_UNKNOWN = (1.0, 2.0, 10.0)
@@ -135,10 +133,7 @@ class Rates:
 
     @property
     def _noise(self) -> float:
-        """In logarithms, as far as an 80 % interval reaches: of the largest count, on which a projection hangs, and of
-        a usual one, as what is asked about would have."""
-        reaches = [math.log(rate.high / rate.low) / 2 for rate in map(narrower, self.noise_of)]
-        return math.hypot(reaches[-1], float(np.median(reaches))) if reaches else 0.0
+        return joint_noise([math.log(rate.high / rate.low) / 2 for rate in map(narrower, self.noise_of)])
 
     def _with_noise(self, rate: Interval) -> Interval:
         reached = Reach(down=math.log(rate.value / rate.low), up=math.log(rate.high / rate.value))

@@ -19,7 +19,7 @@ from worldsize.analysis.series_law import (
 )
 from worldsize.analysis.stats import MOST_LOG, Floats
 from worldsize.analysis.table import TableSeries, relative_step
-from worldsize.analysis.widening import LEVEL, Crossing, Reach, doubt, reach
+from worldsize.analysis.widening import LEVEL, Crossing, Reach, doubt, joint_noise, reach
 
 SIBLING_PRIOR = 2.0
 """So many siblings weigh as much as the usual cost of leaving a node."""
@@ -105,10 +105,8 @@ def series_doubt(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
 
 
 def repeat_noise(series: TableSeries) -> float:
-    """Of the largest count, on which a projection hangs, and of a usual one, as what is asked about would have: how far
-    an 80 % interval over repeats reaches, in logarithms. 0 without repeats: nothing is known of it."""
-    reaches = [_mean_reach(repeats) for repeats in series.rates if len(repeats) > 1]
-    return math.hypot(reaches[-1], float(np.median(reaches))) if reaches else 0.0
+    """In logarithms. 0 without repeats: nothing is known of it."""
+    return joint_noise([_mean_reach(repeats) for repeats in series.rates if len(repeats) > 1])
 
 
 def _mean_reach(repeats: Sequence[float]) -> float:

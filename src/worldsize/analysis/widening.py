@@ -14,6 +14,8 @@ it saves any. The bounds are meant to hold 80 % of what is measured later.
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,6 +63,13 @@ def doubt(*, miss: float | None, loss_per_doubling: float, spread: float = 0.0, 
     """
     signs = [min(miss or 0.0, MOST_MISS), min(max(loss_per_doubling, 0.0), MOST_LOSS), min(spread, MOST_LOSS)]
     return max(*signs, FEW_POINTS_DOUBT if counts < 3 else 0.0)
+
+
+def joint_noise(reaches: Sequence[float]) -> float:
+    """How far the noise of what was measured reaches in what is projected, from how far each count's own 80 % interval
+    does, in the order of workers: usual noise twice, that of the measurement and of what is asked about, and no less
+    than that of the largest count, on which the projection hangs."""
+    return max(math.sqrt(2) * statistics.median(reaches), reaches[-1]) if reaches else 0.0
 
 
 def reach(
