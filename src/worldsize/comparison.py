@@ -140,7 +140,7 @@ def to_dict(found: Comparison) -> dict[str, Any]:
 def _side(name: str, results: Results, goal: tuple[bool, bool]) -> Side:
     means: dict[Setting, dict[str, Mean]] = {}
     step_s, baselines = {}, {}
-    for pace in (pace for group in paces(results.points) for pace in group):
+    for pace in (pace for group in paces(results.points, adaptive=results.spec.axes.adaptive) for pace in group):
         here = means.setdefault(pace.setting, {})
         here[THROUGHPUT] = of_sampled(pace.throughput)
         if pace.setting.workers != pace.baseline.workers:  # the baseline is 1 by definition

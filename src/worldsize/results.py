@@ -75,7 +75,7 @@ class Results:
     @cached_property
     def series(self) -> list[Series]:
         best = {contest.setting: contest.variants[0] for contest in self.contests}
-        return scaling(self.points, best)
+        return scaling(self.points, best, adaptive=self.spec.axes.adaptive)
 
     @cached_property
     def points(self) -> list[Point]:

@@ -144,7 +144,7 @@ HEADER = (
 
 
 def answer(points: list) -> Probe:  # type: ignore[type-arg]
-    row = recommend(scaling(points)).row
+    row = recommend(scaling(points, adaptive=True)).row
     assert row is not None
     return row.setting.workers, row.setting.batch_per_worker
 

@@ -111,10 +111,10 @@ def test_what_was_repeated_alone_counts_too() -> None:
     """Two repeats side by side that disagree, then six more of one: the pairs alone would leave these out."""
     steady = {n: np.full(20, 0.01) for n in range(2)}
     noisy = {n: np.full(20, 0.02 * factor) for n, factor in enumerate((1.3, 0.8, 1.0, 1.01, 0.99, 1.0, 1.02, 0.98))}
-    ratio = median_step(noisy).over(median_step(steady)).interval()
+    ratio = median_step(noisy).over(median_step(steady), repeated_alone=True).interval()
     assert ratio.value == pytest.approx(2.0, rel=0.03)
     assert ratio.relative_width < 0.3
-    pairs = median_step({n: noisy[n] for n in (0, 1)}).over(median_step(steady)).interval()
+    pairs = median_step(noisy).over(median_step(steady)).interval()  # as if the partners of the others had failed
     assert pairs.relative_width > 2
 
 

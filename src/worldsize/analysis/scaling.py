@@ -62,32 +62,38 @@ class Series:
     rows: tuple[Row, ...]
 
 
-def scaling(points: Iterable[Point], best: Mapping[Setting, VariantSummary] = MappingProxyType({})) -> list[Series]:
+def scaling(
+    points: Iterable[Point],
+    best: Mapping[Setting, VariantSummary] = MappingProxyType({}),
+    *,
+    adaptive: bool = False,
+) -> list[Series]:
     """speedup(n) = throughput(n) / throughput(baseline), efficiency = speedup * baseline / n.
 
     For a fixed global batch that is T(1)/T(n); for a fixed batch a worker, n * T(1)/T(n). `best` is the best that was
-    trained at each setting.
+    trained at each setting. An `adaptive` study may have repeated some counts alone.
     """
-    return [Series(rows=tuple(_row(pace, best.get(pace.setting)) for pace in group)) for group in paces(points)]
+    groups = paces(points, adaptive=adaptive)
+    return [Series(rows=tuple(_row(pace, best.get(pace.setting)) for pace in group)) for group in groups]
 
 
-def paces(points: Iterable[Point]) -> list[list[Pace]]:
+def paces(points: Iterable[Point], *, adaptive: bool = False) -> list[list[Pace]]:
     """Groups that differ in workers only, each in the order of its counts."""
     groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points:
         setting = point.setting
         batch = setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
         groups[setting.scaling, batch, setting.accumulation, setting.kind].append(point)
-    return [_paces(sorted(group, key=lambda point: point.setting.workers)) for group in groups.values()]
+    return [_paces(sorted(group, key=lambda point: point.setting.workers), adaptive) for group in groups.values()]
 
 
-def _paces(group: list[Point]) -> list[Pace]:
+def _paces(group: list[Point], adaptive: bool) -> list[Pace]:
     base = group[0].setting
     base_step = median_step(group[0].repeats)
     found = []
     for point in group:
         step = median_step(point.repeats)
-        speedup = base_step.over(step).times(point.setting.global_batch / base.global_batch)
+        speedup = base_step.over(step, repeated_alone=adaptive).times(point.setting.global_batch / base.global_batch)
         found.append(Pace(setting=point.setting, baseline=base, step=step, speedup=speedup, repeats=len(point.repeats)))
     return found
 

@@ -109,15 +109,14 @@ class Sampled:
         bounds = (min(low, self.log_value - reach), max(high, self.log_value + reach))
         return Interval(self.value, math.exp(min(bounds[0], MOST_LOG)), math.exp(min(bounds[1], MOST_LOG)))
 
-    def over(self, other: Sampled) -> Sampled:
-        """The ratio. Repeats of one number were run side by side: they are paired, and those that miss their partner
-        are left out. Where one of the two was repeated on alone, that would leave out too much: none is paired then."""
+    def over(self, other: Sampled, *, repeated_alone: bool = False) -> Sampled:
+        """The ratio. Repeats of one number were run side by side: they are paired, and those whose partner failed are
+        left out. `repeated_alone`: one of the two may have been repeated on without the other; where that is half of
+        the repeats or more, all count and none is paired."""
         within = self.within - other.within
         common = self.of_repeats.keys() & other.of_repeats.keys()
-        own, others = self.of_repeats.keys() - common, other.of_repeats.keys() - common
-        lone = own | others  # failed on the other side, where each has some; else later repeats of one alone
-        repeated_alone = not (own and others) and len(lone) >= len(common) and max(lone) > max(common, default=0)
-        if len(common) > 1 and not repeated_alone:
+        lone = self.of_repeats.keys() ^ other.of_repeats.keys()
+        if len(common) > 1 and not (repeated_alone and len(lone) >= len(common)):
             of_repeats = {key: self.of_repeats[key] - other.of_repeats[key] for key in sorted(common)}
             logs = np.array(list(of_repeats.values()))
             shift = float(logs.mean()) - (self.log_value - other.log_value)  # of the repeats that have no partner
