@@ -14,10 +14,11 @@ it saves any. The bounds are meant to hold 80 % of what is measured later.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 LEVEL = 0.80
 BASE = 0.02
@@ -69,7 +70,7 @@ def joint_noise(reaches: Sequence[float]) -> float:
     """How far the noise of what was measured reaches in what is projected, from how far each count's own 80 % interval
     does, in the order of workers: usual noise twice, that of the measurement and of what is asked about, and no less
     than that of the largest count, on which the projection hangs."""
-    return max(math.sqrt(2) * statistics.median(reaches), reaches[-1]) if reaches else 0.0
+    return max(math.sqrt(2) * float(np.median(reaches)), reaches[-1]) if reaches else 0.0
 
 
 def reach(
