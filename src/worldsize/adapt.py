@@ -63,11 +63,9 @@ def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> Setting
     probes = [trial for trial in plan.trials.values() if trial.kind == "probe"]
     times = Counter(setting_of(trial) for trial in probes)
     left = MOST_COST * sum(trial.workers for trial in full_grid(spec)) - sum(trial.workers for trial in probes)
-    for setting in noisy:
-        again = spec.probe_repeats
-        if times[setting] < MOST_ROUNDS * again and setting.workers * again <= left:
-            return setting
-    return None
+    again = spec.probe_repeats
+    allowed = (each for each in noisy if times[each] < MOST_ROUNDS * again and each.workers * again <= left)
+    return next(allowed, None)
 
 
 def _probed(plan: Plan, results: Results) -> list[Setting]:

@@ -55,10 +55,10 @@ def _check(results: Results, question: Question, line: Line) -> None:
         raise SpecError(
             f"batch={question.batch_per_worker} is more than the {samples} training samples; ask about a smaller one"
         )
-    if question.target is not None and results.facts.metric in SHARES and not 0 < question.target <= 1:
-        raise SpecError(
-            f"target={question.target:g}: {results.facts.metric} lies between 0 and 1; write --target 0.9 for 90 %"
-        )
+    metric = results.facts.metric
+    if question.target is not None and metric in SHARES and not SHARES[metric] < question.target <= 1:
+        rule = "is at most 1" if question.target > 1 else "lies between 0 and 1"
+        raise SpecError(f"target={question.target:g}: {metric} {rule}; write --target 0.9 for 90 %")
     if question.budget is not None and question.price is None:
         raise SpecError(f"budget={question.budget:g} needs to know what a worker costs; add --price")
     if results.spec.train is None:

@@ -155,13 +155,9 @@ class Line:
             metric_measured=learned.measured,
             learns=learned.why_not is None,
             price=self.question.price,
-            speedup=self._speedup(workers) if measured else None,
+            speedup=narrower(row.speedup) if measured and (row := self.rates.row(workers)) else None,
             notes=(*notes, *unknown, *([learned.why_not] if learned.why_not else [])),
         )
-
-    def _speedup(self, workers: int) -> Interval | None:
-        row = next((each for each in self.rates.rows if each.setting.workers == workers), None)
-        return narrower(row.speedup) if row else None
 
     def _rate(self, batch: int) -> float | None:
         train = self.results.spec.train

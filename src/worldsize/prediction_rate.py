@@ -44,10 +44,13 @@ class Rates:
     noise_of: tuple[Interval, ...]
     """Measured samples a second whose noise is that of the projection: those of the line; where it has none, of all."""
 
+    def row(self, workers: int) -> Row | None:
+        return next((each for each in self.rows if each.setting.workers == workers), None)
+
     def at(self, setting: Setting) -> Told:
         """Samples a second with an 80 % interval, the parts of the step, whether it was measured, what to know."""
         workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
-        row = next((each for each in self.rows if each.setting.workers == workers), None)
+        row = self.row(workers)
         if row is not None and (self.network is None or workers == 1):
             return (
                 narrower(row.samples_per_s),

@@ -146,8 +146,8 @@ def test_batches_beyond_the_data_are_refused_or_not_recommended(weak: Results) -
 
 
 def test_a_target_that_no_model_has_is_refused(trained: Results) -> None:
-    for target in (1.5, -1.0):
-        with pytest.raises(SpecError, match="lies between 0 and 1"):
+    for target, rule in ((1.5, "is at most 1"), (-1.0, "lies between 0 and 1")):
+        with pytest.raises(SpecError, match=rule):
             predict(trained, Question(workers=(8,), target=target))
 
 

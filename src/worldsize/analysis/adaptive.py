@@ -79,11 +79,8 @@ def next_probes(
     known = max((line.knee_rate for line in lines.values() if line not in climbing), default=0.0)
     if not any(line.most > known for line in climbing):
         # The answer names a count and what the next one would bring: what is best alone must have been tried with more.
-        best_known = max(lines.values(), key=lambda line: line.knee_rate, default=None)
-        lonely = best_known is not None and len(best_known.rates) < min(FIRST, len(best_known.counts))
-        if best_known is None or not lonely or best_known.failed(done):
-            return []
-        return [(best_known.next_count, best_known.batch)]
+        fastest = max(lines.values(), key=lambda line: line.knee_rate, default=None)
+        return [(fastest.next_count, fastest.batch)] if fastest and fastest.is_alone(done) else []
     best = max(line.promise for line in climbing)
     return [(line.next_count, line.batch) for line in climbing if line.promise >= CLOSE * best]
 
@@ -147,6 +144,10 @@ class _Line:
     def failed(self, done: Collection[Probe]) -> bool:
         """Whether its next count was run and gave no rate."""
         return len(self.rates) < len(self.counts) and (self.next_count, self.batch) in done
+
+    def is_alone(self, done: Collection[Probe]) -> bool:
+        """Whether it shows nothing yet of how it scales, and could."""
+        return len(self.rates) < min(FIRST, len(self.counts)) and not self.failed(done)
 
     def may_climb(self, done: Collection[Probe]) -> bool:
         """Whether there is a next count, not run yet, and the last step up may have paid, at the best ends, or one
