@@ -77,10 +77,9 @@ class Rates:
         parts = self.model.parts(workers, batch, times)
         by_parts = setting.global_batch / parts.step_s
         low, high = self._reach(workers).around(by_parts)
-        crowd = self.model.more_crowded(workers)
-        if crowd > 1:
+        if self.model.is_more_crowded(workers):
             # The range: those threads need not take turns at all, or cost that much once more.
-            freer, fuller = (self.model.parts(workers, batch, times, exchange=by) for by in (1 / crowd, crowd))
+            freer, fuller = (self.model.parts(workers, batch, times, crowding=by) for by in (0.0, 2.0))
             low, high = min(low, setting.global_batch / fuller.step_s), max(high, setting.global_batch / freer.step_s)
             return Interval(by_parts, low, high), parts, False, (*found.notes, CROWDED)
         # Where the work of a rank changes with the workers, a bare series cannot tell that from what scaling costs.
@@ -94,12 +93,11 @@ class Rates:
         """What a series of fewer workers on a node does not know of; None: it knows as much. No node does better for
         having others beside it."""
         on_node = placed(setting.workers, self.places)[0]
-        crowd = self.model.more_crowded(on_node) if self.model else 1.0
-        if self.model is None or crowd == 1:
+        if self.model is None or not self.model.is_more_crowded(on_node):
             return None
         batch, times = setting.batch_per_worker, setting.accumulation
         step_s = self.model.parts(on_node, batch, times).step_s
-        slower = step_s / self.model.parts(on_node, batch, times, exchange=1 / crowd).step_s
+        slower = step_s / self.model.parts(on_node, batch, times, crowding=0.0).step_s
         value = min(bare.value / slower, setting.global_batch / step_s)
         return Interval(value, min(bare.low / slower**2, value), max(bare.high, value))
 

@@ -3,6 +3,7 @@
     python -m tests.bench.cores projection [FOLDER]     1, 2, 3, 4, 6 workers -> 8, 12, 16
     python -m tests.bench.cores adaptive [FOLDER]       workers: auto against the grid of 5 counts x 4 batches
     python -m tests.bench.cores replay FOLDER           what auto would have probed of the grids measured there
+    python -m tests.bench.cores crowds FOLDER           16 workers from fewer, for each batch of those grids
     python -m tests.bench.cores exchange                all-reduces of bare gloo on 2 to 16 processes
 
 Wants 16 quiet cores; gloo, one thread a worker. A FOLDER that holds the measurements already is only read. Prints
@@ -11,17 +12,22 @@ Markdown; exit code 1 when a target is missed.
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
+import unittest.mock
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from tests.bench.exchange import sweep
 from worldsize.adapt import foretold, next_climb, paces
+from worldsize.analysis import throughput
 from worldsize.analysis.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.recommend import recommend
 from worldsize.analysis.scaling import scaling
+from worldsize.analysis.throughput import Ground, Timed
 from worldsize.prediction import Question, predict
 from worldsize.prediction_inputs import ground, timed
 from worldsize.results import Results, load
@@ -29,15 +35,16 @@ from worldsize.study import Study
 
 FITTED, ASKED, COUNTS = (1, 2, 3, 4, 6), (8, 12, 16), (1, 2, 4, 8, 16)
 WORKLOADS = {
-    "digits cnn": ("digits", 64, (32, 64, 128, 256)),
+    "digits cnn": ("digits", 64, (4, 8, 16, 32)),
     "digits mlp": ("{name: digits, model: mlp}", 128, (32, 64, 128, 256)),
     "gpt": (
         "{name: gpt, options: {context: 64, length: 200000}, model_options: {layers: 4, width: 128, heads: 4}}",
         16,
-        (4, 8, 16, 32),
+        (2, 4, 8, 16),
     ),
 }
-"""Name: the workload, the batch of the projection, the batches of the grid."""
+"""Name: the workload, the batch of the projection, the batches of the grid: such that no doubling of the best one gains
+about the 1.33 times that decide, where two grids would not agree either."""
 GRID = {"repeats": 3, "seconds": 1.5}
 MOST_ERROR, LEAST_INSIDE, MOST_WIDTH, MOST_SHARE = 0.10, 6, 0.40, 0.40
 
@@ -137,6 +144,38 @@ def replay(home: Path) -> bool:
     return fine
 
 
+def crowds(home: Path) -> bool:
+    """With the link as probed by the 6 workers of the projection: that of a grid was probed in the crowd itself."""
+    print("| from | power | median error of the step | root mean square |\n| --- | --- | --- | --- |")
+    lines, fine = list(_lines(home)), True
+    for fitted in ((1, 2, 4), (1, 2, 4, 8)):
+        for power in (1.0, 1.5, 1.75, throughput.TURNS, 2.25, 2.5):
+            with unittest.mock.patch.object(throughput, "TURNS", power):
+                off = np.array([_off(line, where, fitted) for line, where in lines])
+            error, rms = float(np.median(np.abs(np.expm1(off)))), float(np.sqrt(np.mean(off**2)))
+            print(f"| {', '.join(map(str, fitted))} | {power:g} | {error:.1%} | {rms:.1%} |", flush=True)
+            fine = fine and (power != throughput.TURNS or error <= MOST_ERROR)
+    return fine
+
+
+def _off(line: dict[int, Timed], where: Ground, fitted: tuple[int, ...]) -> float:
+    """log(projected / measured) of a step of 16 workers."""
+    model = throughput.fit_throughput([line[workers] for workers in fitted], where)
+    return math.log(model.parts(16, line[16].batch_per_worker).step_s / line[16].step_s)
+
+
+def _lines(home: Path) -> Iterator[tuple[dict[int, Timed], Ground]]:
+    """The counts of each batch."""
+    for name, (workload, batch, batches) in WORKLOADS.items():
+        label = name.replace(" ", "-")
+        few = run(home / f"{label}-fitted", workload, list(FITTED), [batch], repeats=3, seconds=3)
+        grid = run(home / f"{label}-grid", workload, list(COUNTS), list(batches), **GRID)
+        steps = timed(grid, grid.rows[0].setting)
+        for each in batches:
+            line = {step.workers: step for step in steps if step.batch_per_worker == each}
+            yield line, ground(few, few.rows[0].setting, None)
+
+
 HEADER = (
     "| workload | grid recommends | auto recommends | worker-seconds, grid | auto | share |\n"
     "| --- | --- | --- | --- | --- | --- |"
@@ -162,7 +201,7 @@ def exchange(_: Path) -> bool:
 
 if __name__ == "__main__":
     place = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(tempfile.mkdtemp(prefix="worldsize-cores-"))
-    parts = {"projection": projection, "adaptive": adaptive, "replay": replay, "exchange": exchange}
+    parts = {"projection": projection, "adaptive": adaptive, "replay": replay, "crowds": crowds, "exchange": exchange}
     part = parts.get(sys.argv[1] if len(sys.argv) > 1 else "")
     if part is None:
         sys.exit(__doc__)

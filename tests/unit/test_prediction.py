@@ -36,16 +36,19 @@ repeats: 2
 
 
 def times(trial: TrialSpec) -> dict[str, float]:
-    """Computing slows a little with neighbours; an exchange of a few ms, whose threads share 16 cores."""
-    n, work = trial.workers, trial.worker_batch
-    compute = (2e-3 + 1e-4 * work) * (1 + 0.02 * (n - 1))
-    exchange = 1e-3 * math.log2(n) * max(1, 2 * n / 16) ** 1.25
+    compute, exchange = compute_and_exchange(trial.workers, trial.worker_batch)
     return {"data": 1e-4, "forward": compute / 3, "backward": compute * 2 / 3, "communication": exchange}
 
 
-def step_s(workers: int, batch: int) -> float:
+def compute_and_exchange(workers: int, batch: int) -> tuple[float, float]:
+    """Computing slows a little with neighbours; an exchange of a few ms, whose threads share 16 cores."""
+    threads = max(1, 2 * workers / 16)
     compute = (2e-3 + 1e-4 * batch) * (1 + 0.02 * (workers - 1))
-    return 1e-4 + compute + 1e-3 * math.log2(workers) * max(1, 2 * workers / 16) ** 1.25
+    return compute, 1e-3 * math.log2(workers) * threads**2
+
+
+def step_s(workers: int, batch: int) -> float:
+    return 1e-4 + sum(compute_and_exchange(workers, batch))
 
 
 @pytest.fixture

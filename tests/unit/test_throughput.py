@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,29 +134,68 @@ def test_threads_that_exchange_take_turns() -> None:
     """16 cores hold the two threads of 8 workers; what 16 workers pay was never measured, and is foretold."""
 
     def exchange_s(workers: int) -> float:
-        return 1e-3 * (workers - 1) * max(1.0, 2 * workers / 16) ** 1.25
+        return 1e-3 * (workers - 1) * max(1.0, 2 * workers / 16) ** 2
 
     timed = [
         Timed(workers=n, batch_per_worker=32, step_s=0.02 + exchange_s(n), busy_s=0.02) for n in (1, 2, 3, 4, 6, 8)
     ]
     model = fit_throughput(timed, Ground(places=16, cores=16))
-    assert model.more_crowded(8) == 1
-    assert model.more_crowded(16) == pytest.approx(2**1.25)
+    assert [model.is_more_crowded(n) for n in (8, 12, 16)] == [False, True, True]
     assert model.parts(16, 32).exposed_s == pytest.approx(exchange_s(16), rel=0.1)
+    free, twice = (model.parts(16, 32, crowding=times).exposed_s for times in (0.0, 2.0))
+    assert free == pytest.approx(exchange_s(16) / 4, rel=0.1)
+    assert twice == pytest.approx(exchange_s(16) / 4 * 7, rel=0.1)
     gpus = fit_throughput(timed, Ground(places=16))
-    assert gpus.more_crowded(16) == 1
-    assert gpus.parts(16, 32).exposed_s == pytest.approx(exchange_s(16) / 2**1.25, rel=0.1)
+    assert not gpus.is_more_crowded(16)
+    assert gpus.parts(16, 32).step_s == pytest.approx(0.02 + exchange_s(16) / 4, rel=0.03)
 
 
-def test_what_was_measured_in_a_crowd_is_not_dearer_still() -> None:
-    """Two workers on two cores: the measured exchange is in the model as it was."""
+CORES = Ground(
+    places=16,
+    cores=16,
+    network=Network(
+        inside=Wire(latency_s=1e-4, bandwidth_bytes_per_s=1e9), across=None, workers_per_node=16, source=""
+    ),
+    payload_bytes=1e5,
+)
+
+
+@pytest.mark.parametrize("waiting", [0.0, 0.5, 2.0])
+def test_waiting_for_others_takes_no_turns(waiting: float) -> None:
+    """Only the ring that was probed is dearer in a crowd, however much of an exchange is waiting."""
+
+    def exchange_s(workers: int) -> float:
+        return (max(1.0, 2 * workers / 16) ** 2 + waiting) * CORES.link_s(workers)
+
+    timed = [Timed(workers=n, batch_per_worker=32, step_s=0.02 + exchange_s(n), busy_s=0.02) for n in (1, 2, 3, 4, 6)]
+    model = fit_throughput(timed, CORES)
+    for workers in (8, 12, 16):
+        assert model.parts(workers, 32).exposed_s == pytest.approx(exchange_s(workers), rel=0.1)
+
+
+@pytest.mark.parametrize("dearer", [1.0, 2.0, 8.0])
+def test_what_was_measured_in_a_crowd_is_not_dearer_still(dearer: float) -> None:
+    """However dear it is: not at all, less or more than elsewhere."""
+
+    def step_s(workers: int) -> float:
+        return 0.01 + (dearer if workers > 8 else 1.0) * CORES.link_s(workers)
+
+    timed = [Timed(workers=n, batch_per_worker=32, step_s=step_s(n), busy_s=0.01) for n in (1, 2, 4, 8, 16)]
+    model = fit_throughput(timed, CORES)
+    assert not model.is_more_crowded(16)
+    for workers in (2, 4, 8, 16):
+        assert model.parts(workers, 32).step_s == pytest.approx(step_s(workers), rel=0.05)
+
+
+def test_two_workers_on_two_cores_are_a_crowd_that_was_measured() -> None:
     timed = [
         Timed(workers=1, batch_per_worker=32, step_s=0.02, busy_s=0.02),
         Timed(workers=2, batch_per_worker=32, step_s=0.025, busy_s=0.02),
     ]
-    model = fit_throughput(timed, Ground(places=2, cores=2))
-    assert model.parts(2, 32).step_s == pytest.approx(0.025, rel=0.03)
-    assert model.more_crowded(2) == 1
+    for ground in (Ground(places=2, cores=2), replace(CORES, places=2, cores=2)):
+        model = fit_throughput(timed, ground)
+        assert model.parts(2, 32).step_s == pytest.approx(0.025, rel=0.03)
+        assert not model.is_more_crowded(2)
 
 
 def test_wild_times_leave_no_step_without_time() -> None:

@@ -33,12 +33,12 @@ KEPT = 0.75
 """Share of the residual at the nearest measured settings that is taken for real."""
 EXCHANGE_THREADS = 2
 """Of a worker that exchanges over gloo: one runs the ring, one its sockets. On 16 cores the time of an all-reduce is a
-straight line up to 8 workers, and 2.7 times that line at 16 (docs/benchmarks/projection-cores.md)."""
-CROWDING = 1.25
-"""Power of the threads a core: those that take turns also wait for one another. Bare all-reduces say 1.4, steps whose
-exchange is short 1.5 and more, steps with much to compute 1 and less."""
-
-
+straight line up to 8 workers, and far above it at 16 (docs/benchmarks/projection-cores.md)."""
+TURNS = 2.0
+"""Power of the threads a core by which an all-reduce becomes dearer: each message waits for the turns of two. Steps
+measured on 16 cores say 2, bare all-reduces 1.4."""
+USUAL_EXCHANGE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
+"""Coefficients of `exchange_terms` of which nothing was measured: a crowd costs what it did elsewhere."""
 LEAST_S = 1e-9
 """No step takes less: a fit to wild times may leave it nothing at all."""
 
@@ -85,11 +85,11 @@ class Ground:
         return max(1.0, on_node * cores_a_worker / self.cores)
 
     def crowd(self, workers: int) -> float:
-        """For the threads of an exchange, those of all workers of a node at once: max(1, 2 m / cores)^1.25."""
+        """By how much an all-reduce is dearer, those of all workers of a node at once: max(1, 2 m / cores)^2."""
         if self.cores is None or workers == 1:
             return 1.0
         threads_a_core = EXCHANGE_THREADS * placed(workers, self.places)[0] / self.cores
-        return float(max(1.0, threads_a_core) ** CROWDING)
+        return float(max(1.0, threads_a_core) ** TURNS)
 
     def link_s(self, workers: int) -> float:
         """What the probed network would take for the gradients; 0 where nothing was probed. Across nodes no less than
@@ -138,14 +138,15 @@ class ThroughputModel:
         """Root mean square over the measured settings of log(measured / model)."""
         return float(np.sqrt(np.mean([self._off(each) ** 2 for each in self.timed])))
 
-    def more_crowded(self, workers: int) -> float:
+    def is_more_crowded(self, workers: int) -> bool:
         """Than at the largest measured count: what no measurement here has seen."""
-        return self.ground.crowd(workers) / self.ground.crowd(self.top)
+        return self.ground.crowd(workers) > self.ground.crowd(self.top)
 
-    def parts(self, workers: int, batch_per_worker: int, accumulation: int = 1, *, exchange: float = 1.0) -> Parts:
-        """Of a setting that need not have been measured, on the machine that was; `exchange`: so much dearer."""
+    def parts(self, workers: int, batch_per_worker: int, accumulation: int = 1, *, crowding: float = 1.0) -> Parts:
+        """Of a setting that need not have been measured, on the machine that was; `crowding`: so many times what a
+        larger crowd than any measured one is taken to cost."""
         busy_s = self._busy_s(workers, batch_per_worker, accumulation)
-        step_s = joined(busy_s, exchange * self._exchange_s(workers), accumulation, self.overlap)
+        step_s = joined(busy_s, self._exchange_s(workers, crowding), accumulation, self.overlap)
         near = math.exp(KEPT * self._residual(workers, batch_per_worker * accumulation))
         return self._parts(busy_s * near, step_s * near, batch_per_worker)
 
@@ -185,8 +186,11 @@ class ThroughputModel:
         own_s = float(self.busy @ busy_terms(on_node, batch, accumulation, self.top))
         return own_s * self.ground.overload(on_node, self.cores)
 
-    def _exchange_s(self, workers: int) -> float:
-        return float(self.exchange @ exchange_terms(workers, self.ground, self.top))
+    def _exchange_s(self, workers: int, crowding: float = 1.0) -> float:
+        dearer, seen = self.ground.crowd(workers), self.ground.crowd(self.top)
+        if dearer > seen:
+            dearer = seen + crowding * (dearer - seen)
+        return float(self.exchange @ exchange_terms(workers, self.ground, self.top, dearer))
 
     def _off(self, each: Timed) -> float:
         busy_s = self._busy_s(each.workers, each.batch_per_worker, each.accumulation)
@@ -215,12 +219,14 @@ def busy_terms(on_node: int, batch: int, accumulation: int, top: int) -> Floats:
     return np.array([1.0, accumulation, work, *(work * term for term in crowd)])
 
 
-def exchange_terms(workers: int, ground: Ground, top: int) -> Floats:
-    """The probed ring | 1 - 1/n | log2 n | (n - 1) / (n_top - 1) | and across k nodes: 1 - 1/k | log2 k; all dearer
-    where more threads exchange than there are cores."""
+def exchange_terms(workers: int, ground: Ground, top: int, dearer: float) -> Floats:
+    """The probed ring | 1 - 1/n | log2 n | (n - 1) / (n_top - 1) | across k nodes: 1 - 1/k | log2 k | what that ring
+    costs more in a crowd. Waiting for others costs no more; where no ring was probed, nothing tells the two apart."""
     nodes = placed(workers, ground.places)[1]
     inside = [1 - 1 / workers, math.log2(workers), (workers - 1) / max(top - 1, 1)]
-    return ground.crowd(workers) * np.array([ground.link_s(workers), *inside, 1 - 1 / nodes, math.log2(nodes)])
+    ring_s = ground.link_s(workers)
+    terms = np.array([ring_s, *inside, 1 - 1 / nodes, math.log2(nodes), (dearer - 1) * ring_s])
+    return terms if ring_s else dearer * terms
 
 
 def fit_throughput(timed: Sequence[Timed], ground: Ground) -> ThroughputModel:
@@ -231,7 +237,7 @@ def fit_throughput(timed: Sequence[Timed], ground: Ground) -> ThroughputModel:
     cores = float(np.median(watched)) if watched else None
     # With one batch any g gives the same steps: nothing is taken to overlap beyond what the step shows.
     telling = len({each.work for each in several}) > 1
-    overlap, exchange, misfit = 1.0, np.zeros(6), math.inf
+    overlap, exchange, misfit = 1.0, USUAL_EXCHANGE, math.inf
     for candidate in OVERLAPS if telling else OVERLAPS[:1]:
         found = _fit_exchange(several, ground, timed[-1].workers, candidate)
         off = _exchange_misfit(several, ground, timed[-1].workers, candidate, found)
@@ -257,7 +263,7 @@ def _fit_busy(timed: Sequence[Timed], ground: Ground, cores: float | None) -> Fl
     used[0] = len({each.work for each in timed}) > 1  # one batch tells nothing apart: the step grows with it
     used[1] = len({each.accumulation for each in timed}) > 1
     pulls = np.array([0.0, 0.0, 0.0, PULL, PULL_LOG, PULL_LINEAR])
-    return _pulled(np.stack(rows), own_s, own_s, used, pulls, _nearness(timed))
+    return _pulled(np.stack(rows), own_s, own_s, used, pulls, _nearness(timed), towards=np.zeros(6))
 
 
 def _fit_exchange(several: Sequence[Timed], ground: Ground, top: int, overlap: float) -> Floats:
@@ -266,12 +272,13 @@ def _fit_exchange(several: Sequence[Timed], ground: Ground, top: int, overlap: f
     Errors count against the step: an exchange that hides itself wholly leaves nothing to divide by.
     """
     if not several:
-        return np.zeros(6)
-    rows = np.stack([exchange_terms(each.workers, ground, top) for each in several])
+        return USUAL_EXCHANGE
+    rows = np.stack([exchange_terms(each.workers, ground, top, ground.crowd(each.workers)) for each in several])
     implied_s = np.array([_implied(each, overlap) for each in several])
     step_s = np.array([each.step_s for each in several])
-    pulls = np.array([0.0, PULL, PULL_LOG, PULL_LINEAR, PULL, PULL_LOG])
-    return _pulled(rows, implied_s, step_s, np.asarray(rows.any(axis=0)), pulls, _nearness(several))
+    pulls = np.array([0.0, PULL, PULL_LOG, PULL_LINEAR, PULL, PULL_LOG, PULL])
+    used = np.asarray(rows.any(axis=0))
+    return _pulled(rows, implied_s, step_s, used, pulls, _nearness(several), towards=USUAL_EXCHANGE)
 
 
 def _implied(each: Timed, overlap: float) -> float:
@@ -281,11 +288,10 @@ def _implied(each: Timed, overlap: float) -> float:
 
 
 def _exchange_misfit(several: Sequence[Timed], ground: Ground, top: int, overlap: float, exchange: Floats) -> float:
-    fitted = [float(exchange @ exchange_terms(each.workers, ground, top)) for each in several]
-    off = [
-        math.log(each.step_s / joined(each.busy_s, exchange_s, each.accumulation, overlap))
-        for each, exchange_s in zip(several, fitted, strict=True)
-    ]
+    off = []
+    for each in several:
+        exchange_s = float(exchange @ exchange_terms(each.workers, ground, top, ground.crowd(each.workers)))
+        off.append(math.log(each.step_s / joined(each.busy_s, exchange_s, each.accumulation, overlap)))
     return float(np.sqrt(np.mean(np.square(off)))) if off else 0.0
 
 
@@ -294,14 +300,22 @@ def _nearness(timed: Sequence[Timed]) -> Floats:
 
 
 def _pulled(
-    rows: Floats, values: Floats, scale: Floats, used: npt.NDArray[Any], pulls: Floats, weights: Floats
+    rows: Floats,
+    values: Floats,
+    scale: Floats,
+    used: npt.NDArray[Any],
+    pulls: Floats,
+    weights: Floats,
+    *,
+    towards: Floats,
 ) -> Floats:
-    """Least squares of errors over `scale`; coefficients not negative, each pulled towards 0 by its share of a step."""
-    found = np.zeros(rows.shape[1])
+    """Least squares of errors over `scale`; coefficients not negative, each pulled towards what is usual by its share
+    of a step."""
+    found = towards.copy()
     if used.any():
         unit = float(np.median(scale)) / rows[:, used].max(axis=0)  # a coefficient of 1 is then a whole step
         design = rows[:, used] * unit * (weights / scale)[:, None]
-        pull = np.diag(pulls[used])
-        solution, _ = nnls(np.vstack([design, pull]), np.concatenate([values * weights / scale, np.zeros(len(pull))]))
+        wanted = np.concatenate([values * weights / scale, pulls[used] * towards[used] / unit])
+        solution, _ = nnls(np.vstack([design, np.diag(pulls[used])]), wanted)
         found[used] = solution * unit
     return found
