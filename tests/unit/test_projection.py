@@ -167,6 +167,30 @@ def test_just_beyond_the_largest_count_a_rival_reading_lies_just_below() -> None
     assert near.low > 800
 
 
+@pytest.mark.parametrize("share", [0.01, 1 / 15, 0.2])
+@pytest.mark.parametrize("counts", [(1, 2, 4), (1, 2, 3, 4), (1, 2, 4, 8), (2, 4, 8), (1, 4, 8)])
+def test_a_serial_share_that_goes_on_is_in_the_interval(share: float, counts: tuple[int, ...]) -> None:
+    """Amdahl: every doubling loses twice what the one before did. Few published series go on so; a doubling may."""
+
+    def rate(workers: int) -> float:
+        return 100 / (share + (1 - share) / workers)
+
+    series = table_series([(n, rate(n)) for n in counts])
+    one = project_series(series, [2 * counts[-1]])[0]
+    assert one.low < rate(one.workers) < one.high
+    assert {projection.NOTE_RISING, projection.NOTE_SATURATING} & set(one.notes)
+
+
+def test_losses_that_do_not_rise_leave_the_interval_as_it_is() -> None:
+    """The same share a doubling; and a node that was left, which costs once."""
+    steady = table_series([(n, 100 * n / (1 + 0.1 * math.log2(n))) for n in (1, 2, 4, 8)])
+    left = table_series([(1, 100.0), (2, 198.0), (4, 390.0), (8, 600.0)], workers_per_node=4)
+    for series in (steady, left):
+        law = fit_series_law(series)
+        assert law.lower_where_losses_rise(16) == pytest.approx(0, abs=1e-9)
+        assert projection.NOTE_RISING not in project_series(series, [16])[0].notes
+
+
 def test_an_outlier_inside_the_series_moves_the_answer_little_and_widens_it() -> None:
     steady = project_series(table_series(GOOD), [16])[0]
     for factor in (0.3, 3.0):

@@ -21,6 +21,8 @@ from worldsize.analysis.stats import MOST_LOG, Floats
 from worldsize.analysis.table import TableSeries, relative_step
 from worldsize.analysis.widening import LEVEL, Crossing, Reach, doubt, joint_noise, reach
 
+WORTH_A_NOTE = 0.02
+"""How much lower a rival reading must lie, in logarithms."""
 SIBLING_PRIOR = 2.0
 """So many siblings weigh as much as the usual cost of leaving a node."""
 FAR = 3.0
@@ -35,6 +37,7 @@ NOTE_MAYBE_NEW_NODE = "node size not given"
 NOTE_SIBLINGS = "node boundary as in {count} other series of the same stack"
 NOTE_SATURATING = "the last step up gained little"
 NOTE_WAIVED = "the last step up gained less: a node was left, if one holds 8"
+NOTE_RISING = "every doubling lost more than the one before"
 NOTE_FAR = "more than 8 x beyond the largest count"
 NOTE_BETWEEN = "between measured counts"
 NOTE_BELOW = "below the smallest count"
@@ -177,6 +180,8 @@ def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, 
         notes.append(NOTE_SATURATING)
     if law.waived > 0 and count > series.largest:
         notes.append(NOTE_WAIVED)
+    if not law.saturation and count > series.largest and law.lower_where_losses_rise(count) > WORTH_A_NOTE:
+        notes.append(NOTE_RISING)
     if count < series.workers[0]:
         notes.append(NOTE_BELOW)
     elif count < series.largest:

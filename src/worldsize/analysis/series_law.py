@@ -75,6 +75,10 @@ class SeriesLaw:
     waived: float
     """The same, where it does not count because the series may have left a node whose size nobody gave."""
     last_slope: float
+    rising: float
+    """0 to 1: how far its losses rise as a serial share makes them, see `rising`."""
+    last_rise: float
+    """What each of the last workers added to t."""
     largest: int
     log_rate_largest: float
     workers_per_node: int | None
@@ -103,14 +107,27 @@ class SeriesLaw:
         return np.asarray(np.minimum(gain, growth))
 
     def rivals(self, workers: float) -> tuple[float, float]:
-        """How much lower and higher it reads with saturation that was waived, or without one that counts: the last
-        point may be a bad one. Inside the node, beyond which nothing saturates further; 0 where it plays no part."""
+        """How much lower and higher it may be read. Higher without saturation that counts: the last point may be a bad
+        one. Lower with saturation that was waived, or with losses that go on to rise. Inside the node, beyond which
+        neither goes on; 0 where they play no part."""
         gain = min(float(self._log_gain(np.array([2.0 * self.largest]))[0]), math.log(2))
-        node = self.workers_per_node
-        upto = workers if node is None or node <= self.largest else min(workers, node)
+        upto = self._inside(workers)
         saturated = float(self._saturation(np.array([float(upto)]))[0])
         apart = max(0.0, gain - self.last_slope * math.log(2)) * math.log2(upto / self.largest)
-        return self.waived * apart, saturated * apart
+        return max(self.waived * apart, self.lower_where_losses_rise(workers)), saturated * apart
+
+    def lower_where_losses_rise(self, workers: float) -> float:
+        """How much lower it reads if every further worker adds what the last ones did; for a doubling, further out
+        other doubts outweigh that."""
+        upto = min(self._inside(workers), 2.0 * self.largest)
+        own = float(self._log_rate_gain(np.array([float(upto)]))[0])
+        rise = math.log1p(self.last_rise * (upto - self.largest))
+        return self.rising * max(0.0, own - math.log(upto / self.largest) + rise)
+
+    def _inside(self, workers: float) -> float:
+        """At most a full node, where no more was measured."""
+        node = self.workers_per_node
+        return workers if node is None or node < self.largest else min(workers, node)
 
     def _log_gain(self, workers: Floats) -> Floats:
         """log(rate / rate at n_L) where nothing saturates."""
@@ -146,13 +163,33 @@ def saturation(series: TableSeries) -> tuple[float, float, float]:
     if len(series.workers) < 3:
         return 0.0, 0.0, 1.0
     before, last = (np.diff(series.log_rates) / np.diff(np.log(series.counts)))[-2:].tolist()
-    node = series.workers_per_node or USUAL_NODE
-    left_node = series.workers[-2] <= node < series.largest
-    known = series.workers_per_node is not None
+    left_node, known = _left_node_last(series), series.workers_per_node is not None
     if last >= before or (left_node and known):
         return 0.0, 0.0, 1.0
     found = min(max((FULL_GAIN - last) / (FULL_GAIN - LEAST_GAIN), 0.0), 1.0)
     return (0.0, found, max(last, 0.0)) if left_node else (found, 0.0, max(last, 0.0))
+
+
+def rising(series: TableSeries) -> tuple[float, float]:
+    """q of (what a doubling adds to t) ~ n^q at the end of the series, 0 to 1; what each of its last workers added.
+
+    0: every doubling loses the same; 1: every worker does (Amdahl: t = 1 + f (n - 1)). Published series mostly turn
+    back from there, so the law does not follow. A rise that leaving a node explains is not counted.
+    """
+    if len(series.workers) < 3 or _left_node_last(series):
+        return 0.0, 0.0
+    rises, log_counts = np.diff(relative_step(series)), np.log(series.counts)
+    before, last = (rises / np.diff(log_counts))[-2:].tolist()
+    if last <= 0:
+        return 0.0, 0.0
+    apart = float(log_counts[-1] - log_counts[-3]) / 2  # from the middle of one step to that of the other
+    power = math.log(last / before) / apart if before > 0 else 1.0
+    return min(max(power, 0.0), 1.0), float(rises[-1] / (series.counts[-1] - series.counts[-2]))
+
+
+def _left_node_last(series: TableSeries) -> bool:
+    """Whether its last step up did, as far as is known."""
+    return series.workers[-2] <= (series.workers_per_node or USUAL_NODE) < series.largest
 
 
 def design(workers: Floats, workers_per_node: int | None, largest: int) -> Floats:
@@ -183,6 +220,7 @@ def fit_series_law(series: TableSeries, *, crossing: float | None = None, settin
     coefficients, converged = _shrunk(terms, step, np.log2(series.largest / counts), towards, settings)
     at_largest = float(terms[-1] @ coefficients)
     saturated, waived, last_slope = saturation(series)
+    losses_rise, last_rise = rising(series)
     companion, companion_converged = _companion(counts, step) if len(counts) > 1 else (None, True)
     return SeriesLaw(
         coefficients=tuple(coefficients.tolist()),
@@ -191,6 +229,8 @@ def fit_series_law(series: TableSeries, *, crossing: float | None = None, settin
         saturation=saturated,
         waived=waived,
         last_slope=last_slope,
+        rising=losses_rise,
+        last_rise=last_rise,
         largest=series.largest,
         log_rate_largest=float(series.log_rates[-1]),
         workers_per_node=series.workers_per_node,
