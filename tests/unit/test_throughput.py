@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from worldsize.analysis.network import Network, Wire, ring_s
-from worldsize.analysis.throughput import Ground, Timed, fit_throughput, joined
+from worldsize.analysis.throughput import Ground, Timed, exchange_terms, fit_throughput, joined
 from worldsize.networks import parse_network
 
 FITTED, ASKED = (1, 2, 3, 4, 6), (8, 12, 16)
@@ -171,6 +171,20 @@ def test_waiting_for_others_takes_no_turns(waiting: float) -> None:
     model = fit_throughput(timed, CORES)
     for workers in (8, 12, 16):
         assert model.parts(workers, 32).exposed_s == pytest.approx(exchange_s(workers), rel=0.1)
+
+
+def test_a_wire_between_nodes_takes_no_turns() -> None:
+    """Two nodes of 4 cores: the ring inside one is 4 times as dear when it is full, a slow wire is not."""
+    slow = Network(
+        inside=Wire(latency_s=1e-4, bandwidth_bytes_per_s=1e9),
+        across=Wire(latency_s=1e-4, bandwidth_bytes_per_s=1e6),
+        workers_per_node=4,
+        source="",
+    )
+    ground = replace(CORES, places=4, cores=4, network=slow)
+    dearer = exchange_terms(8, ground, 4, ground.crowd(8)) - exchange_terms(8, ground, 4, 1.0)
+    assert dearer.sum() == pytest.approx(3 * ground.link_s(4))
+    assert ground.link_s(8) > 20 * ground.link_s(4)
 
 
 @pytest.mark.parametrize("dearer", [1.0, 2.0, 8.0])

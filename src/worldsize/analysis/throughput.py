@@ -220,13 +220,14 @@ def busy_terms(on_node: int, batch: int, accumulation: int, top: int) -> Floats:
 
 
 def exchange_terms(workers: int, ground: Ground, top: int, dearer: float) -> Floats:
-    """The probed ring | 1 - 1/n | log2 n | (n - 1) / (n_top - 1) | across k nodes: 1 - 1/k | log2 k | what that ring
-    costs more in a crowd. Waiting for others costs no more; where no ring was probed, nothing tells the two apart."""
-    nodes = placed(workers, ground.places)[1]
-    inside = [1 - 1 / workers, math.log2(workers), (workers - 1) / max(top - 1, 1)]
-    ring_s = ground.link_s(workers)
-    terms = np.array([ring_s, *inside, 1 - 1 / nodes, math.log2(nodes), (dearer - 1) * ring_s])
-    return terms if ring_s else dearer * terms
+    """The probed ring | 1 - 1/n | log2 n | (n - 1) / (n_top - 1) | across k nodes: 1 - 1/k | log2 k | what the ring
+    inside a node costs more in a crowd. Waiting for others costs no more; without a probe nothing tells the two apart.
+    """
+    on_node, nodes = placed(workers, ground.places)
+    ring_s, ring_inside_s = ground.link_s(workers), ground.link_s(on_node)
+    alike = 1.0 if ring_s else dearer
+    inside = [alike * (1 - 1 / workers), alike * math.log2(workers), alike * (workers - 1) / max(top - 1, 1)]
+    return np.array([ring_s, *inside, 1 - 1 / nodes, math.log2(nodes), (dearer - 1) * ring_inside_s])
 
 
 def fit_throughput(timed: Sequence[Timed], ground: Ground) -> ThroughputModel:
