@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from worldsize.analysis.adaptive import Probe, next_probes, pooled
+from worldsize.analysis.ground import Ground, Timed
 from worldsize.analysis.points import Setting
-from worldsize.analysis.throughput import Ground, Timed, fit_throughput
+from worldsize.analysis.throughput_fit import fit_throughput
 from worldsize.grid import Line, study_points
 from worldsize.inputs import setting_of
 from worldsize.plan import Plan, extended, full_grid, with_probes

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from worldsize.analysis.breakdown import WAITING
+from worldsize.analysis.ground import Ground, Timed
 from worldsize.analysis.link import Link
 from worldsize.analysis.network import Network, Wire
 from worldsize.analysis.points import Setting
-from worldsize.analysis.throughput import Ground, Timed
 from worldsize.analysis.wall import Above
 from worldsize.record import TrialRecord
 from worldsize.results import Results

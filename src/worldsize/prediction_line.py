@@ -18,7 +18,7 @@ from worldsize.analysis.recommend import Finding
 from worldsize.analysis.scaling import Row
 from worldsize.analysis.stats import Interval
 from worldsize.analysis.table import table_series
-from worldsize.analysis.throughput import fit_throughput
+from worldsize.analysis.throughput_fit import fit_throughput
 from worldsize.analysis.wall import AboveModel, fit_above
 from worldsize.errors import SpecError
 from worldsize.grid import base_batch, scaled_rate

@@ -12,7 +12,8 @@ from worldsize.analysis.projection import crossing_kind, project_series, series_
 from worldsize.analysis.scaling import Row
 from worldsize.analysis.stats import Interval
 from worldsize.analysis.table import TableSeries
-from worldsize.analysis.throughput import Parts, ThroughputModel, fit_throughput
+from worldsize.analysis.throughput import Parts, ThroughputModel
+from worldsize.analysis.throughput_fit import fit_throughput
 from worldsize.analysis.widening import Reach, doubt, joint_noise, reach
 from worldsize.errors import SpecError
 

@@ -20,8 +20,9 @@ import numpy as np
 
 from worldsize.adapt import foretold
 from worldsize.analysis.adaptive import Probe, next_probes, pooled
+from worldsize.analysis.ground import Ground, Timed
 from worldsize.analysis.knee import climb
-from worldsize.analysis.throughput import Ground, Timed, joined
+from worldsize.analysis.throughput import joined
 
 COUNTS, REPEATS = (1, 2, 4, 8, 16), 3
 NOISES = (0.01, 0.03, 0.06)

@@ -23,11 +23,12 @@ import numpy as np
 
 from tests.bench.exchange import sweep
 from worldsize.adapt import foretold, next_climb, paces
-from worldsize.analysis import throughput
+from worldsize.analysis import ground as grounds
 from worldsize.analysis.adaptive import Probe, next_probes, pooled
+from worldsize.analysis.ground import Ground, Timed
 from worldsize.analysis.recommend import recommend
 from worldsize.analysis.scaling import scaling
-from worldsize.analysis.throughput import Ground, Timed
+from worldsize.analysis.throughput_fit import fit_throughput
 from worldsize.prediction import Question, predict
 from worldsize.prediction_inputs import ground, timed
 from worldsize.results import Results, load
@@ -149,18 +150,18 @@ def crowds(home: Path) -> bool:
     print("| from | power | median error of the step | root mean square |\n| --- | --- | --- | --- |")
     lines, fine = list(_lines(home)), True
     for fitted in ((1, 2, 4), (1, 2, 4, 8)):
-        for power in (1.0, 1.5, 1.75, throughput.TURNS, 2.25, 2.5):
-            with unittest.mock.patch.object(throughput, "TURNS", power):
+        for power in (1.0, 1.5, 1.75, grounds.TURNS, 2.25, 2.5):
+            with unittest.mock.patch.object(grounds, "TURNS", power):
                 off = np.array([_off(line, where, fitted) for line, where in lines])
             error, rms = float(np.median(np.abs(np.expm1(off)))), float(np.sqrt(np.mean(off**2)))
             print(f"| {', '.join(map(str, fitted))} | {power:g} | {error:.1%} | {rms:.1%} |", flush=True)
-            fine = fine and (power != throughput.TURNS or error <= MOST_ERROR)
+            fine = fine and (power != grounds.TURNS or error <= MOST_ERROR)
     return fine
 
 
 def _off(line: dict[int, Timed], where: Ground, fitted: tuple[int, ...]) -> float:
     """log(projected / measured) of a step of 16 workers."""
-    model = throughput.fit_throughput([line[workers] for workers in fitted], where)
+    model = fit_throughput([line[workers] for workers in fitted], where)
     return math.log(model.parts(16, line[16].batch_per_worker).step_s / line[16].step_s)
 
 

@@ -9,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from worldsize.analysis.ground import Ground, Timed
 from worldsize.analysis.network import Network, Wire, ring_s
-from worldsize.analysis.throughput import Ground, Timed, exchange_terms, fit_throughput, joined
+from worldsize.analysis.throughput import exchange_terms, joined
+from worldsize.analysis.throughput_fit import fit_throughput
 from worldsize.networks import parse_network
 
 FITTED, ASKED = (1, 2, 3, 4, 6), (8, 12, 16)

@@ -4,102 +4,24 @@
 
 C is what a rank does by itself (s micro-batches of b samples), X what exchanging gradients and waiting for the others
 takes; g = 1 hides nothing of X behind the last micro-batch, a large g hides all it can (Pollux). Both are sums of few
-physical terms whose coefficients cannot be negative, fitted to measured spans and pulled towards small values.
+physical terms whose coefficients cannot be negative; `throughput_fit` finds them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-from scipy.optimize import nnls
 
+from worldsize.analysis.ground import Ground, Timed
 from worldsize.analysis.network import Network, allreduce_s, placed
 from worldsize.analysis.stats import Floats
 
-OVERLAPS = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
-"""Tried for g. Few: a step tells little about it."""
-EARNED = 0.95
-"""A larger g must lower the misfit to this share of what a smaller one left."""
-PULL, PULL_LOG, PULL_LINEAR = 0.05, 0.15, 0.1
-"""How hard a term is pulled towards 0: one that no count needs must not take part in a projection."""
-NEARNESS = 0.8
-"""Weight of a point a doubling of workers below the largest count: what happens up there matters most further out."""
 KEPT = 0.75
 """Share of the residual at the nearest measured settings that is taken for real."""
-EXCHANGE_THREADS = 2
-"""Of a worker that exchanges over gloo: one runs the ring, one its sockets. On 16 cores the time of an all-reduce is a
-straight line up to 8 workers, and far above it at 16 (docs/benchmarks/projection-cores.md)."""
-TURNS = 2.0
-"""Power of the threads a core by which an all-reduce becomes dearer: each message waits for the turns of two. Steps
-measured on 16 cores say 2, bare all-reduces 1.4."""
-USUAL_EXCHANGE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
-"""Coefficients of `exchange_terms` of which nothing was measured: a crowd costs what it did elsewhere."""
 LEAST_S = 1e-9
 """No step takes less: a fit to wild times may leave it nothing at all."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timed:
-    """One measured setting. Seconds a step."""
-
-    workers: int
-    batch_per_worker: int
-    accumulation: int = 1
-    step_s: float
-    """Of the slowest rank."""
-    busy_s: float
-    """What is neither exchange nor waiting for other ranks; mean over ranks."""
-    load_s: float = 0.0
-    """Of that, waiting for data."""
-    cores: float | None = None
-    """That a worker keeps busy; None: not watched, or it computes on a GPU."""
-
-    @property
-    def work(self) -> int:
-        """Samples that a worker computes in one step."""
-        return self.batch_per_worker * self.accumulation
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ground:
-    """Where it was measured."""
-
-    places: int
-    """Workers that fit on a node without sharing a core or a GPU."""
-    cores: int | None = None
-    """Of a node, where workers compute on cores: what they ask for beyond these, they wait for."""
-    network: Network | None = None
-    """As probed."""
-    payload_bytes: float | None = None
-    """Gradients that a worker sends a step."""
-
-    def overload(self, on_node: int, cores_a_worker: float | None) -> float:
-        """Workers that keep more cores busy than there are take turns: max(1, m * u / cores)."""
-        if cores_a_worker is None or self.cores is None:
-            return 1.0
-        return max(1.0, on_node * cores_a_worker / self.cores)
-
-    def crowd(self, workers: int) -> float:
-        """By how much an all-reduce is dearer, those of all workers of a node at once: max(1, 2 m / cores)^2."""
-        if self.cores is None or workers == 1:
-            return 1.0
-        threads_a_core = EXCHANGE_THREADS * placed(workers, self.places)[0] / self.cores
-        return float(max(1.0, threads_a_core) ** TURNS)
-
-    def link_s(self, workers: int) -> float:
-        """What the probed network would take for the gradients; 0 where nothing was probed. Across nodes no less than
-        inside one, where only that was probed."""
-        if self.network is None or self.payload_bytes is None or workers == 1:
-            return 0.0
-        found = allreduce_s(self.payload_bytes, workers, self.network)
-        if found is None:
-            found = allreduce_s(self.payload_bytes, workers, replace(self.network, workers_per_node=workers))
-        return found or 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,95 +150,3 @@ def exchange_terms(workers: int, ground: Ground, top: int, dearer: float) -> Flo
     alike = 1.0 if ring_s else dearer
     inside = [alike * (1 - 1 / workers), alike * math.log2(workers), alike * (workers - 1) / max(top - 1, 1)]
     return np.array([ring_s, *inside, 1 - 1 / nodes, math.log2(nodes), (dearer - 1) * ring_inside_s])
-
-
-def fit_throughput(timed: Sequence[Timed], ground: Ground) -> ThroughputModel:
-    """Settings of one strategy and precision. Works from one setting on; more counts and batches make it better."""
-    timed = tuple(sorted(timed, key=lambda each: (each.workers, each.batch_per_worker, each.accumulation)))
-    several = [each for each in timed if each.workers > 1]
-    watched = [each.cores for each in timed if each.cores is not None]
-    cores = float(np.median(watched)) if watched else None
-    # With one batch any g gives the same steps: nothing is taken to overlap beyond what the step shows.
-    telling = len({each.work for each in several}) > 1
-    overlap, exchange, misfit = 1.0, USUAL_EXCHANGE, math.inf
-    for candidate in OVERLAPS if telling else OVERLAPS[:1]:
-        found = _fit_exchange(several, ground, timed[-1].workers, candidate)
-        off = _exchange_misfit(several, ground, timed[-1].workers, candidate, found)
-        if off < EARNED * misfit:
-            overlap, exchange, misfit = candidate, found, off
-    return ThroughputModel(
-        timed=timed,
-        ground=ground,
-        busy=_fit_busy(timed, ground, cores),
-        exchange=exchange,
-        overlap=overlap,
-        overlap_known=telling,
-        cores=cores,
-    )
-
-
-def _fit_busy(timed: Sequence[Timed], ground: Ground, cores: float | None) -> Floats:
-    top = timed[-1].workers
-    on_node = [placed(each.workers, ground.places)[0] for each in timed]
-    rows = [busy_terms(m, e.batch_per_worker, e.accumulation, top) for m, e in zip(on_node, timed, strict=True)]
-    own_s = np.array([e.busy_s / ground.overload(m, cores) for m, e in zip(on_node, timed, strict=True)])
-    used = np.asarray(np.stack(rows).any(axis=0))
-    used[0] = len({each.work for each in timed}) > 1  # one batch tells nothing apart: the step grows with it
-    used[1] = len({each.accumulation for each in timed}) > 1
-    pulls = np.array([0.0, 0.0, 0.0, PULL, PULL_LOG, PULL_LINEAR])
-    return _pulled(np.stack(rows), own_s, own_s, used, pulls, _nearness(timed), towards=np.zeros(6))
-
-
-def _fit_exchange(several: Sequence[Timed], ground: Ground, top: int, overlap: float) -> Floats:
-    """Fitted to what X must have been, given the step and what the rank did by itself: X^g = (T - C + C/s)^g - (C/s)^g.
-
-    Errors count against the step: an exchange that hides itself wholly leaves nothing to divide by.
-    """
-    if not several:
-        return USUAL_EXCHANGE
-    rows = np.stack([exchange_terms(each.workers, ground, top, ground.crowd(each.workers)) for each in several])
-    implied_s = np.array([_implied(each, overlap) for each in several])
-    step_s = np.array([each.step_s for each in several])
-    pulls = np.array([0.0, PULL, PULL_LOG, PULL_LINEAR, PULL, PULL_LOG, PULL])
-    used = np.asarray(rows.any(axis=0))
-    return _pulled(rows, implied_s, step_s, used, pulls, _nearness(several), towards=USUAL_EXCHANGE)
-
-
-def _implied(each: Timed, overlap: float) -> float:
-    last = each.busy_s / each.accumulation
-    behind = max(each.step_s - each.busy_s + last, last)
-    return float(behind * (1 - (last / behind) ** overlap) ** (1 / overlap))
-
-
-def _exchange_misfit(several: Sequence[Timed], ground: Ground, top: int, overlap: float, exchange: Floats) -> float:
-    off = []
-    for each in several:
-        exchange_s = float(exchange @ exchange_terms(each.workers, ground, top, ground.crowd(each.workers)))
-        off.append(math.log(each.step_s / joined(each.busy_s, exchange_s, each.accumulation, overlap)))
-    return float(np.sqrt(np.mean(np.square(off)))) if off else 0.0
-
-
-def _nearness(timed: Sequence[Timed]) -> Floats:
-    return np.array([NEARNESS ** math.log2(timed[-1].workers / each.workers) for each in timed])
-
-
-def _pulled(
-    rows: Floats,
-    values: Floats,
-    scale: Floats,
-    used: npt.NDArray[Any],
-    pulls: Floats,
-    weights: Floats,
-    *,
-    towards: Floats,
-) -> Floats:
-    """Least squares of errors over `scale`; coefficients not negative, each pulled towards what is usual by its share
-    of a step."""
-    found = towards.copy()
-    if used.any():
-        unit = float(np.median(scale)) / rows[:, used].max(axis=0)  # a coefficient of 1 is then a whole step
-        design = rows[:, used] * unit * (weights / scale)[:, None]
-        wanted = np.concatenate([values * weights / scale, pulls[used] * towards[used] / unit])
-        solution, _ = nnls(np.vstack([design, np.diag(pulls[used])]), wanted)
-        found[used] = solution * unit
-    return found
