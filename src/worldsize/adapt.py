@@ -1,6 +1,9 @@
 """What an adaptive study runs next: probes while the answer can still change, repeats of those whose noise leaves it
 open, then training of what it recommends.
 
+Rounds are launches of their own. What the machine did between them must not pass for scaling: every count is repeated
+once beside the next one, which leaves one of its own repeats for the round after.
+
 Like a search, a pure function of the study and its records: a study that was stopped goes on with the same rounds.
 """
 
@@ -15,7 +18,7 @@ from worldsize.analysis.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.ground import Ground, Timed
 from worldsize.analysis.points import Setting
 from worldsize.analysis.throughput_fit import fit_throughput
-from worldsize.grid import Line, study_points
+from worldsize.grid import Line, StudyPoint, study_points
 from worldsize.inputs import setting_of
 from worldsize.plan import Plan, extended, full_grid, with_probes
 from worldsize.prediction_inputs import ground, timed
@@ -44,10 +47,13 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
         )
     ]
     if wanted:
-        return with_probes(plan, spec, wanted)
-    if again := _to_repeat(spec, plan, results.answer.noisy):
-        return with_probes(plan, spec, [points[_of(again)]])
+        beside = _below(wanted, points, rates) if spec.probe_repeats > 1 else []
+        return with_probes(plan, spec, [[*wanted, *beside], *[wanted] * (spec.probe_repeats - 2)])
     row = results.answer.row
+    if row is not None and (owed := _owed(spec, plan, row.setting, points, rates)):
+        return with_probes(plan, spec, [[*owed, *_below(owed, points, rates)]])
+    if again := _to_repeat(spec, plan, results.answer.noisy):
+        return with_probes(plan, spec, [[points[_of(again)]]] * spec.probe_repeats)
     if spec.train is None or row is None:
         return None
     trained = any(trial.kind == "train" and setting_of(trial) == row.setting for trial in plan.trials.values())
@@ -56,10 +62,35 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     return extended(plan, spec, [each for each in study_points(spec) if (each.line, each.probe) == _of(row.setting)])
 
 
+Points = Mapping[tuple[Line, Probe], StudyPoint]
+Rates = Mapping[Line, Mapping[Probe, Sequence[float]]]
+
+
+def _below(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[StudyPoint]:
+    """The next smaller count of each that has a rate, unless it is among them itself."""
+    found: dict[tuple[Line, Probe], StudyPoint] = {}
+    for point in points:
+        workers, batch = point.probe
+        smaller = [n for n, other in rates.get(point.line, {}) if other == batch and n < workers]
+        if smaller:
+            found[point.line, (max(smaller), batch)] = possible[point.line, (max(smaller), batch)]
+    return [point for point in found.values() if point not in points]
+
+
+def _owed(spec: StudySpec, plan: Plan, answer: Setting, possible: Points, rates: Rates) -> list[StudyPoint]:
+    """Of the batch that is recommended: the counts that no later round has completed. Training ends the probing."""
+    if _trains(plan):
+        return []
+    times = Counter(_of(setting_of(trial)) for trial in plan.trials.values() if trial.kind == "probe")
+    line, (_, batch) = _of(answer)
+    probes = [probe for probe in rates.get(line, {}) if probe[1] == batch and times[line, probe] < spec.probe_repeats]
+    return [possible[line, probe] for probe in sorted(probes)]
+
+
 def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> Setting | None:
     """The first that may be: a machine that is never quiet is not waited for, nothing is repeated once a study has cost
     what its grid would and a quarter more, and training, once planned, ends the probing."""
-    if not noisy or any(trial.kind == "train" for trial in plan.trials.values()):
+    if not noisy or _trains(plan):
         return None
     probes = [trial for trial in plan.trials.values() if trial.kind == "probe"]
     times = Counter(setting_of(trial) for trial in probes)
@@ -67,6 +98,10 @@ def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> Setting
     again = spec.probe_repeats
     allowed = (each for each in noisy if times[each] < MOST_ROUNDS * again and each.workers * again <= left)
     return next(allowed, None)
+
+
+def _trains(plan: Plan) -> bool:
+    return any(trial.kind == "train" for trial in plan.trials.values())
 
 
 def _probed(plan: Plan, results: Results) -> list[Setting]:

@@ -65,7 +65,7 @@ def make_plan(spec: StudySpec) -> Plan:
     if spec.pretrain is not None:
         drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_fields(spec)], next(iter(spec.targets))))
     if spec.probe is not None:
-        drafts += _probing(spec, points, rng)
+        drafts += _probing(spec, [points] * spec.probe_repeats, rng)
     if not spec.axes.adaptive:  # where probes decide what is worth training, they come first
         drafts += _training(spec, points, rng)
     return _numbered(Plan(trials={}, launches=()), drafts, len(spec.starts))
@@ -89,13 +89,13 @@ def full_grid(spec: StudySpec) -> list[TrialSpec]:
     return [trial for trial in everything.trials.values() if trial.kind == "probe"]
 
 
-def with_probes(plan: Plan, spec: StudySpec, points: Sequence[StudyPoint]) -> Plan:
-    """The same plan, and probes of more points after it, in one launch a target.
+def with_probes(plan: Plan, spec: StudySpec, passes: Sequence[Sequence[StudyPoint]]) -> Plan:
+    """The same plan, and probes after it, in one launch a target: of each pass, one of every point.
 
     Their repeats are numbered on: those of one number ran side by side, and no earlier ones did.
     """
     first = 1 + max((trial.repeat for trial in plan.trials.values() if trial.kind == "probe"), default=-1)
-    drafts = _probing(spec, points, random.Random(spec.seed + len(plan.trials)), first)
+    drafts = _probing(spec, passes, random.Random(spec.seed + len(plan.trials)), first)
     return _numbered(plan, drafts, len(spec.starts))
 
 
@@ -119,12 +119,16 @@ def _by_target(spec: StudySpec, points: Sequence[StudyPoint]) -> dict[str, list[
     return {on: here for on, here in found.items() if here}
 
 
-def _probing(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random, first_repeat: int = 0) -> list[Draft]:
+def _probing(
+    spec: StudySpec, passes: Sequence[Sequence[StudyPoint]], rng: random.Random, first_repeat: int = 0
+) -> list[Draft]:
     """One launch a target, at the largest of its counts."""
-    return [
-        Draft("probe", max(point.workers for point in here), _probe_order(spec, here, rng, first_repeat), on)
-        for on, here in _by_target(spec, points).items()
-    ]
+    drafts = []
+    for on, everything in _by_target(spec, [point for points in passes for point in points]).items():
+        here = [[point for point in points if point.on == on] for points in passes]
+        workers = max(point.workers for point in everything)
+        drafts.append(Draft("probe", workers, _probe_order(spec, here, rng, first_repeat), on))
+    return drafts
 
 
 def _training(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random) -> list[Draft]:
@@ -162,16 +166,16 @@ def _numbered(plan: Plan, drafts: list[Draft], starts: int) -> Plan:
 
 
 def _probe_order(
-    spec: StudySpec, points: list[StudyPoint], rng: random.Random, first_repeat: int
+    spec: StudySpec, passes: Sequence[Sequence[StudyPoint]], rng: random.Random, first_repeat: int
 ) -> list[dict[str, Any]]:
-    """Each repeat passes over all points in an order of its own. Points that learn differently share a probe."""
+    """Each pass in an order of its own, with the number of a repeat. Points that learn differently share a probe."""
     assert spec.probe is not None
-    distinct: dict[tuple[Any, ...], StudyPoint] = {}
-    for point in points:
-        key = (point.workers, point.batch_per_worker, point.accumulation, point.strategy, point.precision)
-        distinct.setdefault(key, point)
     ordered: list[dict[str, Any]] = []
-    for repeat in range(first_repeat, first_repeat + spec.probe_repeats):
+    for repeat, points in enumerate(passes, first_repeat):
+        distinct: dict[tuple[Any, ...], StudyPoint] = {}
+        for point in points:
+            key = (point.workers, point.batch_per_worker, point.accumulation, point.strategy, point.precision)
+            distinct.setdefault(key, point)
         one_pass = list(distinct.values())
         rng.shuffle(one_pass)
         ordered += [

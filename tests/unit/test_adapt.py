@@ -91,9 +91,31 @@ def test_noise_that_leaves_the_answer_open_is_repeated_where_it_is_cheap(tmp_pat
     of = {point.setting: sorted(point.repeats) for point in results.points if point.setting.batch_per_worker == 128}
     numbers = {setting.workers: repeats for setting, repeats in of.items()}
     assert len(numbers.pop(1)) in (4, 6, 8)
-    assert all(len(repeats) == 2 for repeats in numbers.values())
-    # Repeats of one number ran side by side: the first round's, and of later ones none with an earlier one.
-    assert not set(numbers[2]) & set(numbers[4])
+    assert {workers: len(repeats) for workers, repeats in numbers.items()} == {2: 3, 4: 2, 8: 3, 16: 2}
+
+
+def test_every_count_is_repeated_beside_the_next_one(tmp_path: Path) -> None:
+    """A machine that drifts from launch to launch: what it did is in the repeats, and in the interval."""
+
+    def drifting(trial: TrialSpec) -> dict[str, float]:
+        return {name: value * (1 + 0.1 * (trial.repeat // 3 % 2)) for name, value in times(trial).items()}
+
+    results = run(tmp_path / "auto", AUTO.replace("repeats: 2", "repeats: 3"), Made(times=drifting))
+    row = results.answer.row
+    assert row is not None
+    assert (row.setting.workers, row.setting.batch_per_worker) == (8, 128)
+    series = {point.setting.workers: point for point in results.points if point.setting.batch_per_worker == 128}
+    assert {workers: len(point.repeats) for workers, point in series.items()} == {1: 3, 2: 4, 4: 3, 8: 4, 16: 3}
+    for smaller, larger in ((2, 4), (4, 8), (8, 16)):
+        assert series[smaller].repeats.keys() & series[larger].repeats.keys()
+    assert row.samples_per_s.relative_width > 0.05
+    others = [point for point in results.points if point.setting.batch_per_worker in (32, 64)]
+    assert all(len(point.repeats) == 3 for point in others)
+
+
+def test_one_repeat_stays_one(tmp_path: Path) -> None:
+    results = run(tmp_path / "auto", AUTO.replace("repeats: 2", "repeats: 1"), Made(times=times))
+    assert {len(point.repeats) for point in results.points} == {1}
 
 
 def test_a_machine_that_is_never_quiet_is_not_waited_for(tmp_path: Path) -> None:
