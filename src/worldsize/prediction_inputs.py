@@ -50,14 +50,16 @@ def ground(results: Results, like: Setting, workers_per_node: int | None) -> Gro
     record = _any_record(results)
     facts = record.environment if record else {}
     hosts = facts.get("hosts")
-    a_host = max(Counter(map(str, hosts)).values()) if isinstance(hosts, list) and len(set(map(str, hosts))) > 1 else 0
+    on_hosts = Counter(map(str, hosts)) if isinstance(hosts, list) and hosts else Counter([""])
+    a_host = max(on_hosts.values())
     cores, gpus = facts.get("cores"), facts.get("gpus")
     threads = results.spec.threads
     most = max((row.setting.workers for row in results.rows), default=1)
     places = max(int(cores) // threads, 1) if _on_cpu(results) and isinstance(cores, int) else most
     if isinstance(gpus, int):
         places = gpus
-    places = workers_per_node or a_host or places
+    # Several hosts show how many each takes; one may have been made to take more than it has room for.
+    places = workers_per_node or (a_host if len(on_hosts) > 1 else max(places, a_host))
     return Ground(
         places=places,
         cores=int(cores) if _on_cpu(results) and isinstance(cores, int) else None,

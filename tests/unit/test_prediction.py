@@ -179,6 +179,13 @@ def test_a_node_that_was_never_left_widens_and_is_said(weak: Results) -> None:
     assert outside.options[-1].parts is None
 
 
+def test_workers_that_shared_a_core_were_on_one_node(tmp_path: Path) -> None:
+    text = WEAK + "oversubscribe: true\n"
+    crowded = write_study(tmp_path / "crowded", text, Made(times=times, environment={"cores": 2}))
+    at = {option.workers: option for option in predict(crowded, Question(workers=(8,))).options}
+    assert {workers: option.nodes for workers, option in at.items()} == {1: 1, 2: 1, 4: 1, 8: 2}
+
+
 def test_threads_that_take_turns_are_in_doubt(weak: Results) -> None:
     """16 cores: two threads of each of 8 workers exchange at once, those of 16 workers do not."""
     at = {option.workers: option for option in predict(weak, Question(workers=(8, 12, 16))).options}
