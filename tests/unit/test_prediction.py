@@ -181,7 +181,7 @@ def test_a_node_that_was_never_left_widens_and_is_said(weak: Results) -> None:
 
 def test_workers_that_shared_a_core_were_on_one_node(tmp_path: Path) -> None:
     text = WEAK + "oversubscribe: true\n"
-    crowded = write_study(tmp_path / "crowded", text, Made(times=times, environment={"cores": 2}))
+    crowded = write_study(tmp_path / "crowded", text, Made(times=times, environment={"device": "cpu", "cores": 2}))
     at = {option.workers: option for option in predict(crowded, Question(workers=(8,))).options}
     assert {workers: option.nodes for workers, option in at.items()} == {1: 1, 2: 1, 4: 1, 8: 2}
 
