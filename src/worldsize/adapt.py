@@ -1,8 +1,8 @@
 """What an adaptive study runs next: probes while the answer can still change, repeats of those whose noise leaves it
 open, then training of what it recommends.
 
-Rounds are launches of their own. What the machine did between them must not pass for scaling: every count is repeated
-once beside the next one, which leaves one of its own repeats for the round after.
+Rounds are launches of their own. What the machine did between them must not pass for scaling: a count is repeated once
+beside the next one. For that it leaves out one of its own repeats, where it has three or more and is not the largest.
 
 Like a search, a pure function of the study and its records: a study that was stopped goes on with the same rounds.
 """
@@ -47,8 +47,7 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
         )
     ]
     if wanted:
-        beside = _below(wanted, points, rates) if spec.probe_repeats > 1 else []
-        return with_probes(plan, spec, [[*wanted, *beside], *[wanted] * (spec.probe_repeats - 2)])
+        return with_probes(plan, spec, _round(spec, wanted, points, rates))
     row = results.answer.row
     if row is not None and (owed := _owed(spec, plan, row.setting, points, rates)):
         return with_probes(plan, spec, [[*owed, *_below(owed, points, rates)]])
@@ -64,6 +63,22 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
 
 Points = Mapping[tuple[Line, Probe], StudyPoint]
 Rates = Mapping[Line, Mapping[Probe, Sequence[float]]]
+
+
+def _round(spec: StudySpec, wanted: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[list[StudyPoint]]:
+    """All but the last repeat of each point, the counts below them beside one; the last only where no round may follow,
+    or where one try would be all that a count has."""
+    if spec.probe_repeats == 1:
+        return [list(wanted)]
+    first, *others = [list(wanted) for _ in range(spec.probe_repeats)]
+    if len(others) > 1:
+        others[-1] = [point for point in wanted if _is_largest(point, possible)]
+    return [[*first, *_below(wanted, possible, rates)], *filter(None, others)]
+
+
+def _is_largest(point: StudyPoint, possible: Points) -> bool:
+    workers, batch = point.probe
+    return all(n <= workers for line, (n, other) in possible if (line, other) == (point.line, batch))
 
 
 def _below(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[StudyPoint]:

@@ -37,7 +37,7 @@ def predict(
         str | None,
         typer.Option(metavar="SPEC", help="Another network: '8 x 450GB/s 2us, 50GB/s 5us', or a preset: dgx-h100."),
     ] = None,
-    workers_per_node: Annotated[int | None, typer.Option(min=1, help="Default: what fits on the machine.")] = None,
+    workers_per_node: Annotated[int | None, typer.Option(min=1, help="Default: as many as fit or ran there.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples a worker; default: those of the answer.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -102,7 +102,7 @@ def grid(one: Machine, noise: float, rng: np.random.Generator) -> Measured:
 
 
 def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator) -> Measured:
-    """As `worldsize.adapt` has it: each count once more beside the next, which leaves a repeat for the round after."""
+    """As `worldsize.adapt` has it: each count once beside the next, for which it leaves one of its own repeats."""
     where, found = Ground(places=max(COUNTS), cores=one.cores), Measured()
 
     def launch(repeats: Mapping[Probe, int]) -> None:
@@ -117,7 +117,7 @@ def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator)
         foretold(_timed(one, found), where, one.grid, 1, strong=one.strong),
     ):
         beside = {below: 1 for probe in wanted if (below := _below(probe, found))}
-        launch(dict.fromkeys(wanted, REPEATS - 1 if found else REPEATS) | beside)
+        launch({probe: REPEATS - bool(found and probe[0] < max(COUNTS)) for probe in wanted} | beside)
     while owed := [probe for probe in found if probe[1] == knee(rates(one, found))[1] and len(found[probe]) < REPEATS]:
         launch({each: 1 for probe in owed for each in (probe, _below(probe, found)) if each})
     return found

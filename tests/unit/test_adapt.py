@@ -33,9 +33,9 @@ def times(trial: TrialSpec) -> dict[str, float]:
     return {"forward": compute, "communication": 5e-4 * math.log2(n)}
 
 
-def run(folder: Path, text: str, made: Made) -> Results:
+def run(folder: Path, text: str, made: Made, machine: Machine = HERE) -> Results:
     """As `Study.run` would: round after round."""
-    study, home = Study.from_text(text, machine=HERE), StudyFolder(folder)
+    study, home = Study.from_text(text, machine=machine), StudyFolder(folder)
     study._write(home)
     plan = study.plan()
     while plan is not None:
@@ -91,26 +91,58 @@ def test_noise_that_leaves_the_answer_open_is_repeated_where_it_is_cheap(tmp_pat
     of = {point.setting: sorted(point.repeats) for point in results.points if point.setting.batch_per_worker == 128}
     numbers = {setting.workers: repeats for setting, repeats in of.items()}
     assert len(numbers.pop(1)) in (4, 6, 8)
-    assert {workers: len(repeats) for workers, repeats in numbers.items()} == {2: 3, 4: 2, 8: 3, 16: 2}
+    assert {workers: len(repeats) for workers, repeats in numbers.items()} == {2: 3, 4: 3, 8: 3, 16: 2}
 
 
 def test_every_count_is_repeated_beside_the_next_one(tmp_path: Path) -> None:
-    """A machine that drifts from launch to launch: what it did is in the repeats, and in the interval."""
+    """All launches after the first are slower: what the machine did is in the repeats, and in the intervals."""
 
     def drifting(trial: TrialSpec) -> dict[str, float]:
-        return {name: value * (1 + 0.1 * (trial.repeat // 3 % 2)) for name, value in times(trial).items()}
+        return {name: value * (1.15 if trial.repeat > 2 else 1.0) for name, value in times(trial).items()}
 
     results = run(tmp_path / "auto", AUTO.replace("repeats: 2", "repeats: 3"), Made(times=drifting))
     row = results.answer.row
     assert row is not None
     assert (row.setting.workers, row.setting.batch_per_worker) == (8, 128)
     series = {point.setting.workers: point for point in results.points if point.setting.batch_per_worker == 128}
-    assert {workers: len(point.repeats) for workers, point in series.items()} == {1: 3, 2: 4, 4: 3, 8: 4, 16: 3}
+    assert {workers: len(point.repeats) for workers, point in series.items()} == {1: 3, 2: 4, 4: 3, 8: 3, 16: 3}
     for smaller, larger in ((2, 4), (4, 8), (8, 16)):
         assert series[smaller].repeats.keys() & series[larger].repeats.keys()
-    assert row.samples_per_s.relative_width > 0.05
+    rows = {each.setting.workers: each for each in results.rows if each.setting.batch_per_worker == 128}
+    assert rows[2].speedup.relative_width > 0.1
+    # Of the 15 %, the repeat of 2 beside 4 takes a quarter: no repeat is left out of a speedup.
+    assert rows[2].speedup.value == pytest.approx(rows[2].samples_per_s.value / rows[1].samples_per_s.value)
     others = [point for point in results.points if point.setting.batch_per_worker in (32, 64)]
     assert all(len(point.repeats) == 3 for point in others)
+
+
+def test_a_climb_that_ends_early_completes_its_last_count(tmp_path: Path) -> None:
+    def ends(trial: TrialSpec) -> dict[str, float]:
+        return {"forward": 0.01 * max(1.0, trial.workers / 2)}
+
+    text = AUTO.replace("repeats: 2", "repeats: 3").replace("[16, 32, 64, 128]", "[64]")
+    results = run(tmp_path / "auto", text, Made(times=ends))
+    counts = {point.setting.workers: len(point.repeats) for point in results.points}
+    assert counts == {1: 3, 2: 4, 4: 4, 8: 3}
+    before, last = (set(point.repeats) for point in results.points if point.setting.workers in (4, 8))
+    assert len(last & before) == 2
+
+
+@pytest.mark.parametrize("cores", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("repeats", [1, 2, 3, 5])
+def test_one_batch_costs_little_more_than_its_grid(tmp_path: Path, cores: int, repeats: int) -> None:
+    text = AUTO.replace("repeats: 2", f"repeats: {repeats}").replace("[16, 32, 64, 128]", "[64]")
+    results = run(tmp_path / "auto", text, Made(times=lambda _: {"forward": 0.01}), Machine(cores=cores, gpus=0))
+    spent = sum(trial.workers for trial in results.trials.values())
+    assert spent <= 1.25 * sum(trial.workers for trial in full_grid(results.spec))
+
+
+@pytest.mark.parametrize("number", ["0004", "0005", "0006"])
+def test_a_count_has_two_tries(tmp_path: Path, number: str) -> None:
+    """A probe of the round of 4 workers fails, one of theirs or that of 2: that is not the end of their batch."""
+    text = AUTO.replace("[16, 32, 64, 128]", "[64]")
+    results = run(tmp_path / "auto", text, Made(times=times, failing=(number,)))
+    assert {point.setting.workers for point in results.points} >= {1, 2, 4, 8}
 
 
 def test_one_repeat_stays_one(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_just_beyond_the_largest_count_a_rival_reading_lies_just_below() -> None
 
 
 @pytest.mark.parametrize("share", [0.01, 1 / 15, 0.2])
-@pytest.mark.parametrize("counts", [(1, 2, 4), (1, 2, 3, 4), (1, 2, 4, 8), (2, 4, 8), (1, 4, 8)])
+@pytest.mark.parametrize("counts", [(1, 2, 4), (1, 2, 3, 4), (1, 2, 4, 8), (2, 4, 8), (1, 4, 8), (1, 2, 4, 8, 16)])
 def test_a_serial_share_that_goes_on_is_in_the_interval(share: float, counts: tuple[int, ...]) -> None:
     """Amdahl: every doubling loses twice what the one before did. Few published series go on so; a doubling may."""
 

@@ -203,6 +203,18 @@ def test_what_was_measured_in_a_crowd_is_not_dearer_still(dearer: float) -> None
         assert model.parts(workers, 32).step_s == pytest.approx(step_s(workers), rel=0.05)
 
 
+def test_one_count_at_the_edge_of_a_crowd_does_not_decide() -> None:
+    """9 workers on 16 cores, 3 % of a step off: what 16 cost follows what is usual."""
+    timed = [
+        Timed(workers=n, batch_per_worker=32, step_s=0.01 + CORES.link_s(n) * CORES.crowd(n), busy_s=0.01)
+        for n in (1, 2, 4, 8, 9)
+    ]
+    true_s = 0.01 + 4 * CORES.link_s(16)
+    for off in (0.97, 1.03):
+        model = fit_throughput([*timed[:-1], replace(timed[-1], step_s=off * timed[-1].step_s)], CORES)
+        assert model.parts(16, 32).step_s == pytest.approx(true_s, rel=0.08)
+
+
 def test_two_workers_on_two_cores_are_a_crowd_that_was_measured() -> None:
     timed = [
         Timed(workers=1, batch_per_worker=32, step_s=0.02, busy_s=0.02),

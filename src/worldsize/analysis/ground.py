@@ -10,8 +10,13 @@ EXCHANGE_THREADS = 2
 """Of a worker that exchanges over gloo: one runs the ring, one its sockets. On 16 cores the time of an all-reduce is a
 straight line up to 8 workers, and far above it at 16 (docs/benchmarks/projection-cores.md)."""
 TURNS = 2.0
-"""Power of the threads a core by which an all-reduce becomes dearer: each message waits for the turns of two. Steps
+"""Power of the threads a core by which an all-reduce becomes dearer: a message waits for a turn at either end. Steps
 measured on 16 cores say 2, bare all-reduces 1.4."""
+
+
+def threads_a_core(on_node: int, cores: int | None) -> float:
+    """Of exchanges, at least 1; without cores of their own to compute on, workers do not crowd."""
+    return 1.0 if cores is None else max(1.0, EXCHANGE_THREADS * on_node / cores)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +46,7 @@ class Ground:
     """Where it was measured."""
 
     places: int
-    """Workers that fit on a node without sharing a core or a GPU."""
+    """Workers on a node: those that fit without sharing a core or a GPU, or as many as ran there."""
     cores: int | None = None
     """Of a node, where workers compute on cores: what they ask for beyond these, they wait for."""
     network: Network | None = None
@@ -57,10 +62,7 @@ class Ground:
 
     def crowd(self, workers: int) -> float:
         """By how much an all-reduce is dearer, those of all workers of a node at once: max(1, 2 m / cores)^2."""
-        if self.cores is None or workers == 1:
-            return 1.0
-        threads_a_core = EXCHANGE_THREADS * placed(workers, self.places)[0] / self.cores
-        return float(max(1.0, threads_a_core) ** TURNS)
+        return 1.0 if workers == 1 else threads_a_core(placed(workers, self.places)[0], self.cores) ** TURNS
 
     def link_s(self, workers: int) -> float:
         """What the probed network would take for the gradients; 0 where nothing was probed. Across nodes no less than

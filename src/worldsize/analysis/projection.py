@@ -37,7 +37,7 @@ NOTE_MAYBE_NEW_NODE = "node size not given"
 NOTE_SIBLINGS = "node boundary as in {count} other series of the same stack"
 NOTE_SATURATING = "the last step up gained little"
 NOTE_WAIVED = "the last step up gained less: a node was left, if one holds 8"
-NOTE_RISING = "every doubling lost more than the one before"
+NOTE_RISING = "the last step up lost more than the one before"
 NOTE_FAR = "more than 8 x beyond the largest count"
 NOTE_BETWEEN = "between measured counts"
 NOTE_BELOW = "below the smallest count"
@@ -176,11 +176,12 @@ def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, 
             notes.append(NOTE_SIBLINGS.format(count=siblings))
     if crossing == "possible":
         notes.append(NOTE_MAYBE_NEW_NODE)
-    if law.saturation > 0 and count > series.largest and crossing not in ("new", "as siblings"):
+    saturating = law.saturation > 0 and count > series.largest and crossing not in ("new", "as siblings")
+    if saturating:
         notes.append(NOTE_SATURATING)
     if law.waived > 0 and count > series.largest:
         notes.append(NOTE_WAIVED)
-    if not law.saturation and count > series.largest and law.lower_where_losses_rise(count) > WORTH_A_NOTE:
+    if not saturating and count > series.largest and law.lower_where_losses_rise(count) > WORTH_A_NOTE:
         notes.append(NOTE_RISING)
     if count < series.workers[0]:
         notes.append(NOTE_BELOW)

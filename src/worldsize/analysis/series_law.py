@@ -174,9 +174,10 @@ def rising(series: TableSeries) -> tuple[float, float]:
     """q of (what a doubling adds to t) ~ n^q at the end of the series, 0 to 1; what each of its last workers added.
 
     0: every doubling loses the same; 1: every worker does (Amdahl: t = 1 + f (n - 1)). Published series mostly turn
-    back from there, so the law does not follow. A rise that leaving a node explains is not counted.
+    back from there, so the law does not follow. A rise that leaving a known node explains is not counted.
     """
-    if len(series.workers) < 3 or _left_node_last(series):
+    known = series.workers_per_node is not None
+    if len(series.workers) < 3 or (known and _left_node_last(series)):
         return 0.0, 0.0
     rises, log_counts = np.diff(relative_step(series)), np.log(series.counts)
     before, last = (rises / np.diff(log_counts))[-2:].tolist()

@@ -111,12 +111,12 @@ class Sampled:
 
     def over(self, other: Sampled, *, repeated_alone: bool = False) -> Sampled:
         """The ratio. Repeats of one number were run side by side: they are paired, and those whose partner failed are
-        left out. `repeated_alone`: one of the two may have been repeated on without the other; where that is half of
-        the repeats or more, all count and none is paired."""
+        left out. `repeated_alone`: one of the two may have been repeated on without the other; where it was, all count
+        and none is paired."""
         within = self.within - other.within
         common = self.of_repeats.keys() & other.of_repeats.keys()
-        lone = self.of_repeats.keys() ^ other.of_repeats.keys()
-        if len(common) > 1 and not (repeated_alone and len(lone) >= len(common)):
+        some_alone = self.of_repeats.keys() != other.of_repeats.keys()
+        if len(common) > 1 and not (repeated_alone and some_alone):
             of_repeats = {key: self.of_repeats[key] - other.of_repeats[key] for key in sorted(common)}
             logs = np.array(list(of_repeats.values()))
             shift = float(logs.mean()) - (self.log_value - other.log_value)  # of the repeats that have no partner

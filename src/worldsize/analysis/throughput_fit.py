@@ -21,6 +21,8 @@ EARNED = 0.95
 """A larger g must lower the misfit to this share of what a smaller one left."""
 PULL, PULL_LOG, PULL_LINEAR = 0.05, 0.15, 0.1
 """How hard a term is pulled towards 0: one that no count needs must not take part in a projection."""
+PULL_USUAL = 0.1
+"""How hard what a crowd costs is pulled towards what it usually does: one count at its edge must not decide."""
 NEARNESS = 0.8
 """Weight of a point a doubling of workers below the largest count: what happens up there matters most further out."""
 USUAL_EXCHANGE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
@@ -74,7 +76,7 @@ def _fit_exchange(several: Sequence[Timed], ground: Ground, top: int, overlap: f
     rows = np.stack([exchange_terms(each.workers, ground, top, ground.crowd(each.workers)) for each in several])
     implied_s = np.array([_implied(each, overlap) for each in several])
     step_s = np.array([each.step_s for each in several])
-    pulls = np.array([0.0, PULL, PULL_LOG, PULL_LINEAR, PULL, PULL_LOG, PULL])
+    pulls = np.array([0.0, PULL, PULL_LOG, PULL_LINEAR, PULL, PULL_LOG, PULL_USUAL])
     used = np.asarray(rows.any(axis=0))
     return _pulled(rows, implied_s, step_s, used, pulls, _nearness(several), towards=USUAL_EXCHANGE)
 
@@ -107,13 +109,15 @@ def _pulled(
     *,
     towards: Floats,
 ) -> Floats:
-    """Least squares of errors over `scale`; coefficients not negative, each pulled towards what is usual by its share
-    of a step."""
+    """Least squares of errors over `scale`; coefficients not negative, each pulled towards 0 by its share of a step, or
+    towards what is usual by its share of that."""
     found = towards.copy()
     if used.any():
         unit = float(np.median(scale)) / rows[:, used].max(axis=0)  # a coefficient of 1 is then a whole step
         design = rows[:, used] * unit * (weights / scale)[:, None]
-        wanted = np.concatenate([values * weights / scale, pulls[used] * towards[used] / unit])
-        solution, _ = nnls(np.vstack([design, np.diag(pulls[used])]), wanted)
+        usual = towards[used]
+        pull = pulls[used] * np.where(usual > 0, unit / np.where(usual > 0, usual, 1.0), 1.0)
+        wanted = np.concatenate([values * weights / scale, pulls[used] * (usual > 0)])
+        solution, _ = nnls(np.vstack([design, np.diag(pull)]), wanted)
         found[used] = solution * unit
     return found
