@@ -75,7 +75,8 @@ SENTENCES = {
     "target-time-not-known": "the time to {target:g} is not known at any of these counts.",
     "measure-next": "Measure {workers:.0f} workers next: that would narrow these intervals most.",
     "measure-two-nodes": (
-        "This machine is full at {places:.0f}. Measure {workers:.0f} workers on two nodes next, or declare the network."
+        "One machine like this takes {places:.0f}. Measure {workers:.0f} workers on two of them next, or declare the "
+        "network."
     ),
 }
 
