@@ -25,6 +25,9 @@ from worldsize.prediction_inputs import ground, timed
 from worldsize.results import Results
 from worldsize.spec import StudySpec
 
+Points = Mapping[tuple[Line, Probe], StudyPoint]
+Rates = Mapping[Line, Mapping[Probe, Sequence[float]]]
+"""Samples a second of every repeat."""
 MOST_ROUNDS = 4
 """Of the repeats of one setting, where their noise leaves the answer open."""
 MOST_COST = 1.25
@@ -59,10 +62,6 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     if trained:
         return None
     return extended(plan, spec, [each for each in study_points(spec) if (each.line, each.probe) == _of(row.setting)])
-
-
-Points = Mapping[tuple[Line, Probe], StudyPoint]
-Rates = Mapping[Line, Mapping[Probe, Sequence[float]]]
 
 
 def _round(spec: StudySpec, wanted: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[list[StudyPoint]]:

@@ -55,7 +55,7 @@ def ground(results: Results, like: Setting, workers_per_node: int | None) -> Gro
     cores, gpus = facts.get("cores"), facts.get("gpus")
     threads = results.spec.threads
     most = max((row.setting.workers for row in results.rows), default=1)
-    shared_cores = int(cores) if _on_cpu(results) and isinstance(cores, int) else None
+    shared_cores = cores if isinstance(cores, int) and _on_cpu(results) else None
     places = max(shared_cores // threads, 1) if shared_cores else most
     if isinstance(gpus, int):
         places = gpus
@@ -99,21 +99,21 @@ def _start_s(results: Results, record: TrialRecord) -> float:
 
 
 def _probed(links: list[tuple[str, Link]], places: int, cores: int | None) -> Network | None:
-    """Of each kind the group with most workers, of those inside a node one whose threads had a core each where there is
-    one; what two numbers do not describe is left out."""
-    best: dict[str, Link] = {}
-    for kind, link in sorted(links, key=lambda each: (-threads_a_core(each[1].workers, cores), each[1].workers)):
-        if not link.is_poor:
-            best[kind] = link
-    if not best:
+    """Of each kind the group with most workers, inside a node one whose threads had a core each where there is one;
+    what two numbers do not describe is left out."""
+    inside, across = (
+        [link for kind, link in links if kind == wanted and not link.is_poor] for wanted in ("inside", "across")
+    )
+    if not inside and not across:
         return None
-    # In a crowd a link reads slower by about its threads a core: 16 workers on 16 cores had 1.6 to 2.1 times the
-    # latency of 6, and 1 / 1.8 of their rate.
-    crowd = threads_a_core(best["inside"].workers, cores) if "inside" in best else 1.0
+    freest = max(inside, key=lambda link: (-threads_a_core(link.workers, cores), link.workers), default=None)
+    widest = max(across, key=lambda link: link.workers, default=None)
     return Network(
-        inside=_wire(best["inside"], crowd=crowd) if "inside" in best else None,
+        # In a crowd a link reads slower by about its threads a core: 16 workers on 16 cores had 1.6 to 2.1 times the
+        # latency of 6, and 1 / 1.8 of their rate.
+        inside=_wire(freest, crowd=threads_a_core(freest.workers, cores)) if freest else None,
         # One rank of each node took part: it had the node's link for itself.
-        across=_wire(best["across"], shared=True) if "across" in best else None,
+        across=_wire(widest, shared=True) if widest else None,
         workers_per_node=places,
         source="measured",
     )

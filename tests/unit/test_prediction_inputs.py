@@ -36,3 +36,11 @@ def test_a_link_probed_in_a_crowd_alone_is_taken_for_faster_than_it_read() -> No
     assert found.across is not None
     assert found.across.latency_s == pytest.approx(1e-3)
     assert _probed([], 16, 16) is None
+
+
+def test_between_nodes_the_most_count_and_nobody_crowds() -> None:
+    """One rank a node: 20 nodes of 16 cores are no crowd."""
+    found = _probed([("across", link(20, 2e-3)), ("across", link(2, 1e-3))], 16, 16)
+    assert found is not None
+    assert found.across is not None
+    assert found.across.latency_s == pytest.approx(2e-3)

@@ -109,15 +109,14 @@ def _pulled(
     *,
     towards: Floats,
 ) -> Floats:
-    """Least squares of errors over `scale`; coefficients not negative, each pulled towards 0 by its share of a step, or
-    towards what is usual by its share of that."""
+    """Least squares of errors over `scale`; coefficients not negative, each pulled towards 0 by its share of a step,
+    or, where something is usual, towards that by how far it is off."""
     found = towards.copy()
     if used.any():
         unit = float(np.median(scale)) / rows[:, used].max(axis=0)  # a coefficient of 1 is then a whole step
         design = rows[:, used] * unit * (weights / scale)[:, None]
-        usual = towards[used]
-        pull = pulls[used] * np.where(usual > 0, unit / np.where(usual > 0, usual, 1.0), 1.0)
-        wanted = np.concatenate([values * weights / scale, pulls[used] * (usual > 0)])
+        pull = pulls[used] * np.where(towards[used] > 0, unit, 1.0)
+        wanted = np.concatenate([values * weights / scale, pulls[used] * towards[used]])
         solution, _ = nnls(np.vstack([design, np.diag(pull)]), wanted)
         found[used] = solution * unit
     return found
