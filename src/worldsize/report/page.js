@@ -72,11 +72,12 @@
     }
   }, { rootMargin: "900px" });
   all.forEach((element) => near.observe(element));
-  // What is in view comes first; the rest is drawn while nothing else is to be done.
+  // What is in view comes first; the rest is drawn while nothing else is to be done, or in the end anyway:
+  // a window without frames (another tab in front, a machine at its limit) may have no such moment.
   const idle = window.requestIdleCallback || ((work) => setTimeout(work, 50));
   (function next() {
     const left = all.find((element) => !drawn.has(element));
-    if (left) idle(() => { if (!drawn.has(left)) draw(left); next(); });
+    if (left) idle(() => { try { if (!drawn.has(left)) draw(left); } finally { next(); } }, { timeout: 200 });
   })();
 
   let width = innerWidth;
