@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 
 from tests.made import STUDY, made_study
 from worldsize.analysis.recommend import Finding
@@ -15,6 +17,7 @@ from worldsize.report.figures import figures
 from worldsize.report.marks import Axis, Figure, Line, Panel, decades, even, framed
 from worldsize.report.picks import batch_axis
 from worldsize.report.words import finding_sentence, plural
+from worldsize.report.wrap_print import lines_within
 from worldsize.results import load
 
 STRONG = STUDY.replace("batch_per_worker: [64]", "global_batch: [64, 256]").replace("rate: 0.05}", "rate: [0.05, 3.0]}")
@@ -68,7 +71,7 @@ def test_bands_are_cut_where_they_would_flatten_the_lines(log: bool) -> None:
     calm = framed("speedup", [Line(name="a", x=(1, 2), y=(1.0, 2.0), low=(0.9, 1.9), high=(1.1, 2.1))], log=log)
     assert (calm.cut, calm.least, calm.most) == (False, 0.9, 2.1)
     panel = Panel(x=Axis(title="workers"), y=axis, marks=(wild,))
-    assert "Bands are cut" in Figure(key="k", section="s", title="t", panels=(panel,)).caption
+    assert "Intervals are cut" in Figure(key="k", section="s", title="t", panels=(panel,)).caption
 
 
 def test_lines_join_what_differs_in_workers_only(strong: Document) -> None:
@@ -107,6 +110,24 @@ def test_a_number_and_its_unit_stay_on_one_line(strong: Document) -> None:
     panels = figures(strong)[0].panels
     drawn = draw(Figure(key="k", section="s", title=title, panels=panels))
     assert "12\u00a0s" in drawn.texts[0].get_text()
+
+
+@pytest.mark.filterwarnings("ignore:Glyph .* missing")
+@pytest.mark.parametrize(
+    "words", ["Wm" * 60, "cheapest with many MW workers " * 5, "ill " * 60, "\u540d" * 70], ids=len
+)
+def test_lines_for_print_are_as_wide_as_the_picture(words: str) -> None:
+    font = FontProperties(size=8.5, weight="bold")
+    lines = lines_within(words, 3.2, size=8.5, weight="bold")
+    widths = [TextPath((0, 0), line, prop=font).get_extents().width / 72 for line in lines]
+    assert max(widths) <= 3.2
+    joined = (" " if " " in words else "").join(lines)
+    assert joined == words.strip()
+    assert min(widths[:-1]) > 1.6  # none is broken too early
+
+
+def test_no_words_are_no_line() -> None:
+    assert [lines_within(words, 3.2, size=5.6) for words in ("", " ", "\u3000")] == [[], [], []]
 
 
 def test_one_of_a_kind_is_not_several() -> None:

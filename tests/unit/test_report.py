@@ -122,9 +122,37 @@ def test_projection_is_dashed_and_hatched_beyond_what_was_measured(made: Documen
 
 
 def test_time_against_worker_hours(made: Document) -> None:
-    points = [{"workers": n, "time_s": 100 / n**0.8, "worker_hours": n**0.2, "measured": n < 4} for n in (1, 2, 4)]
+    def about(value: float) -> dict[str, float | None]:
+        return {"value": value, "low": 0.9 * value, "high": 1.2 * value}
+
+    points = [
+        {
+            "workers": n,
+            "on": None,
+            "of": "an epoch",
+            "time_s": about(100 / n**0.8),
+            "worker_hours": about(n**0.2),
+            "measured": n < 4,
+            "best": True,
+        }
+        for n in (1, 2, 4)
+    ]
+    points[0]["time_s"] = {"value": 100.0, "low": 90.0, "high": None}  # no end is known
     figure = next(figure for figure in figures({**made, "pareto": points}) if figure.key == "pareto")
     assert figure.title == "Fastest with 4 workers (projected), cheapest with 1 worker"
+    lines = figure.panels[0].marks
+    bars = [mark for mark in lines if not mark.listed]
+    assert [(bar.kind, bar.x, bar.y) for bar in bars] == [
+        (
+            kind,
+            tuple(pytest.approx(end * 100 / n**0.8) for end in (0.9, 1.2)),
+            pytest.approx((0.9 * n**0.2, 1.2 * n**0.2)),
+        )
+        for kind, n in (("measured", 2), ("projected", 4))
+    ]
+    assert lines[-1].says == ("4 workers, projected\n33 s (30 s to 40 s)\n1.32 worker-hours (1.19 to 1.58)",)
+    assert figure.panels[0].x.least == pytest.approx(90 / 4**0.8)
+    assert figure.panels[0].x.most == 100.0
 
 
 def test_batches_that_do_not_fit_are_crosses_and_a_row(made: Document) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from worldsize.analysis.intervals import times
 from worldsize.analysis.knee import MARGIN, climb, marginal_efficiency
 from worldsize.analysis.recommend import WIDEST, Finding
 from worldsize.analysis.stats import Interval
@@ -69,17 +70,20 @@ class Option:
         return self.workers * self.batch_per_worker * self.accumulation
 
     @property
+    def time(self) -> Interval:
+        """Seconds of the whole training where it is known, else of an epoch: what more workers are to save."""
+        return self.wall_s or self.epoch_s
+
+    @property
     def time_s(self) -> float:
-        """Of the whole training where it is known, else of an epoch: what more workers are to save."""
-        return self.wall_s.value if self.wall_s else self.epoch_s.value
+        return self.time.value
 
     @property
     def cost(self) -> Interval | None:
         """worker-hours * price."""
         if self.price is None or self.wall_s is None:
             return None
-        factor = self.workers * self.price / 3600
-        return Interval(self.wall_s.value * factor, self.wall_s.low * factor, self.wall_s.high * factor)
+        return times(self.wall_s, self.workers * self.price / 3600)
 
 
 @dataclass(frozen=True, kw_only=True)

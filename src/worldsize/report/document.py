@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from worldsize import __version__
 from worldsize.analysis.choice import eligible
+from worldsize.analysis.intervals import times
 from worldsize.prediction import Outlook, outlook, to_dict
 from worldsize.report import evidence
 from worldsize.report.descriptions import batch_models, scaling_laws
@@ -92,9 +94,9 @@ def _projected(seen: Outlook | None) -> dict[str, Any]:
         {
             "workers": option.workers,
             "on": found.setting.on,
-            "time_s": option.time_s,
+            "time_s": asdict(option.time),
             "of": "the whole training" if whole else "an epoch",
-            "worker_hours": option.workers * option.time_s / 3600,
+            "worker_hours": asdict(times(option.time, option.workers / 3600)),
             # Of a whole training the steps were measured, not the time: that is put together.
             "measured": option.measured and not whole,
             "best": option.workers in found.choice.pareto,

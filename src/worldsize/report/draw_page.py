@@ -87,7 +87,7 @@ def _line(mark: Line) -> Iterator[dict[str, Any]]:
 def _labels(mark: Line) -> dict[str, Any]:
     if not mark.labels:
         return {}
-    return {"text": [text(label) for label in mark.labels], "textposition": "top right"}
+    return {"text": [text(label) for label in mark.labels], "textposition": "top center"}
 
 
 def _band(mark: Line) -> Iterator[dict[str, Any]]:

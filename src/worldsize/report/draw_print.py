@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from worldsize.errors import visible
 from worldsize.report.draw_page import stretches
 from worldsize.report.marks import FORMATS, PALETTE, Axis, Bars, Figure, Line, Mark, Panel
+from worldsize.report.wrap_print import lines_within
 
 WIDTH_IN = 3.4
 """A column of most journals."""
@@ -57,8 +57,6 @@ STYLE: Any = {
     "svg.fonttype": "path",  # letters as outlines: looks the same everywhere
     "svg.hashsalt": "worldsize",
 }
-UNIT = re.compile(r"(\d) (%|(?:s|ms|us|min|h|x|GB|MB)\b)")
-"""A number and its unit stay on one line."""
 DASHES: dict[str, Any] = {"measured": "-", "projected": (0, (3, 1.6)), "reference": "-"}
 
 
@@ -82,8 +80,9 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 
 def draw(figure: Figure) -> Canvas:
     """Heights in inches, top to bottom: title, panels, legend, note."""
-    title = textwrap.wrap(UNIT.sub("\\1\u00a0\\2", visible(figure.title)), 50)
-    note = textwrap.wrap(visible(figure.caption), 80)
+    head: dict[str, Any] = {"size": 8.5, "weight": "bold"}
+    title = lines_within(figure.title, 0.96 * WIDTH_IN, **head)
+    note = lines_within(figure.caption, 0.96 * WIDTH_IN, size=5.6)
     listed = list(figure.legend.items())
     listed = listed[:MOST_LISTED] if len(listed) > 1 else []
     more = len(figure.legend) - len(listed) if listed else 0
@@ -98,8 +97,7 @@ def draw(figure: Figure) -> Canvas:
     total = top + sum(heights) + above * len(heights) + sum(below) + bottom
     canvas = Canvas(figsize=(WIDTH_IN, total))
     FigureCanvasAgg(canvas)
-    head: dict[str, Any] = {"fontsize": 8.5, "fontweight": "bold", "linespacing": 1.2}
-    canvas.text(0.02, 1 - 0.06 / total, "\n".join(title), va="top", ha="left", **head)
+    canvas.text(0.02, 1 - 0.06 / total, "\n".join(title), va="top", ha="left", linespacing=1.2, **head)
     edge = total - top
     for panel, height, under in zip(figure.panels, heights, below, strict=True):
         left = _left(panel)
@@ -195,7 +193,7 @@ def _line(axes: Axes, mark: Line) -> None:
         clip_on=mark.symbol != "cross",
         zorder=4 if mark.symbol == "cross" else 2,
     )
-    place: Any = {"xytext": (3, 2), "textcoords": "offset points", "fontsize": 6, "color": INK}
+    place: Any = {"xytext": (0, 3), "textcoords": "offset points", "fontsize": 6, "color": INK, "ha": "center"}
     for at, height, label in zip(mark.x, y, mark.labels, strict=False):
         axes.annotate(visible(label), (at, height), **place)
 

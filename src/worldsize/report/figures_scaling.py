@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from worldsize.report.document import Document
-from worldsize.report.marks import Axis, Figure, Line, Panel, framed
+from worldsize.report.marks import Axis, Figure, Line, Panel, around, framed
 from worldsize.report.picks import (
     Entry,
     chosen,
@@ -148,48 +149,67 @@ def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line
 
 def pareto(document: Document) -> Figure | None:
     """Time against worker-hours, where the document has it: {workers, time_s, worker_hours, measured, best}."""
-    entries = [entry for entry in document.get("pareto") or () if entry.get("time_s") and entry.get("worker_hours")]
+    entries: list[Entry] = document.get("pareto") or []
     if len(entries) < 2:
         return None
-    front = sorted((entry for entry in entries if entry.get("best", True)), key=lambda entry: entry["time_s"])
+    front = sorted((entry for entry in entries if entry["best"]), key=lambda entry: entry["time_s"]["value"])
     marks = [
-        Line(
-            name="projected" if kind == "projected" else "measured",
-            kind="projected" if kind == "projected" else "measured",
-            joined=False,
-            symbol="open" if kind == "projected" else "circle",
-            labels=tuple(f"{entry['workers']:,}" for entry in here),
-            x=tuple(entry["time_s"] for entry in here),
-            y=tuple(entry["worker_hours"] for entry in here),
-            says=tuple(
-                f"{counted(entry['workers'], 'worker')}\n{duration(entry['time_s'])}, "
-                f"{number(entry['worker_hours'])} worker-hours"
-                for entry in here
-            ),
-        )
-        for kind in ("measured", "projected")
-        if (here := [entry for entry in entries if entry.get("measured", True) == (kind == "measured")])
+        _reference("nothing is both faster and cheaper", _values(front, "time_s"), _values(front, "worker_hours")),
+        *_prices([entry for entry in entries if entry["measured"]], "measured"),
+        *_prices([entry for entry in entries if not entry["measured"]], "projected"),
     ]
-    marks.insert(
-        0,
-        _reference(
-            "nothing is both faster and cheaper", [e["time_s"] for e in front], [e["worker_hours"] for e in front]
-        ),
-    )
-    panel = Panel(
-        x=Axis(title=f"time of {entries[0].get('of', 'an epoch')}, s", log=True),
-        y=Axis(title="worker-hours", log=True),
-        marks=tuple(marks),
-    )
-    ends = [
-        counted(entry["workers"], "worker") + ("" if entry.get("measured", True) else " (projected)") for entry in front
-    ]
+    ends = [counted(entry["workers"], "worker") + ("" if entry["measured"] else " (projected)") for entry in front]
     return Figure(
         key="pareto",
         section="scaling",
         title=f"Fastest with {ends[0]}, cheapest with {ends[-1]}"
-        + (f", on {front[0]['on']}" if front[0].get("on") else ""),
-        panels=(panel,),
-        note="Numbers: workers. Every point on the line is best at its price."
-        + ("" if all(entry.get("measured", True) for entry in entries) else " Open circles: projected."),
+        + (f", on {front[0]['on']}" if front[0]["on"] else ""),
+        panels=(
+            Panel(
+                x=_axis_of(f"time of {entries[0]['of']}, s", [entry["time_s"] for entry in entries]),
+                y=_axis_of("worker-hours", [entry["worker_hours"] for entry in entries]),
+                marks=tuple(marks),
+            ),
+        ),
+        note="Numbers: workers. Every point on the line is best at its price. "
+        "Slanted bars: 80 % intervals, time and worker-hours together."
+        + ("" if all(entry["measured"] for entry in entries) else " Open circles and dashed bars: projected."),
     )
+
+
+def _values(entries: Sequence[Entry], what: str) -> tuple[float, ...]:
+    return tuple(entry[what]["value"] for entry in entries)
+
+
+def _prices(entries: Sequence[Entry], kind: Literal["measured", "projected"]) -> Iterator[Line]:
+    """Points with slanted bars: worker-hours are workers times the time, so both ends lie on one line."""
+    for entry in entries:
+        x, y = ((entry[what]["low"], entry[what]["high"]) for what in ("time_s", "worker_hours"))
+        if all(x):
+            yield Line(name=kind, kind=kind, symbol="none", fade=0.45, listed=False, x=x, y=y)
+    if entries:
+        yield Line(
+            name=kind,
+            kind=kind,
+            joined=False,
+            symbol="circle" if kind == "measured" else "open",
+            labels=tuple(f"{entry['workers']:,}" for entry in entries),
+            x=_values(entries, "time_s"),
+            y=_values(entries, "worker_hours"),
+            says=tuple(map(_time_and_cost, entries)),
+        )
+
+
+def _time_and_cost(entry: Entry) -> str:
+    time, hours = entry["time_s"], entry["worker_hours"]
+    return (
+        f"{counted(entry['workers'], 'worker')}{'' if entry['measured'] else ', projected'}\n"
+        + exact(time["value"], time["low"], time["high"], say=duration)
+        + "\n"
+        + exact(hours["value"], hours["low"], hours["high"], " worker-hours")
+    )
+
+
+def _axis_of(title: str, intervals: Sequence[Entry]) -> Axis:
+    ends = [each[end] for each in intervals for end in ("low", "high") if each[end]]
+    return around(title, [each["value"] for each in intervals], ends, log=True)

@@ -163,9 +163,16 @@ def _ticks(axis: Axis, values: Sequence[Number]) -> tuple[tuple[float, str], ...
 
 
 def framed(title: str, lines: Sequence[Line], *, from_zero: bool = False, log: bool = False) -> Axis:
-    """Two runs that disagree have intervals so wide that the lines would be flat: bands are cut, lines never."""
+    """Of y, around lines and their bands."""
     values = [value for line in lines for value in line.y if value is not None]
     reach = [value for line in lines for value in (*line.low, *line.high) if value is not None]
+    return around(title, values, reach, from_zero=from_zero, log=log)
+
+
+def around(
+    title: str, values: Sequence[float], reach: Sequence[float], *, from_zero: bool = False, log: bool = False
+) -> Axis:
+    """Two runs that disagree have intervals so wide that the lines would be flat: intervals are cut, values never."""
     if not values or not reach:
         return Axis(title=title, from_zero=from_zero, log=log)
     low, high = min(values), max(values)
@@ -204,7 +211,7 @@ class Figure:
     @property
     def caption(self) -> str:
         cut = any(panel.y.cut for panel in self.panels)
-        return self.note + (" Bands are cut where they leave the picture." if cut else "")
+        return self.note + (" Intervals are cut where they leave the picture." if cut else "")
 
     @property
     def legend(self) -> dict[str, Mark]:
