@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from worldsize.analysis.projection import Projected, project_series
+from worldsize.analysis.projection import Projected, crossing_cost, project_series
 from worldsize.analysis.table import TableSeries
 from worldsize.errors import Problem, TableError
 from worldsize.tablefile import Table, table_of
@@ -48,10 +49,20 @@ def project(points: Iterable[Mapping[str, object]], workers: Iterable[int]) -> l
 def project_table(table: Table, workers: Sequence[int]) -> list[Projection]:
     """Series of the same stack (hardware, interconnect, framework) inform each other about leaving a node."""
     found = []
-    for given in table.series:
-        siblings = same_stack(given.series, (other.series for other in table.series))
-        found += [_in_unit(given, one) for one in project_series(given.series, workers, siblings)]
+    for given, crossings in zip(table.series, crossings_of_others([each.series for each in table.series]), strict=True):
+        found += [_in_unit(given, one) for one in project_series(given.series, workers, crossings)]
     return found
+
+
+def crossings_of_others(series: Sequence[TableSeries]) -> Iterator[list[float]]:
+    """For each, what leaving a node of the same size cost the others of its stack; none where that has no name."""
+    known: dict[tuple[str, int | None], dict[int, float]] = defaultdict(dict)
+    for index, one in enumerate(series):
+        if one.stack and (cost := crossing_cost(one)) is not None:
+            known[one.stack, one.workers_per_node][index] = cost
+    for index, one in enumerate(series):
+        costs = known.get((one.stack, one.workers_per_node), {})
+        yield [cost for other, cost in costs.items() if other != index]
 
 
 def further(table: Table) -> list[int]:
@@ -59,11 +70,6 @@ def further(table: Table) -> list[int]:
     largest = {given.series.largest for given in table.series}
     measured = {count for given in table.series for count in given.series.workers}
     return sorted(measured | {count * factor for count in largest for factor in (2, 4, 8)})
-
-
-def same_stack(series: TableSeries, others: Iterable[TableSeries]) -> list[TableSeries]:
-    """Those that ran on the same named stack; none where it has no name."""
-    return [other for other in others if series.stack and other.stack == series.stack and other is not series]
 
 
 def _in_unit(given: GivenSeries, projected: Projected) -> Projection:

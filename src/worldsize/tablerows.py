@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, cast, get_args
 
 from worldsize.analysis.table import TableSeries, table_series
@@ -122,7 +122,8 @@ def positive(value: object) -> float | None:
 
 
 def _text(value: object) -> str:
-    return "" if value is None else str(value).strip()
+    """NaN is what pandas makes of an empty cell."""
+    return "" if value is None or value != value else str(value).strip()
 
 
 class _Reader:
@@ -170,7 +171,7 @@ class _Reader:
 
     def _number(self, name: str, read: Converter, rule: str, remedy: str, *, optional: bool = False) -> float | None:
         value = self.row.cells.get(name)
-        if _text(value) == "":
+        if _text(value) == "" and (optional or value is None or value == ""):
             if not optional:
                 self._wrong(f"{name} is empty; it wants {rule}")
             return None
@@ -183,10 +184,10 @@ class _Reader:
         text = _text(self.row.cells.get(name))
         if not text and default is not None:
             return default
-        if text not in choices:
+        if text.lower() not in choices:
             self._wrong(f"{name}={shown(text)} is not known; use {' or '.join(choices)}")
             return default
-        return text
+        return text.lower()
 
     def _wrong(self, text: str) -> None:
         self.problems.append(Problem(text, self.row.where))
@@ -198,6 +199,7 @@ class Converter(Protocol):
 
 def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> GivenSeries | None:
     before = len(problems)
+    measured = _whole_nodes(measured)
     first = measured[0]
     label = f"series {shown(name)}" if name else "the table"
     _check_alike(label, measured, problems)
@@ -212,6 +214,12 @@ def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> Gi
     stack = " / ".join(first.about[column] for column in STACK if column in first.about)
     series = table_series(rates, workers_per_node=first.workers_per_node, name=name, stack=stack)
     return GivenSeries(series=series, unit=first.unit, mode=first.mode, batch=first.batch, about=first.about)
+
+
+def _whole_nodes(measured: list[_Measured]) -> list[_Measured]:
+    """A run inside a node may tell how many it had there, 2 of 2: the size of a node is the largest that is told."""
+    node = max((one.workers_per_node for one in measured if one.workers_per_node), default=None)
+    return [replace(one, workers_per_node=node) if one.workers_per_node == one.workers else one for one in measured]
 
 
 def _check_alike(label: str, measured: list[_Measured], problems: list[Problem]) -> None:

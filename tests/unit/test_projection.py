@@ -126,6 +126,59 @@ def test_a_turning_series_is_not_projected_upwards_as_if_it_were_linear() -> Non
     assert projection.NOTE_SATURATING in one.notes
 
 
+@pytest.mark.parametrize("node", [None, 8, 64])
+@pytest.mark.parametrize("counts", [(1, 2, 4, 8), (2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 4, 8, 16, 32, 64)])
+def test_a_level_series_stays_level(counts: tuple[int, ...], node: int | None) -> None:
+    largest = counts[-1]
+    one = project_series(table_series([(n, 100.0) for n in counts], workers_per_node=node), [2 * largest])[0]
+    if node == largest:  # another node may bring more
+        assert one.samples_per_s > 100
+    else:
+        assert one.samples_per_s == pytest.approx(100)
+        assert one.high < 125
+        assert projection.NOTE_SATURATING in one.notes
+
+
+@pytest.mark.parametrize("power", [0.3, 0.5, 0.7])
+def test_a_series_that_gains_ever_as_little_goes_on_so(power: float) -> None:
+    """A bend that is steady is not one bad point."""
+    one = project_series(table_series([(n, 100.0 * n**power) for n in (1, 2, 4, 8)], workers_per_node=64), [16])[0]
+    assert one.samples_per_s == pytest.approx(100 * 16**power, rel=0.12)
+    assert one.high < 1.35 * one.samples_per_s
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        {1: 100.0, 2: 123.1, 4: 151.6},  # constant exponents: a hair decides whether the last one fell
+        {1: 100.0, 8: 780.0, 63: 5900.0, 64: 5990.0},  # two counts side by side
+        {1000: 1000.0, 1001: 1001.0, 1002: 1002.0},
+        {8: 100.0, 16: 190.0, 32: 350.0, 64: 610.0},
+        {1: 10.0, 2: 19.0, 4: 36.0, 8: 61.0, 16: 78.0},
+    ],
+    ids=str,
+)
+def test_a_small_change_is_a_small_change(rates: dict[int, float]) -> None:
+    asked = [2 * max(rates), 4 * max(rates)]
+    plain = project_series(table_series(list(rates.items())), asked)
+    for changed, factor in itertools.product(rates, (0.998, 1.002)):
+        rows = [(n, rate * (factor if n == changed else 1.0)) for n, rate in rates.items()]
+        for one, other in zip(plain, project_series(table_series(rows), asked), strict=True):
+            assert other.samples_per_s == pytest.approx(one.samples_per_s, rel=0.03)
+            assert other.low == pytest.approx(one.low, rel=0.08)
+
+
+def test_few_nodes_become_many_by_and_by() -> None:
+    found = []
+    for largest in range(16, 44, 4):
+        rows = [(n, 100 * n / (1 + 0.6 * n / largest)) for n in (largest // 4, largest // 2, largest)]
+        one = project_series(table_series(rows, workers_per_node=4), [2 * largest])[0]
+        found.append(one.samples_per_s / rows[-1][1])
+    assert max(np.diff(found)) < 1e-9
+    assert found[0] > 1.15 * found[-1]
+    assert max(-np.diff(found)) < 0.15
+
+
 def test_shared_cores_stay_used_up_and_another_node_brings_its_own() -> None:
     rows = [(1, 100.0), (2, 190.0), (4, 195.0)]
     inside, across = project_series(table_series(rows, workers_per_node=8), [8, 16])
@@ -241,19 +294,28 @@ def test_a_node_boundary_never_crossed_is_said_costs_and_widens() -> None:
 
 
 def test_siblings_of_the_same_stack_say_what_leaving_a_node_costs() -> None:
-    dear = [table_series([*GOOD, (16, 750.0)], workers_per_node=8, name=str(i)) for i in range(3)]
-    assert crossing_cost(dear[0], 8) == pytest.approx(2.0)
-    assert crossing_cost(dear[0], 4) is None
-    assert crossing_cost(table_series(GOOD, workers_per_node=8), 8) is None
-    assert blended_crossing([2.0] * 3) == pytest.approx((6 + 0.5) / 5)
+    dear = table_series([*GOOD, (16, 750.0)], workers_per_node=8)
+    cost = crossing_cost(dear)
+    assert cost == pytest.approx(2.0)
+    assert crossing_cost(table_series(GOOD, workers_per_node=8)) is None
+    assert crossing_cost(table_series([(16, 750.0), (32, 1400.0)], workers_per_node=8)) is None
+    assert math.log1p(blended_crossing([2.0] * 3) / 2) == pytest.approx((3 * math.log(2) + 2 * math.log(1.125)) / 5)
     series = table_series(GOOD, workers_per_node=8)
-    alone, informed = (project_series(series, [16], siblings)[0] for siblings in ((), dear))
+    alone, informed = (project_series(series, [16], crossings)[0] for crossings in ((), [2.0] * 8))
     assert informed.samples_per_s < 0.8 * alone.samples_per_s
-    assert projection.NOTE_SIBLINGS.format(count=3) in informed.notes
+    assert projection.NOTE_SIBLINGS.format(count=8) in informed.notes
     assert relative(informed)[0] > relative(alone)[0]
     # A series that crossed the boundary itself needs no siblings.
     own = table_series([*GOOD, (16, 1400.0)], workers_per_node=8)
-    assert project_series(own, [32], dear) == project_series(own, [32])
+    assert project_series(own, [32], [2.0] * 8) == project_series(own, [32])
+
+
+@pytest.mark.parametrize("cost", [12.0, 1e6])
+def test_one_sibling_that_fell_apart_does_not_rule_the_answer(cost: float) -> None:
+    series = table_series(GOOD, workers_per_node=8)
+    alone, informed = (project_series(series, [16], crossings)[0] for crossings in ((), [cost]))
+    assert 0.4 * alone.samples_per_s < informed.samples_per_s < 0.7 * alone.samples_per_s
+    assert informed.high > 0.85 * alone.samples_per_s
 
 
 def test_a_node_does_no_better_for_having_others_beside_it() -> None:

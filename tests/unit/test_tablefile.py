@@ -230,6 +230,16 @@ def test_counts_that_are_asked_for_are_checked(workers: Any) -> None:
         worldsize.project([{"workers": 1, "samples_per_s": 5}], workers=workers)
 
 
+def test_cells_as_pandas_spreadsheets_and_batch_systems_leave_them() -> None:
+    plain = [{"workers": n, "samples_per_s": 100 * n, "mode": "weak", "workers_per_node": 8} for n in (1, 4, 16)]
+    partial = [{**row, "mode": "Weak", "workers_per_node": min(int(str(row["workers"])), 8)} for row in plain]
+    assert worldsize.project(partial, workers=[32]) == worldsize.project(plain, workers=[32])
+    empty = {"workers_per_node": math.nan, "batch_per_worker": math.nan, "mode": math.nan, "repeat": math.nan}
+    bare = [{"workers": n, "samples_per_s": 100 * n} for n in (1, 4, 16)]
+    found = worldsize.project([{**row, **empty, "series_id": math.nan} for row in bare], workers=[32])
+    assert found == worldsize.project(bare, workers=[32])
+
+
 def test_project_gives_frozen_answers_in_the_order_asked_and_in_the_given_unit() -> None:
     points = [{"workers": n, "samples_per_s": 100 * n, "workers_per_node": 4} for n in (4, 1, 2)]
     found = worldsize.project(points, workers=[32, 4, 8])

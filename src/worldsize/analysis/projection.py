@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
 
-from worldsize.analysis.series_law import (
-    DEFAULT,
-    USUAL_NODE,
-    LawSettings,
-    SeriesLaw,
-    fit_series_law,
-    never_crossed,
-)
+from worldsize.analysis.series_bend import USUAL_NODE
+from worldsize.analysis.series_law import DEFAULT, LawSettings, SeriesLaw, fit_series_law, never_crossed
 from worldsize.analysis.stats import MOST_LOG, Floats
 from worldsize.analysis.table import TableSeries, relative_step
 from worldsize.analysis.widening import LEVEL, Crossing, Reach, doubt, joint_noise, reach
 
 WORTH_A_NOTE = 0.02
-"""How much lower a rival reading must lie, in logarithms."""
+"""How much lower or higher a rival reading must lie, in logarithms."""
 SIBLING_PRIOR = 2.0
 """So many siblings weigh as much as the usual cost of leaving a node."""
+MOST_CROSSING = 10.0
+"""c3: no published series lost more by leaving its node; who tells of more mistook a number."""
 FAR = 3.0
 """Doublings beyond which the published series hold next to nothing to check against."""
 MOST_GAIN_BELOW = 2.0
@@ -58,41 +54,41 @@ class Projected:
 
 
 def project_series(
-    series: TableSeries,
-    workers: Sequence[int],
-    siblings: Iterable[TableSeries] = (),
-    *,
-    settings: LawSettings = DEFAULT,
+    series: TableSeries, workers: Sequence[int], crossings: Sequence[float] = (), *, settings: LawSettings = DEFAULT
 ) -> list[Projected]:
     """One answer for each of `workers`.
 
-    `siblings` ran on the same stack: what leaving a node cost them stands in where this series never left one. Other
-    series of the same file do not help unless their stack is the same.
+    `crossings` is what leaving a node cost other series of the same stack (`crossing_cost`): it stands in where this
+    series never left one. Series of other stacks do not help.
     """
-    costs = [cost for sibling in siblings if (cost := crossing_cost(sibling, series.workers_per_node)) is not None]
-    crossing = blended_crossing(costs, settings) if costs and never_crossed(series) else None
-    law = fit_series_law(series, crossing=crossing, settings=settings)
+    law = alone = fit_series_law(series, settings=settings)
+    if crossings and never_crossed(series):
+        law = fit_series_law(series, crossing=blended_crossing(crossings, settings), settings=settings)
     own_doubt = series_doubt(series, settings)
-    return [_one(series, law, own_doubt, count, len(costs)) for count in workers]
+    return [_one(series, law, alone, own_doubt, count, len(crossings)) for count in workers]
 
 
-def crossing_cost(series: TableSeries, workers_per_node: int | None) -> float | None:
+def crossing_cost(series: TableSeries) -> float | None:
     """c3 = (t(first count beyond the node) / t(largest inside) - 1) / (1 - 1/k); None where no such pair was run."""
-    if workers_per_node is None or series.workers_per_node != workers_per_node:
+    node = series.workers_per_node
+    if node is None or series.workers[0] > node or never_crossed(series):
         return None
-    inside = [index for index, count in enumerate(series.workers) if count <= workers_per_node]
-    if not inside or len(inside) == len(series.workers):
-        return None
-    last = inside[-1]
+    last = max(index for index, count in enumerate(series.workers) if count <= node)
     step = relative_step(series)
-    nodes = series.workers[last + 1] / workers_per_node
+    nodes = series.workers[last + 1] / node
     return max(0.0, float(step[last + 1] / step[last] - 1) / (1 - 1 / nodes))
 
 
 def blended_crossing(costs: Sequence[float], settings: LawSettings = DEFAULT) -> float:
-    """Median of the siblings, drawn towards the usual cost as if that were two siblings more."""
-    own = len(costs) * float(np.median(costs))
-    return (own + SIBLING_PRIOR * settings.crossing_usual) / (len(costs) + SIBLING_PRIOR)
+    """Median of the siblings, drawn towards the usual cost as if that were two siblings more; as logarithms of what two
+    nodes lengthen a step by, log(1 + c3 / 2)."""
+    own, usual = math.log1p(min(float(np.median(costs)), MOST_CROSSING) / 2), math.log1p(settings.crossing_usual / 2)
+    share = _usual_share(len(costs))
+    return 2 * math.expm1((1 - share) * own + share * usual)
+
+
+def _usual_share(siblings: int) -> float:
+    return SIBLING_PRIOR / (siblings + SIBLING_PRIOR)
 
 
 def series_doubt(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
@@ -101,9 +97,9 @@ def series_doubt(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
     if len(series.workers) == 1:
         return doubt(miss=None, loss_per_doubling=0.0, spread=spread, counts=1)
     foretold = fit_series_law(series.smaller(), settings=settings).log_rate(series.counts[-1:])[0]
-    last_doublings = math.log2(series.workers[-1] / series.workers[-2])
+    last_doublings, doublings = (math.log2(series.largest / series.workers[index]) for index in (-2, 0))
     miss = abs(float(foretold - series.log_rates[-1])) / max(last_doublings, 1.0)
-    loss = -math.log(relative_step(series)[0]) / math.log2(series.workers[-1] / series.workers[0])
+    loss = -math.log(relative_step(series)[0]) / max(doublings, 1.0)  # closer counts would be told by their noise
     return doubt(miss=miss, loss_per_doubling=loss, spread=spread, counts=len(series.workers))
 
 
@@ -128,7 +124,9 @@ def crossing_kind(series: TableSeries, count: int, siblings: int = 0) -> Crossin
     return "as siblings" if siblings > 1 else "new"
 
 
-def _one(series: TableSeries, law: SeriesLaw, own_doubt: float, count: int, siblings: int) -> Projected:
+def _one(
+    series: TableSeries, law: SeriesLaw, alone: SeriesLaw, own_doubt: float, count: int, siblings: int
+) -> Projected:
     if count in series.workers:
         return _measured(series, count)
     crossing = crossing_kind(series, count, siblings)
@@ -136,6 +134,9 @@ def _one(series: TableSeries, law: SeriesLaw, own_doubt: float, count: int, sibl
     value = math.exp(log_rate)
     distance = min(abs(math.log2(count / other)) for other in series.workers)
     rivals = law.rivals(count) if count > series.largest else (0.0, 0.0)
+    if crossing in ("new", "as siblings"):  # what is usual is a reading too, as far as it was believed
+        apart = _usual_share(siblings) * (_log_rate(series, alone, count) - log_rate)
+        rivals = (max(rivals[0], -apart), max(rivals[1], apart))
     found: Reach = reach(doublings=distance, doubt=own_doubt, crossing=crossing, rivals=rivals)
     low, high = found.with_noise(repeat_noise(series)).around(value)
     notes = _notes(series, law, count, crossing, siblings)
@@ -176,13 +177,8 @@ def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, 
             notes.append(NOTE_SIBLINGS.format(count=siblings))
     if crossing == "possible":
         notes.append(NOTE_MAYBE_NEW_NODE)
-    saturating = law.saturation > 0 and count > series.largest and crossing not in ("new", "as siblings")
-    if saturating:
-        notes.append(NOTE_SATURATING)
-    if law.waived > 0 and count > series.largest:
-        notes.append(NOTE_WAIVED)
-    if not saturating and count > series.largest and law.lower_where_losses_rise(count) > WORTH_A_NOTE:
-        notes.append(NOTE_RISING)
+    if count > series.largest:
+        notes += _notes_on_bend(law, count, crossing)
     if count < series.workers[0]:
         notes.append(NOTE_BELOW)
     elif count < series.largest:
@@ -192,3 +188,13 @@ def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, 
     if not law.converged:
         notes.append(NOTE_NOT_CONVERGED)
     return tuple(notes)
+
+
+def _notes_on_bend(law: SeriesLaw, count: int, crossing: Crossing) -> Iterator[str]:
+    saturating = law.held_back(count) > WORTH_A_NOTE and crossing not in ("new", "as siblings")
+    if saturating:
+        yield NOTE_SATURATING
+    if law.waived(count) > WORTH_A_NOTE:
+        yield NOTE_WAIVED
+    if not saturating and law.lower_where_losses_rise(count) > WORTH_A_NOTE:
+        yield NOTE_RISING

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
+from worldsize.analysis.series_bend import Bend, bend
 from worldsize.analysis.stats import Floats
 from worldsize.analysis.table import TableSeries, relative_step
 
@@ -55,10 +56,8 @@ class LawSettings:
 
 DEFAULT = LawSettings()
 
-USUAL_NODE = 8
-"""Beyond so many workers a series without a node size may have left its node."""
-FULL_GAIN, LEAST_GAIN = 0.9, 0.4
-"""Last local exponent of the rate above which a series does not saturate, and below which it does entirely."""
+SERIAL_SHARE = 0.5
+"""On many nodes, losses that rise go half the way towards losing with every worker what the last ones lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +66,10 @@ class SeriesLaw:
 
     coefficients: tuple[float, ...]
     companion: tuple[float, float] | None
-    """a and b of t = a + b log2 n; None for a single count."""
+    """a and b of t = a + b log2 n; None where the counts span less than a doubling: noise would tell b."""
     log_shift: float
     """What `follow_last` moves the two-level curve by."""
-    saturation: float
-    """0 to 1: how much the last slope counts, see `saturation`."""
-    waived: float
-    """The same, where it does not count because the series may have left a node whose size nobody gave."""
-    last_slope: float
-    rising: float
-    """0 to 1: how far its losses rise as a serial share makes them, see `rising`."""
-    last_rise: float
-    """What each of the last workers added to t."""
+    bend: Bend
     largest: int
     log_rate_largest: float
     workers_per_node: int | None
@@ -103,31 +94,47 @@ class SeriesLaw:
 
     def _log_rate_gain(self, workers: Floats) -> Floats:
         saturated, growth = self._saturation(workers), np.log(workers / self.largest)
-        gain = (1 - saturated) * self._log_gain(workers) + saturated * self.last_slope * growth
+        tail = self.bend.last_slope * growth
+        share = SERIAL_SHARE * self.bend.many_nodes * self.bend.rising
+        tail = (1 - share) * tail + share * np.clip(self._serial_gain(workers), 0.0, tail)
+        gain = (1 - saturated) * self._log_gain(workers) + saturated * tail
         return np.asarray(np.minimum(gain, growth))
 
     def rivals(self, workers: float) -> tuple[float, float]:
-        """How much lower and higher it may be read. Higher without saturation that counts: the last point may be a bad
-        one. Lower with saturation that was waived, or with losses that go on to rise. Inside the node, beyond which
-        neither goes on; 0 where they play no part."""
-        gain = min(float(self._log_gain(np.array([2.0 * self.largest]))[0]), math.log(2))
-        upto = self._inside(workers)
-        saturated = float(self._saturation(np.array([float(upto)]))[0])
-        apart = max(0.0, gain - self.last_slope * math.log(2)) * math.log2(upto / self.largest)
-        return max(self.waived * apart, self.lower_where_losses_rise(workers)), saturated * apart
+        """How much lower and higher it may be read. Higher without saturation, if only the last point speaks for that.
+        Lower with saturation that was waived, or with losses that go on to rise. Inside the node, beyond which neither
+        goes on; 0 where they play no part."""
+        lower = max(self.waived(workers), self.lower_where_losses_rise(workers))
+        return lower, self.bend.fell * self.held_back(workers)
+
+    def held_back(self, workers: float) -> float:
+        """How much higher it would read without saturation."""
+        upto = np.array([self._inside(workers)])
+        return max(0.0, self._unsaturated(upto) - float(self._log_rate_gain(upto)[0]))
+
+    def waived(self, workers: float) -> float:
+        """How much lower it would read with saturation that was waived."""
+        upto = np.array([self._inside(workers)])
+        slowed = self.bend.last_slope * math.log(upto[0] / self.largest)
+        return self.bend.waived * max(0.0, self._unsaturated(upto) - slowed)
+
+    def _unsaturated(self, workers: Floats) -> float:
+        return float(np.minimum(self._log_gain(workers), np.log(workers / self.largest))[0])
 
     def lower_where_losses_rise(self, workers: float) -> float:
-        """How much lower it reads if every further worker adds what the last ones did; for a doubling, further out
+        """How much lower it reads if every further worker adds what the last ones did; for two doublings, further out
         other doubts outweigh that."""
-        upto = min(self._inside(workers), 2.0 * self.largest)
-        own = float(self._log_rate_gain(np.array([float(upto)]))[0])
-        rise = math.log1p(self.last_rise * (upto - self.largest))
-        return self.rising * max(0.0, own - math.log(upto / self.largest) + rise)
+        upto = np.array([min(self._inside(workers), 4.0 * self.largest)])
+        return self.bend.rising * max(0.0, float((self._log_rate_gain(upto) - self._serial_gain(upto))[0]))
+
+    def _serial_gain(self, workers: Floats) -> Floats:
+        """log(rate / rate at n_L) if every further worker adds to t what the last ones did."""
+        return np.asarray(np.log(workers / self.largest) - np.log1p(self.bend.last_rise * (workers - self.largest)))
 
     def _inside(self, workers: float) -> float:
         """At most a full node, where no more was measured."""
         node = self.workers_per_node
-        return workers if node is None or node < self.largest else min(workers, node)
+        return float(workers if node is None or node < self.largest else min(workers, node))
 
     def _log_gain(self, workers: Floats) -> Floats:
         """log(rate / rate at n_L) where nothing saturates."""
@@ -142,7 +149,7 @@ class SeriesLaw:
         """What is used up inside a node (cores, memory bandwidth, loading) comes anew with the next one."""
         node = self.workers_per_node
         new_node = np.zeros(len(workers), dtype=bool) if node is None or self.largest > node else workers > node
-        return np.where(new_node, 0.0, self.saturation)
+        return np.where(new_node, 0.0, self.bend.saturation)
 
 
 def companion_share(workers: Floats, largest: int) -> Floats:
@@ -152,45 +159,6 @@ def companion_share(workers: Floats, largest: int) -> Floats:
     """
     doublings = np.log2(workers / largest)
     return np.asarray(1 - 1 / np.maximum(doublings, 1.0))
-
-
-def saturation(series: TableSeries) -> tuple[float, float, float]:
-    """How far the series has stopped gaining, 0 to 1; the same where it is waived; p of rate ~ n^p at its end.
-
-    Counted where p has fallen and is below 0.9, in full from 0.4 down. A fall that leaving a node explains is not
-    counted: it is paid once. A rate that turned down is kept level: how far it would fall is not in the data.
-    """
-    if len(series.workers) < 3:
-        return 0.0, 0.0, 1.0
-    before, last = (np.diff(series.log_rates) / np.diff(np.log(series.counts)))[-2:].tolist()
-    left_node, known = _left_node_last(series), series.workers_per_node is not None
-    if last >= before or (left_node and known):
-        return 0.0, 0.0, 1.0
-    found = min(max((FULL_GAIN - last) / (FULL_GAIN - LEAST_GAIN), 0.0), 1.0)
-    return (0.0, found, max(last, 0.0)) if left_node else (found, 0.0, max(last, 0.0))
-
-
-def rising(series: TableSeries) -> tuple[float, float]:
-    """q of (what a doubling adds to t) ~ n^q at the end of the series, 0 to 1; what each of its last workers added.
-
-    0: every doubling loses the same; 1: every worker does (Amdahl: t = 1 + f (n - 1)). Published series mostly turn
-    back from there, so the law does not follow. A rise that leaving a known node explains is not counted.
-    """
-    known = series.workers_per_node is not None
-    if len(series.workers) < 3 or (known and _left_node_last(series)):
-        return 0.0, 0.0
-    rises, log_counts = np.diff(relative_step(series)), np.log(series.counts)
-    before, last = (rises / np.diff(log_counts))[-2:].tolist()
-    if last <= 0:
-        return 0.0, 0.0
-    apart = float(log_counts[-1] - log_counts[-3]) / 2  # from the middle of one step to that of the other
-    power = math.log(last / before) / apart if before > 0 else 1.0
-    return min(max(power, 0.0), 1.0), float(rises[-1] / (series.counts[-1] - series.counts[-2]))
-
-
-def _left_node_last(series: TableSeries) -> bool:
-    """Whether its last step up did, as far as is known."""
-    return series.workers[-2] <= (series.workers_per_node or USUAL_NODE) < series.largest
 
 
 def design(workers: Floats, workers_per_node: int | None, largest: int) -> Floats:
@@ -220,18 +188,12 @@ def fit_series_law(series: TableSeries, *, crossing: float | None = None, settin
     towards = usual(series, crossing, settings)
     coefficients, converged = _shrunk(terms, step, np.log2(series.largest / counts), towards, settings)
     at_largest = float(terms[-1] @ coefficients)
-    saturated, waived, last_slope = saturation(series)
-    losses_rise, last_rise = rising(series)
-    companion, companion_converged = _companion(counts, step) if len(counts) > 1 else (None, True)
+    companion, companion_converged = _companion(counts, step) if counts[-1] >= 2 * counts[0] else (None, True)
     return SeriesLaw(
         coefficients=tuple(coefficients.tolist()),
         companion=companion,
         log_shift=-settings.follow_last * math.log(at_largest),
-        saturation=saturated,
-        waived=waived,
-        last_slope=last_slope,
-        rising=losses_rise,
-        last_rise=last_rise,
+        bend=bend(series),
         largest=series.largest,
         log_rate_largest=float(series.log_rates[-1]),
         workers_per_node=series.workers_per_node,
