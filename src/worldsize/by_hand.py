@@ -37,7 +37,7 @@ def commands_by_hand(study: Study, folder: Path, *, nodes: int, hosts: str, port
             raise SpecError(f"workers={launch.workers} does not divide among --nodes {nodes}; use a count that does")
     lines = []
     for work in study.prepare(folder.absolute()):
-        lines.append(f"# {work.launch_id}: {len(work.trials)} trials, {work.workers} workers")
+        lines.append(f"# {work.launch_id}: trials {len(work.trials)}, workers {work.workers}")
         lines += _commands(on_target(study.spec, work.on), work, names, port)
     return lines or [f"# nothing is left to run in {folder}"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from worldsize.analysis.choice import Choice, Option, choose, limit
+from worldsize.analysis.choice import Choice, Option, choose, limit, speedup_of
 from worldsize.analysis.points import Setting
 from worldsize.analysis.recommend import Finding
 from worldsize.analysis.widening import LEVEL as PROJECTED_LEVEL
@@ -58,7 +58,8 @@ def _check(results: Results, question: Question, line: Line) -> None:
     metric = results.facts.metric
     if question.target is not None and metric in SHARES and not SHARES[metric] < question.target <= 1:
         rule = "is at most 1" if question.target > 1 else "lies between 0 and 1"
-        raise SpecError(f"target={question.target:g}: {metric} {rule}; write --target 0.9 for 90 %")
+        share = question.target / 100 if 1 < question.target <= 100 else 0.9
+        raise SpecError(f"target={question.target:g}: {metric} {rule}; write --target {share:g} for {100 * share:g} %")
     if question.budget is not None and question.price is None:
         raise SpecError(f"budget={question.budget:g} needs to know what a worker costs; add --price")
     if results.spec.train is None:
@@ -70,6 +71,8 @@ def _check(results: Results, question: Question, line: Line) -> None:
                 )
 
 
+DOUBTS_OF_STUDY = {"too-noisy", "learning-against-speed", "nothing-learned", "nothing-reached"}
+"""Why the study itself recommends nothing; the first is about counts that were measured."""
 Outlook = tuple[Prediction, Finding | None]
 
 
@@ -96,6 +99,7 @@ def to_dict(found: Prediction) -> dict[str, Any]:
         "options": [
             {
                 **asdict(option),
+                "speedup": asdict(speedup_of(option, found.base)),
                 "global_batch": option.global_batch,
                 "cost": asdict(option.cost) if option.cost else None,
             }
@@ -138,9 +142,9 @@ def predict(results: Results, question: Question) -> Prediction:
 
 def _doubt(results: Results, question: Question, options: Sequence[Option], choice: Choice) -> Finding | None:
     as_measured = question.batch_per_worker is None and question.network is None
-    noisy = next((each for each in results.answer.findings if each.code == "too-noisy"), None)
-    if as_measured and results.answer.verdict != "use" and noisy is not None and choice.knee.measured:
-        return noisy
+    own = next((each for each in results.answer.findings if each.code in DOUBTS_OF_STUDY), None)
+    if as_measured and own is not None and (choice.knee.measured or own.code != "too-noisy"):
+        return own
     if question.target is not None and not any(option.wall_s for option in options):
         return Finding(code="target-time-not-known", numbers={"target": question.target})
     if not choice.sure and not choice.knee.learns:

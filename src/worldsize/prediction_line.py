@@ -72,8 +72,8 @@ class Line:
     @classmethod
     def of(cls, results: Results, row: Row, question: Question) -> Line:
         setting, network = row.setting, question.network
-        if network is not None and question.workers_per_node is not None:
-            network = replace(network, workers_per_node=question.workers_per_node)
+        if network and (own := question.workers_per_node) not in (None, network.workers_per_node):
+            network = replace(network, workers_per_node=own, source=f"{network.source}, but {own} workers a node")
         if question.batch_per_worker is not None:
             if setting.scaling == "strong":
                 raise SpecError(
@@ -203,7 +203,7 @@ class Line:
         if self.question.network is not None:
             return  # what was measured here is not what is asked about
         asked, counts = list(asked), self.rates.series.workers
-        if len(counts) == 1:
+        if len(counts) == 1 and (self.rates.model is None or self.rates.model.top == 1):
             yield Finding(code="projected-from-one-count", numbers={"workers": float(counts[0])})
         crossing = [n for n in asked if crossing_kind(self.rates.series, n) == "new"]
         if crossing:

@@ -11,7 +11,7 @@ from worldsize.analysis.points import Setting
 from worldsize.analysis.projection import crossing_kind, project_series, series_doubt
 from worldsize.analysis.scaling import Row
 from worldsize.analysis.stats import Interval
-from worldsize.analysis.table import TableSeries
+from worldsize.analysis.table import TableSeries, table_series
 from worldsize.analysis.throughput import Parts, ThroughputModel
 from worldsize.analysis.throughput_fit import fit_throughput
 from worldsize.analysis.widening import Reach, doubt, joint_noise, reach
@@ -64,7 +64,7 @@ class Rates:
         new_node = placed(workers, self.places)[1] > placed(self.series.largest, self.places)[1]
         if not self.rows and not new_node:
             return self._of_batch(setting)
-        found = project_series(self.series, [workers])[0]
+        found = project_series(self._with_other_batches(setting) if new_node else self.series, [workers])[0]
         if self.model is None or self.model.top == 1 or new_node:
             # What an exchange costs, a worker alone cannot say; what leaving a node costs, no span inside one can.
             rate = self._with_noise(Interval(found.samples_per_s, found.low, found.high))
@@ -89,6 +89,16 @@ class Rates:
         low, high = self._reach(workers).around(value)
         # Two models that disagree say how little is known: the interval holds both.
         return Interval(value, min(low, *both), max(high, *both)), parts, False, found.notes
+
+    def _with_other_batches(self, setting: Setting) -> TableSeries:
+        """Counts that ran with other batches alone, as the parts of the step tell them for this one."""
+        if self.model is None or not self.rows or setting.scaling == "strong":
+            return self.series
+        batch, times = setting.batch_per_worker, setting.accumulation
+        points = dict(zip(self.series.workers, self.series.samples_per_s.tolist(), strict=True))
+        for count in {each.workers for each in self.model.timed} - points.keys():
+            points[count] = count * batch * times / self.model.parts(count, batch, times).step_s
+        return table_series(list(points.items()), workers_per_node=self.places)
 
     def _on_full_nodes(self, bare: Interval, setting: Setting) -> Interval | None:
         """What a series of fewer workers on a node does not know of; None: it knows as much. No node does better for
@@ -180,9 +190,9 @@ class Rates:
             )
         known = self.model.overlap if self.model.overlap_known else None
         overlaps = OVERLAP_UNKNOWN if known is None else (max(known / 2, 1.0), known, min(known * 2, 10.0))
-        slow, middle, fast = (
-            self.model.parts_on(network, workers, batch, times, overlap=overlap, use=use)
-            for overlap, use in zip(overlaps, NETWORK_USE, strict=True)
+        slow, middle, fast = (  # whether others are waited for as they were here is part of the range
+            self.model.parts_on(network, workers, batch, times, overlap=overlap, use=use, waiting=waiting)
+            for overlap, use, waiting in zip(overlaps, NETWORK_USE, (True, False, False), strict=True)
         )
         rates = [setting.global_batch / each.step_s for each in (slow, middle, fast)]
         doublings = math.log2(workers) if workers > 1 else 0.0

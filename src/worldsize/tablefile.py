@@ -19,6 +19,12 @@ from worldsize.tablerows import ABOUT, UNITS, GivenSeries, Row, Unit, all_series
 
 OPTIONAL = ("series_id", "mode", "batch_per_worker", "workers_per_node", "repeat")
 COLUMNS = ("workers", *UNITS, *OPTIONAL, "value", "unit", *ABOUT)
+OFTEN_CALLED = {
+    "workers": ("gpus", "gpu", "num_gpus", "ngpus", "devices", "ranks", "processes", "world_size", "cores", "n"),
+    "samples_per_s": ("throughput", "images_per_s", "images/s", "img/s", "samples/s", "samples_per_sec"),
+    "tokens_per_s": ("tokens/s", "tok/s"),
+    "workers_per_node": ("gpus_per_node", "ntasks_per_node", "tasks_per_node"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +40,12 @@ def read_table(path: Path, *, workers_per_node: int | None = None) -> Table:
         raise TableError(f"{path}: there is neither a study folder nor a table of that name; give one of the two")
     try:
         text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise TableError(f"{path}: cannot be read ({error}); give a CSV file in UTF-8") from error
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path} is no text in UTF-8; save it as CSV in UTF-8") from error
+    if "\x00" in text or text.startswith("PK\x03\x04"):
+        raise TableError(f"{path} is no text; save the table as CSV in UTF-8")
     table = parse_table(text, str(path))
     if workers_per_node is None:
         return table
@@ -85,7 +95,7 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> T
 
 def _rows(text: str, label: str) -> tuple[list[str], list[Row]]:
     """Blank lines are passed over; cells and names lose the spaces around them."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
     header: list[str] = []
     rows: list[Row] = []
     problems: list[Problem] = []
@@ -113,14 +123,18 @@ def _rows(text: str, label: str) -> tuple[list[str], list[Row]]:
     return header, rows
 
 
+def _delimiter(text: str) -> str:
+    """By the first line; spreadsheets of half the world write semicolons."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return max(",;\t", key=first.count)
+
+
 def _check_header(header: Sequence[str], where: str) -> None:
-    if len(header) == 1 and any(sign in header[0] for sign in ";\t|"):
-        raise TableError([Problem(f"the columns of {shown(header[0])} are not separated by commas; use commas", where)])
     twice = sorted({name for name in header if header.count(name) > 1})
     problems = [Problem(f"column {shown(name)} stands there more than once; leave one", where) for name in twice]
     problems += [Problem(_unknown(name), where) for name in header if name not in COLUMNS]
     if problems:
-        raise table_error(problems)
+        raise table_error([*problems, Problem(ALL_COLUMNS)])
 
 
 def _unit(columns: Sequence[str], where: str) -> Unit | None:
@@ -139,10 +153,9 @@ def _unit(columns: Sequence[str], where: str) -> Unit | None:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=0.5)
-    hint = (
-        f"did you mean {near[0]!r}?"
-        if near
-        else f"the columns are workers, one of {', '.join(UNITS)}, and {', '.join((*OPTIONAL, *ABOUT))}"
-    )
-    return f"unknown column {shown(name)}; {hint}"
+    called = next((right for right, others in OFTEN_CALLED.items() if name.lower() in others), None)
+    near = [called] if called else difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=0.7)
+    return f"unknown column {shown(name)}; " + (f"did you mean {near[0]!r}?" if near else "leave it out")
+
+
+ALL_COLUMNS = f"the columns are workers, one of {', '.join(UNITS)}, and {', '.join((*OPTIONAL, *ABOUT))}"

@@ -46,11 +46,13 @@ def project(points: Iterable[Mapping[str, object]], workers: Iterable[int]) -> l
     return project_table(table_of(points), _counts(workers))
 
 
-def project_table(table: Table, workers: Sequence[int]) -> list[Projection]:
-    """Series of the same stack (hardware, interconnect, framework) inform each other about leaving a node."""
+def project_table(table: Table, workers: Sequence[int], *, measured_too: bool = False) -> list[Projection]:
+    """Series of the same stack (hardware, interconnect, framework) inform each other about leaving a node.
+    `measured_too`: each series also with the counts that it was measured at, in order."""
     found = []
     for given, crossings in zip(table.series, crossings_of_others([each.series for each in table.series]), strict=True):
-        found += [_in_unit(given, one) for one in project_series(given.series, workers, crossings)]
+        counts = sorted({*workers, *given.series.workers}) if measured_too else workers
+        found += [_in_unit(given, one) for one in project_series(given.series, counts, crossings)]
     return found
 
 

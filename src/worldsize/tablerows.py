@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -177,7 +178,7 @@ class _Reader:
             return None
         number = read(value)
         if number is None:
-            self._wrong(f"{name}={shown(value)} is not {rule}; {remedy}")
+            self._wrong(f"{name}={shown(value)} is not {rule}; {_plain_number(_text(value), read) or remedy}")
         return number
 
     def _one_of(self, name: str, choices: Sequence[str], default: str | None) -> str | None:
@@ -195,6 +196,14 @@ class _Reader:
 
 class Converter(Protocol):
     def __call__(self, value: object, /) -> float | None: ...
+
+
+def _plain_number(text: str, read: Converter) -> str | None:
+    """`write 1570` for 1,570, 410.5 for 410,5, 410 for 410 img/s; None where no number is to be seen in it."""
+    thousands = re.fullmatch(r"\d{1,3}([,_' ]\d{3})+(\.\d+)?", text)
+    with_unit = re.fullmatch(r"(\d+(?:\.\d+)?)\s*[^\d.,:\s][^\d]*", text)
+    plain = re.sub(r"[,_' ]", "", text) if thousands else with_unit[1] if with_unit else text.replace(",", ".")
+    return f"write {plain}" if read(plain) is not None else None
 
 
 def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> GivenSeries | None:

@@ -120,6 +120,35 @@ def test_the_limit_is_the_largest_loss(code: str, changes: dict[str, object]) ->
     assert found.code == code
 
 
+def test_losses_of_a_step_and_outside_of_steps_are_told_of_one_time() -> None:
+    """A step that takes 40 % longer, where starting and evaluating take 300 s, and all steps 100 s."""
+    before = option(2, 0.2, above_s=300.0, wall_s=around(400.0))
+    parts = Parts(load_s=0.0, compute_s=0.2, exposed_s=0.08)
+    after = option(4, 0.28, above_s=250.0, wall_s=around(320.0), parts=parts)
+    found = limit(before, after)
+    assert found is not None
+    assert found.code == "limit-above-the-step"
+    assert found.numbers["percent"] == pytest.approx(100 * (1 - 200 / 300))  # 100 s more than half of 300 s, on 200 s
+    without = limit(replace(before, wall_s=None), replace(after, wall_s=None))
+    assert without is not None
+    assert without.code == "limit-communication"
+
+
+def test_a_deadline_is_for_the_whole_training() -> None:
+    of_an_epoch = [replace(each, wall_s=None, steps=None) for each in LINE]
+    assert choose(of_an_epoch, deadline_s=1e6).cheapest_in_time is None
+    assert choose(LINE, deadline_s=1e6).cheapest_in_time is not None
+
+
+def test_where_nothing_learned_more_workers_that_nobody_trained_are_no_way_out() -> None:
+    failed = [replace(each, learns=False, wall_s=None) for each in LINE[:2]]
+    untrained = replace(LINE[2], wall_s=None, measured=False)
+    found = choose([*failed, untrained])
+    assert (found.knee.workers, found.sure) == (1, False)
+    trained = replace(untrained, metric_measured=True, metric=around(0.9))
+    assert choose([*failed, trained]).knee.workers == 4
+
+
 def test_too_few_updates_an_epoch() -> None:
     found = limit(option(100, 1.0), option(400, 1.0))
     assert found is not None

@@ -209,7 +209,8 @@ def test_the_baseline_and_what_takes_no_time_are_not_counted(tmp_path: Path) -> 
         (2, "communication"),
     }
     assert found.compared.judged == 8
-    assert "0 of 8 differences are more than noise" in answer_sentence(found)
+    assert answer_sentence(found).startswith("B is not known to be faster or slower than A: ")
+    assert "within the noise; 0 of 8 differences are more than noise." in answer_sentence(found)
 
 
 def test_a_better_metric_is_found(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.made import Made, write_study
+from worldsize.analysis.choice import speedup_of
 from worldsize.cli import app
 from worldsize.errors import SpecError
 from worldsize.networks import parse_network
 from worldsize.prediction import Question, doublings, predict, to_dict
 from worldsize.prediction_rate import CROWDED
 from worldsize.report.document import document
-from worldsize.report.prediction import choice_sentence, speedup_of
+from worldsize.report.prediction import choice_sentence
 from worldsize.results import Results
 from worldsize.spec import TrialSpec
 
@@ -26,11 +27,12 @@ workload: digits
 axes: {workers: [1, 2, 4], batch_per_worker: [32, 128]}
 probe: {repeats: 3}
 """
-TRAINED = """\
+UNTIL = "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}"
+TRAINED = f"""\
 name: trained
 workload: digits
-axes: {workers: [1, 2, 4], batch_per_worker: [64]}
-train: {until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}
+axes: {{workers: [1, 2, 4], batch_per_worker: [64]}}
+train: {UNTIL}
 repeats: 2
 """
 
@@ -285,9 +287,7 @@ def test_a_strong_study_keeps_its_global_batch(tmp_path: Path) -> None:
 
 def test_counts_that_no_longer_learn_are_not_recommended(tmp_path: Path) -> None:
     """Faster and faster, and worse and worse: what the study's own answer rejects, a projection must not advise."""
-    text = TRAINED.replace(
-        "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}", "{epochs: 3}"
-    )
+    text = TRAINED.replace(UNTIL, "{epochs: 3}")
     lost = {1: 0.95, 2: 0.7, 4: 0.5}
     results = write_study(tmp_path / "lost", text, Made(times=times, accuracy=lambda trial, _: lost[trial.workers]))
     found = predict(results, Question(workers=(8, 16)))
@@ -363,6 +363,46 @@ def test_questions_without_an_answer_are_said(weak: Results, trained: Results) -
     assert "No count is known to be done within 1 s" in shown
 
 
+def test_where_the_study_has_no_answer_a_projection_has_none(tmp_path: Path) -> None:
+    text = TRAINED.replace(
+        "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}", "{epochs: 2}"
+    )
+    results = write_study(tmp_path / "diverged", text, Made(times=times, largest_rate=0.0))
+    assert results.answer.findings[0].code == "nothing-learned"
+    found = predict(results, Question(workers=(8,)))
+    assert found.choice.knee.workers == 1  # more workers that nobody trained are no way out
+    assert to_dict(found)["choice"]["verdict"] == "not enough evidence"
+    assert choice_sentence(found).startswith("Not enough evidence for a number of workers: no setting ended all of its")
+
+
+def test_the_deadline_of_a_training_whose_time_is_not_known_is_not_that_of_an_epoch(tmp_path: Path) -> None:
+    text = TRAINED.replace(
+        "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}", "{steps: 50}"
+    )
+    results = write_study(tmp_path / "steps", text, Made(times=times))
+    shown = CliRunner().invoke(app, ["predict", str(results.folder.path), "--deadline", "1h"]).output
+    assert "No count is known to be done within 1 h 00 min." in shown
+
+
+def test_a_second_node_does_not_make_a_worker_faster(tmp_path: Path) -> None:
+    """With this batch one worker ran; what 16 on a node cost each other was seen with another."""
+    skip = "skip: [{workers: 4, batch_per_worker: 32}, {workers: 16, batch_per_worker: 32}]"
+    text = WEAK.replace("[1, 2, 4]", "[1, 4, 16]") + skip + "\n"
+    results = write_study(tmp_path / "other", text, Made(times=times))
+    found = predict(results, Question(workers=(16, 32), batch_per_worker=32))
+    one, full, two_nodes = found.options
+    assert (one.measured, full.measured) == (True, False)
+    assert full.step_s.value > 1.5 * one.step_s.value
+    assert two_nodes.step_s.value >= 0.99 * full.step_s.value
+    assert not [finding for finding in found.findings if finding.code == "projected-from-one-count"]
+
+
+def test_projected_speedups_are_in_the_json_too(weak: Results) -> None:
+    told = to_dict(predict(weak, Question(workers=(8,))))["options"]
+    assert [option["speedup"]["value"] for option in told] == sorted(option["speedup"]["value"] for option in told)
+    assert told[-1]["speedup"]["low"] < told[-1]["speedup"]["value"] < told[-1]["speedup"]["high"]
+
+
 def test_networks_and_nodes_together(weak: Results) -> None:
     wide, narrow = (
         predict(weak, Question(workers=(8,), network=parse_network("8 x 10GB/s, 1GB/s"), workers_per_node=per))
@@ -371,6 +411,7 @@ def test_networks_and_nodes_together(weak: Results) -> None:
     assert [each.options[-1].nodes for each in (wide, narrow)] == [1, 2]
     assert narrow.options[-1].step_s.value > wide.options[-1].step_s.value
     assert not [finding for finding in narrow.findings if finding.code.startswith("measure")]
+    assert narrow.options[-1].notes[-1].endswith("1GB/s, but 4 workers a node")
 
 
 def test_a_table_takes_what_it_can_and_refuses_the_rest(tmp_path: Path) -> None:
@@ -379,7 +420,7 @@ def test_a_table_takes_what_it_can_and_refuses_the_rest(tmp_path: Path) -> None:
     runner = CliRunner()
     shown = runner.invoke(app, ["predict", str(path), "--workers", "16,32", "--workers-per-node", "8"]).output
     assert "node size not given" not in shown
-    assert "100 %" not in shown  # of perfect scaling from 1 worker, not from the first row
+    assert shown.index(" 100 %") < shown.index("~16")  # what was measured is there, too
     for option, value in (("--network", "dgx-h100"), ("--price", "3"), ("--batch", "3"), ("--target", "0.9")):
         refused = runner.invoke(app, ["predict", str(path), option, value])
         assert isinstance(refused.exception, SpecError)

@@ -234,7 +234,7 @@ def test_nothing_is_recommended_when_all_training_diverged() -> None:
     trials = [trial(n, 64, 0.01, metric=None, kind="train", repeat=r) for n in (1, 2) for r in range(3)]
     answer = recommend(series_of(trials), trained=True)
     assert answer.verdict == "not enough evidence"
-    assert "no training ended with a finite loss" in answer_sentence(answer, "accuracy")
+    assert "no setting ended all of its trainings with a finite loss" in answer_sentence(answer, "accuracy")
 
 
 def test_what_happens_every_eighth_step_is_in_the_mean_of_eight() -> None:
@@ -281,6 +281,40 @@ def test_learning_less_within_the_noise_is_told_as_that() -> None:
     sentence = answer_sentence(answer, "accuracy")
     assert "seems to learn less, which may be noise" in sentence
     assert "2 workers would give only" in sentence
+
+
+@pytest.mark.parametrize(("step_s", "verdict"), [(0.023, "not enough evidence"), (0.011, "use")])
+def test_more_workers_that_are_no_faster_are_not_recommended_for_what_they_learned(step_s: float, verdict: str) -> None:
+    """As where both train for the same number of steps, and two workers see twice the samples."""
+    trials = [trial(1, 64, 0.01, metric=0.81, kind="train", repeat=r) for r in range(3)]
+    trials += [trial(2, 64, step_s, metric=0.93, kind="train", repeat=r) for r in range(3)]
+    answer = recommend(series_of(trials), trained=True)
+    assert answer.verdict == verdict
+    sentence = answer_sentence(answer, "accuracy")
+    if verdict == "use":
+        assert sentence.startswith("Use 2 workers")
+    else:
+        assert "2 workers bring 0.86 x the throughput of 1" in sentence
+        assert "with 1 the model learned less: 0.8100 against 0.9300" in sentence
+
+
+def test_a_smaller_count_that_learned_less_still_says_how_noisy_the_speedup_is() -> None:
+    steps = {1: (0.01, 0.01, 0.01), 2: (0.008, 0.012, 0.03)}
+    trials = [
+        trial(workers, 64, step, metric=0.8 + workers / 10, kind="train", repeat=repeat)
+        for workers, each in steps.items()
+        for repeat, step in enumerate(each)
+    ]
+    answer = recommend(series_of(trials), trained=True)
+    assert (answer.verdict, answer.findings[0].code) == ("not enough evidence", "too-noisy")
+
+
+def test_a_larger_count_that_cannot_pay_is_no_doubt_however_wide_its_interval() -> None:
+    trials = [trial(1, 64, 0.01, repeat=repeat) for repeat in range(3)]
+    trials += [trial(2, 64, step, repeat=repeat) for repeat, step in enumerate((0.03, 0.06, 0.1))]
+    answer = recommend(series_of(trials))
+    assert answer.row is not None
+    assert (answer.verdict, answer.row.setting.workers) == ("use", 1)
 
 
 def test_every_finding_has_its_words() -> None:

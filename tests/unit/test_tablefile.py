@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import worldsize
+from worldsize.cli import app
 from worldsize.errors import TableError
 from worldsize.tablefile import Table, parse_table, read_table, table_of
 from worldsize.tableprojection import project_table
@@ -102,7 +105,7 @@ BAD = [
     ("workers,samples_per_s\n", "no measurement"),
     ("worker,samples_per_s\n1,2\n", "t.csv, line 1: unknown column 'worker'; did you mean 'workers'?"),
     ("workers,sampels_per_s\n1,2\n", "did you mean 'samples_per_s'?"),
-    ("workers,samples_per_s,zzzz\n1,2,3\n", "unknown column 'zzzz'; the columns are workers"),
+    ("workers,samples_per_s,zzzz\n1,2,3\n", "unknown column 'zzzz'; leave it out\nthe columns are workers"),
     ("samples_per_s\n2\n", "column 'workers' is missing"),
     ("workers\n2\n", "found none; keep one of samples_per_s"),
     ("workers,mode\n2,weak\n", "found none"),
@@ -111,8 +114,15 @@ BAD = [
     ("workers,value\n1,2\n", "found value"),
     ("workers,value,unit\n1,2,furlongs\n", "line 2: unit='furlongs' is not known; use samples_per_s or"),
     ("workers,workers,samples_per_s\n1,1,2\n", "column 'workers' stands there more than once"),
-    ("workers;samples_per_s\n1;2\n", "not separated by commas"),
-    ("workers\tsamples_per_s\n1\t2\n", "not separated by commas"),
+    ("workers|samples_per_s\n1|2\n", "unknown column 'workers|samples_per_s'"),
+    ("GPUs,img/s\n1,2\n", "unknown column 'gpus'; did you mean 'workers'?"),
+    ("workers,speedup,samples_per_s\n1,1,2\n", "unknown column 'speedup'; leave it out"),
+    (
+        "workers;samples_per_s\n1;410,5\n",
+        "samples_per_s='410,5' is not a positive, finite number (1e-30 to 1e30); write 410.5",
+    ),
+    ("workers,samples_per_s\n1,410 img/s\n", "write 410"),
+    ("workers,train_s\n1,1:00:00\n", "leave the row out if it failed"),
     ("workers,samples_per_s\n1,2,3\n", "line 2: 3 cells under 2 columns"),
     ("workers,samples_per_s\n1,1,024\n", "a comma inside a value wants quotes"),
     ("workers,samples_per_s\n1\n", "line 2: 1 cells under 2 columns"),
@@ -125,7 +135,10 @@ BAD = [
     ("workers,samples_per_s\n1,1e200\n", "samples_per_s='1e200' is not a positive, finite number (1e-30 to 1e30)"),
     ("workers,samples_per_s\n1,fast\n", "samples_per_s='fast'"),
     ("workers,samples_per_s\n1,1_000\n", "samples_per_s='1_000'"),
-    ('workers,samples_per_s\n1,"1,024"\n', "samples_per_s='1,024'"),
+    (
+        'workers,samples_per_s\n1,"1,024"\n',
+        "samples_per_s='1,024' is not a positive, finite number (1e-30 to 1e30); write 1024",
+    ),
     ("workers,samples_per_s\n1,\n", "line 2: samples_per_s is empty"),
     ("workers,samples_per_s\n0,5\n", "workers='0' is not a whole number from 1"),
     ("workers,samples_per_s\n1.5,5\n", "workers='1.5'"),
@@ -164,12 +177,35 @@ def test_all_wrong_rows_are_told_at_once_but_not_hundreds() -> None:
     assert lines[-1] == "and 80 problems more; mend these first"
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfew\x00o\x00", b"\x00\x01\x02\x80"])
+@pytest.mark.parametrize("content", [b"\xff\xfew\x00o\x00", b"\x00\x01\x02\x80", b"PK\x03\x04sheet", b"w\x00o\x00"])
 def test_a_file_that_is_no_text_is_said(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    with pytest.raises(TableError, match=r"t\.csv"):
+    with pytest.raises(TableError, match=r"t\.csv is no text.*; save .*CSV in UTF-8"):
         read_table(path)
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_semicolons_and_tabs_separate_too(sign: str) -> None:
+    text = "workers,samples_per_s,model\n1,100,\n2,195,\n".replace(",", sign)
+    assert parse_table(text, "t").series[0].series.samples_per_s.tolist() == pytest.approx([100, 195])
+
+
+def test_a_table_is_answered_before_it_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("workers,samples_per_s\n1,100\n2,196\n4,380\n8,400\n")
+    shown = " ".join(CliRunner().invoke(app, ["predict", str(path), "--workers", "16"]).output.split())
+    assert shown.startswith(
+        "Use 4 workers (measured): 3.80 x the rate of 1, 95 % efficient. 8 workers would give only 4"
+    )
+    assert all(f" {count} " in shown for count in (1, 2, 4, 8, "~16"))
+    path.write_text("workers,samples_per_s\n1,100\n2,196\n4,380\n")
+    shown = " ".join(CliRunner().invoke(app, ["predict", str(path), "--workers", "8,512"]).output.split())
+    assert re.match(r"Use 8 workers \(projected\): 7\.\d+ x the rate of 1 \(.* to .*\), 9\d % efficient\.", shown)
+    assert "Not enough evidence beyond that: 512 workers may give" in shown
+    path.write_text("workers,samples_per_s\n4,100\n")
+    shown = " ".join(CliRunner().invoke(app, ["predict", str(path)]).output.split())
+    assert shown.startswith("Not enough evidence for a number of workers: only one count was measured. Best guess:")
 
 
 def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:

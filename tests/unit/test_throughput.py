@@ -175,6 +175,24 @@ def test_waiting_for_others_takes_no_turns(waiting: float) -> None:
         assert model.parts(workers, 32).exposed_s == pytest.approx(exchange_s(workers), rel=0.1)
 
 
+@pytest.mark.parametrize("constant_s", [0.0, 0.005])
+def test_what_was_waited_for_others_may_come_along_to_another_network(constant_s: float) -> None:
+    """The link is declared to take next to nothing: its exchange is gone, and the waiting may be left."""
+
+    def waited_s(workers: int) -> float:
+        return (constant_s or 2 * CORES.link_s(workers)) if workers > 1 else 0.0
+
+    steps = {n: 0.02 + waited_s(n) + CORES.link_s(n) for n in (1, 2, 4, 6)}
+    timed = [Timed(workers=n, batch_per_worker=32, step_s=step_s, busy_s=0.02) for n, step_s in steps.items()]
+    model = fit_throughput(timed, CORES)
+    network = parse_network("8 x 1000GB/s 0.001us")
+    gone, left = (model.parts_on(network, 6, 32, overlap=1.0, use=1.0, waiting=waits) for waits in (False, True))
+    assert gone.exposed_s < 1e-4
+    assert left.exposed_s == pytest.approx(waited_s(6), rel=0.4)
+    unprobed = fit_throughput(timed, replace(CORES, network=None))
+    assert unprobed.parts_on(network, 6, 32, overlap=1.0, use=1.0, waiting=True).exposed_s < 1e-4
+
+
 def test_a_wire_between_nodes_takes_no_turns() -> None:
     """Two nodes of 4 cores: the ring inside one is 4 times as dear when it is full, a slow wire is not."""
     slow = Network(

@@ -86,6 +86,13 @@ class Option:
         return times(self.wall_s, self.workers * self.price / 3600)
 
 
+def speedup_of(option: Option, base: Option) -> Interval:
+    """As measured; of what is projected, against the value of the base, whose noise is in the interval already."""
+    if option.speedup is not None and base.measured:
+        return option.speedup
+    return times(option.samples_per_s, 1 / base.samples_per_s.value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """Answers to the three questions that people ask, None where no count fits."""
@@ -121,7 +128,7 @@ def choose(
     found = knee(sure or known[:1], margin)
     following = [option for option in known if option.workers > found.workers]
     affordable = [option for option in known if budget is not None and _within(option.cost, budget)]
-    in_time = [option for option in known if deadline_s is not None and option.time_s <= deadline_s]
+    in_time = [option for option in known if deadline_s is not None and _within(option.wall_s, deadline_s)]
     return Choice(
         knee=found,
         fastest_in_budget=min(affordable, key=lambda option: option.time_s, default=None),
@@ -134,13 +141,15 @@ def choose(
 
 
 def eligible(options: Sequence[Option]) -> list[Option]:
-    """In the order of workers: those whose time is told of the same thing, up to the first that no longer learns."""
+    """In the order of workers: those whose time is told of the same thing, up to the first that no longer learns. Where
+    the smaller ones did not learn, one that nobody trained is no better."""
     found: list[Option] = []
     ordered = sorted(options, key=lambda option: option.workers)
-    for option in [option for option in ordered if option.wall_s is not None] or ordered:
+    told = [option for option in ordered if option.wall_s is not None] or ordered
+    for option in told:
         if not option.learns and found:
             break
-        if option.learns:
+        if option.learns and (found or option.metric_measured or option is told[0]):
             found.append(option)
     return found or ordered[:1]
 
@@ -150,8 +159,9 @@ def is_sure(option: Option) -> bool:
     return option.measured or option.samples_per_s.relative_width <= WIDEST
 
 
-def _within(cost: Interval | None, budget: float) -> bool:
-    return cost is not None and cost.value <= budget
+def _within(spent: Interval | None, most: float) -> bool:
+    """Money or time of the whole training; not known is not within."""
+    return spent is not None and spent.value <= most
 
 
 def knee(options: Sequence[Option], margin: float = MARGIN) -> Option:
@@ -196,27 +206,25 @@ def limit(smaller: Option, larger: Option) -> Finding | None:
 
 
 def _losses(smaller: Option, larger: Option) -> dict[Cause, float]:
-    losses: dict[Cause, float] = {}
     growth = larger.workers / smaller.workers
     # In strong scaling a rank's work shrinks as workers grow: that share of the ideal is no loss.
     work = larger.batch_per_worker * larger.accumulation / (smaller.batch_per_worker * smaller.accumulation)
+    ideal, steps = smaller.step_s.value * work, 1.0
+    lost_s: dict[Cause, float] = {}
+    if smaller.wall_s and smaller.steps and larger.steps and smaller.above_s is not None and larger.above_s is not None:
+        ideal, steps = smaller.wall_s.value / growth, larger.steps.value
+        lost_s["above-the-step"] = larger.above_s - smaller.above_s / growth
+        if larger.steps.low < larger.steps.high:  # fitted, not the study's epochs
+            # Without loss the steps fall as the global batch grows.
+            ideal_steps = smaller.steps.value * smaller.global_batch / larger.global_batch
+            lost_s["learning"] = (larger.steps.value - ideal_steps) * larger.step_s.value
     if smaller.parts and larger.parts:
-        ideal = smaller.parts.step_s * work
         before, after = smaller.parts, larger.parts
-        losses["data"] = (after.load_s - before.load_s * work) / ideal
         # Where a rank's batch shrinks, what does not shrink with it is no neighbour's doing.
         slower: Cause = "compute" if work == 1 else "fixed-cost"
-        losses[slower] = (after.compute_s - before.compute_s * work) / ideal
-        losses["communication"] = (after.exposed_s - before.exposed_s * work) / ideal
-        losses = {cause: math.log1p(max(lost, 0.0)) for cause, lost in losses.items()}
+        lost_s["data"] = steps * (after.load_s - before.load_s * work)
+        lost_s[slower] = steps * (after.compute_s - before.compute_s * work)
+        lost_s["communication"] = steps * (after.exposed_s - before.exposed_s * work)
     else:
-        kept = larger.samples_per_s.value / smaller.samples_per_s.value / growth
-        losses["not-measured"] = -math.log(min(kept, 1.0))
-    if smaller.steps and larger.steps and larger.steps.low < larger.steps.high:  # fitted, not the study's epochs
-        # Without loss the steps fall as the global batch grows.
-        ideal_steps = smaller.steps.value * smaller.global_batch / larger.global_batch
-        losses["learning"] = math.log(larger.steps.value / ideal_steps)
-    if smaller.above_s is not None and smaller.wall_s and larger.above_s is not None:
-        kept = larger.above_s - smaller.above_s / growth
-        losses["above-the-step"] = math.log1p(max(kept, 0.0) / (smaller.wall_s.value / growth))
-    return losses
+        lost_s["not-measured"] = steps * (larger.step_s.value - smaller.step_s.value * work)
+    return {cause: math.log1p(max(lost / ideal, -0.9)) for cause, lost in lost_s.items()}

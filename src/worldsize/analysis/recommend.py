@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -64,9 +63,11 @@ def recommend(
     if len(series.rows) == 1:
         alone = Finding(code="one-count", numbers={"workers": row.setting.workers})
         return Answer(verdict="not enough evidence", row=row, findings=(alone, *remarks))
-    if (open_step := _open_step(row, _comparable(series, best))) is not None:
+    if (open_step := _open_step(row, _comparable(row, series, best))) is not None:
         doubt, noisy = _too_noisy(open_step[1]), _by_worth(series.rows[0], *open_step)
         return Answer(verdict="not enough evidence", row=row, findings=(doubt, *remarks), noisy=noisy)
+    if (against := _learning_against_speed(row, series)) is not None:
+        return Answer(verdict="not enough evidence", row=row, findings=(against, *remarks))
     return Answer(verdict="use", row=row, findings=remarks)
 
 
@@ -78,10 +79,27 @@ def _learning(series: Series, best: float | None) -> list[Row]:
     return [row for row in series.rows if row.metric is not None and abs(row.metric - best) <= slack]
 
 
-def _comparable(series: Series, best: float | None) -> list[Row]:
-    """Those, and what nobody trained: an adaptive study trains one setting, and its pace is known against others."""
-    learning = _learning(series, best)
-    return [row for row in series.rows if row in learning or not row.trained]
+def _comparable(row: Row, series: Series, best: float | None) -> list[Row]:
+    """Those; what nobody trained (an adaptive study trains one setting, and its pace is known against others); and
+    smaller counts: whatever they learned, the one that is recommended has to be faster."""
+    learning, own = _learning(series, best), row.setting.workers
+    return [each for each in series.rows if each in learning or not each.trained or each.setting.workers < own]
+
+
+def _learning_against_speed(row: Row, series: Series) -> Finding | None:
+    """A smaller count learned less, and its speed alone would recommend it: more workers that are no faster are worth
+    nothing, unless learning needs them, which no trial of one length and rate can say."""
+    faster = _knee([other for other in series.rows if other.setting.workers <= row.setting.workers])
+    if faster is row or faster.metric is None or row.metric is None:
+        return None
+    numbers = {
+        "few": float(faster.setting.workers),
+        "workers": float(row.setting.workers),
+        "speedup": row.speedup.value / faster.speedup.value,
+        "metric": faster.metric,
+        "best": row.metric,
+    }
+    return Finding(code="learning-against-speed", numbers=numbers)
 
 
 def _knee(rows: Sequence[Row]) -> Row:
@@ -93,13 +111,11 @@ def _open_step(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
     that may pay although those between do not."""
     below = [other for other in rows if other.setting.workers < row.setting.workers]
     above = [other for other in rows if other.setting.workers > row.setting.workers]
-    for smaller, larger in itertools.pairwise((*([_knee(below)] if below else ()), row, *above[:1])):
-        width = larger.speedup.relative_width
-        if width > WIDEST or (width > WIDE and _undecided(smaller, larger)):
+    if below and row.speedup.relative_width > WIDEST:
+        return _knee(below), row
+    for smaller, larger in (*([(_knee(below), row)] if below else ()), *((row, larger) for larger in above)):
+        if larger.speedup.relative_width > WIDE and _undecided(smaller, larger):
             return smaller, larger
-    for larger in above[1:]:
-        if larger.speedup.relative_width > WIDE and _undecided(row, larger):
-            return row, larger
     return None
 
 
@@ -166,7 +182,7 @@ def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...
             "efficiency_percent": following.efficiency.value * 100,
         }
         remarks.append(Finding(code="next-count-not-worth-it", numbers=numbers))
-        if _undecided(row, following) and following in _comparable(series, best):
+        if _undecided(row, following) and following in _comparable(row, series, best):
             remarks.append(Finding(code="close-call", numbers={"workers": float(following.setting.workers)}))
     if not larger and len(series.rows) > 1:
         remarks.append(Finding(code="largest-count-measured", numbers={"workers": row.setting.workers}))

@@ -57,11 +57,13 @@ def bend(series: TableSeries) -> Bend:
     first = _a_doubling_below(logs, start)
     last = _slope(logs, series.log_rates, start, len(logs) - 1)
     before = _slope(logs, series.log_rates, first, start) if start > 0 else 1.0
+    # From one worker on, the first exchange is paid once; a fall further up that ends is no rise.
+    risen = last - (before if series.workers[first] == 1 else max(before, 0.0))
     far = _many_nodes(series)
     full = FULL_GAIN + far * (FULL_GAIN_FAR - FULL_GAIN)
     least = LEAST_GAIN + far * (LEAST_GAIN_FAR - LEAST_GAIN)
     spans = _clipped(float(logs[-1] - logs[start]) / math.log(2))
-    found = spans * _clipped(1 - (last - before) / RISE) * _clipped((full - last) / (full - least))
+    found = spans * _clipped(1 - risen / RISE) * _clipped((full - last) / (full - least))
     left_node = series.workers[start] <= (series.workers_per_node or USUAL_NODE) < series.largest
     explained = _clipped((before - last) / FALL) if left_node else 0.0
     known = series.workers_per_node is not None

@@ -81,8 +81,10 @@ class ThroughputModel:
         *,
         overlap: float,
         use: float,
+        waiting: bool = False,
     ) -> Parts:
-        """The same on a network that was declared, with this overlap and this share of its rate.
+        """The same on a network that was declared, with this overlap and this share of its rate; `waiting`: and with
+        what was waited for others where it was measured, beyond what the probed link takes.
 
         Its nodes have a place for every worker they hold, so nobody waits for a core; neighbours cost what as many of
         them did where it was measured.
@@ -94,7 +96,7 @@ class ThroughputModel:
         if workers > 1:
             found = allreduce_s(self.ground.payload_bytes or 0.0, workers, network)
             assert found is not None, "asked for more nodes than the network has wires for"
-            exchange_s = found / use
+            exchange_s = found / use + (self._waited_s(min(workers, self.top)) if waiting else 0.0)
         return self._parts(busy_s, joined(busy_s, exchange_s, accumulation, overlap), batch_per_worker)
 
     def _parts(self, busy_s: float, step_s: float, batch: int) -> Parts:
@@ -113,6 +115,11 @@ class ThroughputModel:
         if dearer > seen:
             dearer = seen + crowding * (dearer - seen)
         return float(self.exchange @ exchange_terms(workers, self.ground, self.top, dearer))
+
+    def _waited_s(self, workers: int) -> float:
+        """Exchanging beyond the ring as probed. Without a probed link nothing tells waiting from sending: 0 then."""
+        ring, *others = exchange_terms(workers, self.ground, self.top, self.ground.crowd(workers))[:4]
+        return float(max(self.exchange[0] - 1, 0.0) * ring + self.exchange[1:4] @ others) if ring else 0.0
 
     def _off(self, each: Timed) -> float:
         busy_s = self._busy_s(each.workers, each.batch_per_worker, each.accumulation)

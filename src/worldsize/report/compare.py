@@ -135,9 +135,12 @@ def _lead(found: Comparison, name: str) -> str:
     chosen = max(
         (each for each in speeds if each.setting.workers == most), key=lambda each: abs(math.log(each.estimate.value))
     )
-    ratio = chosen.estimate
+    ratio, first = chosen.estimate, found.compared.names[0]
     place = _place(chosen.setting, found.compared.common)
-    return f"{name} is {number(ratio.value)} x as fast as {found.compared.names[0]} at {place}{_reach(ratio, number)}"
+    if chosen.significant is False:
+        reach = f"{number(ratio.value)} x as fast at {place}{_reach(ratio, number)}, within the noise"
+        return f"{name} is not known to be faster or slower than {first}: {reach}"
+    return f"{name} is {number(ratio.value)} x as fast as {first} at {place}{_reach(ratio, number)}"
 
 
 def _speed_table(found: Comparison) -> dict[str, Any] | None:

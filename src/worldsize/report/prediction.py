@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from worldsize.analysis.choice import Option
+from worldsize.analysis.choice import Option, speedup_of
 from worldsize.analysis.recommend import Finding
 from worldsize.analysis.stats import Interval
 from worldsize.catalog import WorkloadFacts
@@ -47,8 +47,8 @@ SENTENCES = {
         "lost; what limits it was not measured there."
     ),
     "limit-communication": (
-        "Limit: exposed communication. From {from:.0f} to {workers:.0f} workers it takes {percent:.0f} % of what "
-        "perfect scaling would give."
+        "Limit: communication. From {from:.0f} to {workers:.0f} workers exchanging gradients, and waiting for the "
+        "slowest at it, takes {percent:.0f} % of what perfect scaling would give."
     ),
     "limit-learning": (
         "Limit: statistical efficiency. A global batch of {global_batch:.0f} needs more epochs, which takes "
@@ -64,13 +64,13 @@ SENTENCES = {
     ),
     "nothing-limits": "Up to {workers:.0f} workers nothing limits it that is known.",
     "projected-from-one-count": (
-        "Only {workers:.0f} worker(s) were measured: how it scales is the experience of others, not of this study."
+        "Only {workers:.0f} worker(s) ran: how it scales is the experience of others, not of this study."
     ),
     "node-never-left": (
-        "{workers:.0f} workers need more than one node of {places:.0f}, and none was ever left: what that costs is a "
+        "{workers:.0f} workers need more than one node of {places:.0f}, and no run had two: what that costs is a "
         "guess, and the interval is wide. A measured or declared network (--network) would narrow it."
     ),
-    "projected-too-widely": "with {workers:.0f} worker(s) it may be anything from {low:.4g} to {high:.4g} samples/s.",
+    "projected-too-widely": "with {workers:.0f} worker(s) it may be anything from {low:,.4g} to {high:,.4g} samples/s.",
     "nothing-learns": "nothing was found to learn at any of these batches.",
     "target-time-not-known": "the time to {target:g} is not known at any of these counts.",
     "measure-next": "Measure {workers:.0f} workers next: that would narrow these intervals most.",
@@ -131,7 +131,7 @@ def choice_sentence(found: Prediction, goal: str = "") -> str:
         words += f": {number(speedup.value)} x the throughput of {base.workers} ({_span(speedup)})"
         words += f", {percent(efficiency)} efficient"
     if chosen.wall_s:
-        words += f"; {goal or 'the whole training'} in {_times(chosen.wall_s)}"
+        words += f"; {goal or 'the whole training'} in {_times(chosen.wall_s)}, start and evaluation included"
     return words + "."
 
 
@@ -150,20 +150,23 @@ def extra_sentences(found: Prediction, unit: str, per_sample: int) -> Iterable[s
         option = choice.fastest_in_budget
         assert option.cost is not None
         yield (
-            f"Fastest within the budget: {counted(option.workers, 'worker')}, {_times(_time(option))} for "
-            f"{number(option.cost.value)} ({_span(option.cost)})."
+            f"Fastest within the budget: {counted(option.workers, 'worker')}, {_times(option.time)} for "
+            f"{number(option.cost.value)} ({_span(option.cost)}){_may_exceed(option.cost, question.budget)}."
         )
     elif question.budget is not None:
         yield f"No count is known to cost {number(question.budget)} or less."
     if choice.cheapest_in_time is not None:
         option = choice.cheapest_in_time
-        yield f"Cheapest in time: {counted(option.workers, 'worker')}, {_times(_time(option))}."
+        yield (
+            f"Cheapest within the deadline: {counted(option.workers, 'worker')}, {_times(option.time)}"
+            f"{_may_exceed(option.time, question.deadline_s)}."
+        )
     elif question.deadline_s is not None:
         yield f"No count is known to be done within {duration(question.deadline_s)}."
     if question.price is not None and not any(option.cost for option in found.options):
         yield "No cost is told: the time of the whole training is not known."
     if len(choice.pareto) > 1:
-        yield f"Time against worker-hours, none beaten in both: {', '.join(map(str, choice.pareto))} workers."
+        yield f"Each faster than all that take fewer worker-hours: {', '.join(map(str, choice.pareto))} workers."
 
 
 def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts) -> Table:
@@ -211,14 +214,6 @@ def _unused(options: Sequence[Option], metric: str) -> Iterable[str]:
         yield "energy"
 
 
-def speedup_of(option: Option, base: Option) -> Interval:
-    """As measured; of what is projected, against the value of the base, whose noise is in the interval already."""
-    if option.speedup is not None and base.measured:
-        return option.speedup
-    value = option.samples_per_s
-    return Interval(*(end / base.samples_per_s.value for end in (value.value, value.low, value.high)))
-
-
 def _both(interval: Interval, factor: float = 1.0) -> str:
     if interval.low == interval.high:
         return number(interval.value * factor)  # the base, by definition
@@ -229,12 +224,13 @@ def _metric(option: Option) -> str:
     if option.metric is None:
         return "not known" if option.learns else "failed"
     mark = "" if option.metric_measured else "~"
-    value, ends = option.metric.value, f"{metric_value(option.metric.low)}–{metric_value(option.metric.high)}"
+    value, low, high = option.metric.value, option.metric.low, option.metric.high
+    ends = f"{metric_value(low)}–{metric_value(high)}" if low < high else "one run"
     return f"{mark}{metric_value(value)}\n{ends}"
 
 
-def _time(option: Option) -> Interval:
-    return option.wall_s or option.epoch_s
+def _may_exceed(spent: Interval, most: float | None) -> str:
+    return "; it may take more" if most is not None and spent.high > most else ""
 
 
 def _times(interval: Interval) -> str:

@@ -1,4 +1,5 @@
-"""Projections of tables from elsewhere, in the terminal: one block a series, measured and projected never alike."""
+"""Projections of tables from elsewhere, in the terminal: for each series the answer, then its counts; measured and
+projected ones never look alike."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from worldsize.analysis.knee import climb
+from worldsize.analysis.recommend import WIDEST
 from worldsize.errors import visible
 from worldsize.report.tables import plain_table
-from worldsize.report.words import number
+from worldsize.report.words import counted, number, percent
 from worldsize.tablefile import Table
 from worldsize.tableprojection import Projection
 
@@ -26,11 +29,12 @@ WORDS = {
 
 def table_view(projected: Sequence[Projection], given: Table) -> Group:
     parts: list[Any] = []
-    smallest = {
-        each.series.name: (each.series.workers[0], float(each.series.samples_per_s[0])) for each in given.series
-    }
+    measured = {each.series.name: len(each.series.workers) for each in given.series}
     for series, rows in groupby(projected, key=lambda each: each.series_id):
-        here, (base, rate) = list(rows), smallest[series]
+        here = list(rows)
+        smallest = next(each for each in here if each.measured)
+        base, rate = smallest.workers, smallest.samples_per_s
+        parts += [Text(""), Text(visible(answer_sentence(here, counts=measured[series])), style="bold")]
         legend = "measured, and ~ projected, with 80 % intervals"
         table = plain_table(f"{visible(series)}: {legend}" if series else legend)
         for header in ("workers", WORDS[here[0].unit], "80 % interval", f"of perfect scaling\nfrom {base}"):
@@ -46,5 +50,33 @@ def table_view(projected: Sequence[Projection], given: Table) -> Group:
                 "; ".join(each.notes),
                 style="" if each.measured else "italic",
             )
-        parts += [Text(""), table]
+        parts.append(table)
     return Group(*parts)
+
+
+def answer_sentence(rows: Sequence[Projection], *, counts: int) -> str:
+    """The largest count that pays, by what was measured at `counts` of them and what is projected narrowly enough; and
+    what the next one would bring. `rows` of one series, in order."""
+    base = next(each for each in rows if each.measured)
+    asked = [each for each in rows if each.workers >= base.workers]
+    sure = [each for each in asked if each.measured or (each.high - each.low) / each.samples_per_s <= WIDEST]
+    chosen = sure[climb([each.workers for each in sure], [each.samples_per_s for each in sure])[-1]]
+    lead = "Use"
+    if counts == 1:
+        lead = "Not enough evidence for a number of workers: only one count was measured. Best guess:"
+    words = f"{lead} {counted(chosen.workers, 'worker')} ({'measured' if chosen.measured else 'projected'})"
+    words += "." if chosen is base else f": {_against(chosen, base)}."
+    following = next((each for each in asked if each.workers > chosen.workers), None)
+    if following is None:
+        return f"{words} It is the largest count asked about; more may still pay."
+    if following not in sure:
+        doubt = f"{following.workers:,} workers may give {_against(following, base)}"
+        return f"{words} Not enough evidence beyond that: {doubt}."
+    return f"{words} {following.workers:,} workers would give only {_against(following, base)}."
+
+
+def _against(one: Projection, base: Projection) -> str:
+    speedup, low, high = (end / base.samples_per_s for end in (one.samples_per_s, one.low, one.high))
+    ends = f" ({number(low)} to {number(high)})" if low < high else ""
+    efficiency = percent(speedup * base.workers / one.workers)
+    return f"{number(speedup)} x the rate of {base.workers:,}{ends}, {efficiency} efficient"

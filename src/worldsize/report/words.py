@@ -137,10 +137,25 @@ IN_THE_ANSWER = "next-count-not-worth-it"
 """What the next count would bring belongs to the answer itself."""
 LARGEST_BATCH = "largest-batch-"
 """Begins the codes of what a search for the largest batch found."""
-DOUBTS = {"nothing-measured", "nothing-learned", "nothing-reached", "one-count", "too-noisy"}
+DOUBTS = {
+    "nothing-measured",
+    "nothing-learned",
+    "nothing-reached",
+    "one-count",
+    "too-noisy",
+    "learning-against-speed",
+}
+"""Why there is no answer."""
 SENTENCES = {
     "nothing-measured": "no trial has finished; run the study.",
-    "nothing-learned": "no training ended with a finite loss; lower the rate, or look at the failures.",
+    "nothing-learned": (
+        "no setting ended all of its trainings with a finite loss; lower the rate, or look at the failures."
+    ),
+    "learning-against-speed": (
+        "{workers:.0f} workers bring {speedup:.2f} x the throughput of {few:.0f}, too little to pay, but with "
+        "{few:.0f} the model learned less: {metric:.4f} against {best:.4f}. Train longer, or {few:.0f} with a rate of "
+        "its own, to tell."
+    ),
     "one-count": "Only one count was measured: add another to axes.workers to learn how it scales.",
     "too-noisy": (
         "at {workers:.0f} workers the speedup lies anywhere from {low:.2f} to {high:.2f} over {repeats:.0f} repeat(s); "
