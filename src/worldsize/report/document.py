@@ -99,6 +99,7 @@ def _projected(seen: Outlook | None) -> dict[str, Any]:
             "worker_hours": asdict(times(option.time, option.workers / 3600)),
             # Of a whole training the steps were measured, not the time: that is put together.
             "measured": option.measured and not whole,
+            "ran": option.measured,
             "best": option.workers in found.choice.pareto,
         }
         for option in eligible(found.options)

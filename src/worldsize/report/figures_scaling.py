@@ -148,7 +148,7 @@ def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line
 
 
 def pareto(document: Document) -> Figure | None:
-    """Time against worker-hours, where the document has it: {workers, time_s, worker_hours, measured, best}."""
+    """Time against worker-hours, where the document has it: {workers, time_s, worker_hours, measured, ran, best}."""
     entries: list[Entry] = document.get("pareto") or []
     if len(entries) < 2:
         return None
@@ -158,7 +158,7 @@ def pareto(document: Document) -> Figure | None:
         *_prices([entry for entry in entries if entry["measured"]], "measured"),
         *_prices([entry for entry in entries if not entry["measured"]], "projected"),
     ]
-    ends = [counted(entry["workers"], "worker") + ("" if entry["measured"] else " (projected)") for entry in front]
+    ends = [counted(entry["workers"], "worker") + ("" if entry["ran"] else " (projected)") for entry in front]
     return Figure(
         key="pareto",
         section="scaling",
@@ -172,9 +172,17 @@ def pareto(document: Document) -> Figure | None:
             ),
         ),
         note="Numbers: workers. Every point on the line is best at its price. "
-        "Slanted bars: 80 % intervals, time and worker-hours together."
-        + ("" if all(entry["measured"] for entry in entries) else " Open circles and dashed bars: projected."),
+        "Slanted bars: 80 % intervals, time and worker-hours together." + _open_circles(entries),
     )
+
+
+def _open_circles(entries: Sequence[Entry]) -> str:
+    """What they stand for, where there are any."""
+    if all(entry["measured"] for entry in entries):
+        return ""
+    together = any(entry["ran"] and not entry["measured"] for entry in entries)
+    also = ", or put together from measured steps and what lies outside them" if together else ""
+    return f" Open circles and dashed bars: projected{also}."
 
 
 def _values(entries: Sequence[Entry], what: str) -> tuple[float, ...]:
