@@ -397,6 +397,14 @@ def test_a_second_node_does_not_make_a_worker_faster(tmp_path: Path) -> None:
     assert not [finding for finding in found.findings if finding.code == "projected-from-one-count"]
 
 
+def test_the_next_count_that_does_not_pay_is_said(tmp_path: Path) -> None:
+    """Starting and evaluating take longer than two epochs: more workers save steps, and little time."""
+    results = write_study(tmp_path / "short", TRAINED.replace(UNTIL, "{epochs: 2}"), Made(times=times))
+    shown = " ".join(CliRunner().invoke(app, ["predict", str(results.folder.path)]).output.split())
+    assert "start and evaluation included. 2 workers would take" in shown
+    assert "that saves too little to pay. Limit: what lies outside the steps." in shown
+
+
 def test_projected_speedups_are_in_the_json_too(weak: Results) -> None:
     told = to_dict(predict(weak, Question(workers=(8,))))["options"]
     assert [option["speedup"]["value"] for option in told] == sorted(option["speedup"]["value"] for option in told)

@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from worldsize.analysis.choice import Option, speedup_of
+from worldsize.analysis.choice import Option, eligible, is_sure, marginal, speedup_of
+from worldsize.analysis.knee import MARGIN
 from worldsize.analysis.recommend import Finding
 from worldsize.analysis.stats import Interval
 from worldsize.catalog import WorkloadFacts
@@ -137,6 +138,9 @@ def choice_sentence(found: Prediction, goal: str = "") -> str:
 
 def extra_sentences(found: Prediction, unit: str, per_sample: int) -> Iterable[str]:
     choice, question = found.choice, found.question
+    if (more := next_that_does_not_pay(found)) is not None:
+        of = "" if more.wall_s else " for an epoch"
+        yield f"{more.workers:,} workers would take {_times(more.time)}{of}: that saves too little to pay."
     if choice.unsure is not None:
         option = choice.unsure
         yield (
@@ -167,6 +171,15 @@ def extra_sentences(found: Prediction, unit: str, per_sample: int) -> Iterable[s
         yield "No cost is told: the time of the whole training is not known."
     if len(choice.pareto) > 1:
         yield f"Each faster than all that take fewer worker-hours: {', '.join(map(str, choice.pareto))} workers."
+
+
+def next_that_does_not_pay(found: Prediction) -> Option | None:
+    """The count after the one that is chosen, if it is known well enough to say so."""
+    knee = found.choice.knee
+    following = next((option for option in eligible(found.options) if option.workers > knee.workers), None)
+    if found.doubt or following is None or not is_sure(following) or marginal(knee, following) >= MARGIN:
+        return None
+    return following
 
 
 def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts) -> Table:

@@ -117,7 +117,7 @@ class StudyProgress:
         added = [trial_id for trial_id in plan.trials if trial_id not in self._plan.trials]
         self._plan, self._total = plan, len(plan.trials)
         self._left += added
-        self.note(f"the search goes on: {counted(len(added), 'trial')} more")
+        self.note(f"the study goes on: {counted(len(added), 'trial')} more")
         self._show_study()
 
     def note(self, text: str) -> None:
