@@ -55,7 +55,8 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     if row is not None and (owed := _owed(spec, plan, row.setting, points, rates)):
         return with_probes(plan, spec, [[*owed, *_below(owed, points, rates)]])
     if again := _to_repeat(spec, plan, results.answer.noisy):
-        return with_probes(plan, spec, [[points[_of(again)]]] * spec.probe_repeats)
+        setting, times = again
+        return with_probes(plan, spec, [[points[_of(setting)]]] * times)
     if spec.train is None or row is None:
         return None
     trained = any(trial.kind == "train" and setting_of(trial) == row.setting for trial in plan.trials.values())
@@ -101,17 +102,19 @@ def _owed(spec: StudySpec, plan: Plan, answer: Setting, possible: Points, rates:
     return [possible[line, probe] for probe in sorted(probes)]
 
 
-def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> Setting | None:
-    """The first that may be: a machine that is never quiet is not waited for, nothing is repeated once a study has cost
-    what its grid would and a quarter more, and training, once planned, ends the probing."""
+def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[Setting, int] | None:
+    """The first that may be, and how often: a machine that is never quiet is not waited for, nothing is repeated once a
+    study has cost what its grid would and a quarter more, and training, once planned, ends the probing."""
     if not noisy or _trains(plan):
         return None
     probes = [trial for trial in plan.trials.values() if trial.kind == "probe"]
     times = Counter(setting_of(trial) for trial in probes)
     left = MOST_COST * sum(trial.workers for trial in full_grid(spec)) - sum(trial.workers for trial in probes)
-    again = spec.probe_repeats
-    allowed = (each for each in noisy if times[each] < MOST_ROUNDS * again and each.workers * again <= left)
-    return next(allowed, None)
+    for each in noisy:
+        again = min(spec.probe_repeats, int(left / each.workers))
+        if again > 0 and times[each] < MOST_ROUNDS * spec.probe_repeats:
+            return each, again
+    return None
 
 
 def _trains(plan: Plan) -> bool:

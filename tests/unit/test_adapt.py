@@ -174,6 +174,18 @@ def test_no_study_costs_much_more_than_its_grid(tmp_path: Path) -> None:
         assert spent <= 1.25 * sum(trial.workers for trial in full_grid(results.spec))
 
 
+def test_two_counts_of_one_batch_leave_room_for_a_repeat_of_the_smaller(tmp_path: Path) -> None:
+    """Their grid is 9 workers' probes; a quarter of that is two of one worker."""
+
+    def wild(trial: TrialSpec) -> dict[str, float]:
+        shake = math.exp((0.5, -0.5)[trial.repeat % 2]) if trial.workers == 1 else 1.0
+        return {name: value * shake for name, value in times(trial).items()}
+
+    text = AUTO.replace("repeats: 2", "repeats: 3").replace("[16, 32, 64, 128]", "[64]")
+    results = run(tmp_path / "auto", text, Made(times=wild), Machine(cores=2, gpus=0))
+    assert {point.setting.workers: len(point.repeats) for point in results.points} == {1: 5, 2: 3}
+
+
 def test_repeats_decide_between_the_first_two_counts(tmp_path: Path) -> None:
     """Those of the first round ran side by side, and disagree; later ones of one count alone do not."""
 
