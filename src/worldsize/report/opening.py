@@ -71,11 +71,12 @@ def other_findings(results: Results) -> list[dict[str, str]]:
 
 
 def beyond(seen: Outlook | None) -> list[dict[str, str]]:
-    """What limits the next step up, and the measurement that would say most about it."""
+    """What limits the next step up, and the measurement that would say most about it: not where the first step is to
+    measure again what is there."""
     if seen is None:
         return []
     prediction, limiting = seen
-    wanted = [found for found in prediction.findings if found.code.startswith("measure")]
+    wanted = [] if prediction.doubt else [each for each in prediction.findings if each.code.startswith("measure")]
     return [{"code": found.code, "text": sentence(found)} for found in [*([limiting] if limiting else []), *wanted]]
 
 
