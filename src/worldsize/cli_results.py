@@ -86,7 +86,7 @@ def predict(
         {"target": target, "price": price, "budget": budget, "deadline": deadline, "network": network, "batch": batch}
     )
     table = read_table(source, workers_per_node=workers_per_node)
-    projected = project_table(table, asked or further(table), measured_too=True)
+    projected = project_table(table, asked or further(table), measured_too=not as_json)
     if as_json:
         from dataclasses import asdict
 

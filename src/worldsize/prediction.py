@@ -9,6 +9,7 @@ from typing import Any
 from worldsize.analysis.choice import Choice, Option, choose, limit, speedup_of
 from worldsize.analysis.points import Setting
 from worldsize.analysis.recommend import Finding
+from worldsize.analysis.scaling import Row
 from worldsize.analysis.widening import LEVEL as PROJECTED_LEVEL
 from worldsize.errors import SpecError
 from worldsize.prediction_line import Line, Question
@@ -71,8 +72,10 @@ def _check(results: Results, question: Question, line: Line) -> None:
                 )
 
 
-DOUBTS_OF_STUDY = {"too-noisy", "learning-against-speed", "nothing-learned", "nothing-reached"}
-"""Why the study itself recommends nothing; the first is about counts that were measured."""
+DOUBTS_OF_COUNTS = {"too-noisy"}
+DOUBTS_OF_TRAINING = {"nothing-learned"}
+DOUBTS_OF_ITS_TARGET = {"nothing-reached", "learning-against-speed", "noise-against-speed", "failing-against-speed"}
+"""Why the study itself recommends nothing: counts that were measured, all training, training to its own target."""
 Outlook = tuple[Prediction, Finding | None]
 
 
@@ -136,15 +139,21 @@ def predict(results: Results, question: Question) -> Prediction:
         question=question,
         findings=tuple(line.findings(question.workers)),
         base=base,
-        doubt=_doubt(results, question, options, choice),
+        doubt=_own_doubt(results, row, question, choice) or _doubt(question, options, choice),
     )
 
 
-def _doubt(results: Results, question: Question, options: Sequence[Option], choice: Choice) -> Finding | None:
-    as_measured = question.batch_per_worker is None and question.network is None
-    own = next((each for each in results.answer.findings if each.code in DOUBTS_OF_STUDY), None)
-    if as_measured and own is not None and (choice.knee.measured or own.code != "too-noisy"):
-        return own
+def _own_doubt(results: Results, row: Row, question: Question, choice: Choice) -> Finding | None:
+    """Of the study itself, where the question is about what it measured."""
+    if question.batch_per_worker not in (None, row.setting.batch_per_worker) or question.network is not None:
+        return None
+    concerned = set(DOUBTS_OF_TRAINING)
+    concerned |= DOUBTS_OF_COUNTS if choice.knee.measured else set()
+    concerned |= DOUBTS_OF_ITS_TARGET if question.target is None else set()
+    return next((each for each in results.answer.findings if each.code in concerned), None)
+
+
+def _doubt(question: Question, options: Sequence[Option], choice: Choice) -> Finding | None:
     if question.target is not None and not any(option.wall_s for option in options):
         return Finding(code="target-time-not-known", numbers={"target": question.target})
     if not choice.sure and not choice.knee.learns:

@@ -126,12 +126,14 @@ class Line:
         step_s = over(batch, rate)
         steps, epochs, unknown = self._steps(batch, steps_an_epoch)
         learned = what_is_learned(self.results, setting, self.batches)
+        # Where somebody asks about a target, steps to it are the judge: the study was held against its own.
+        why_not = None if self.question.target is not None and steps is not None else learned.why_not
         wall = above_s = joules = None
         if steps is not None:
-            outside = Interval(0.0, 0.0, 0.0)
+            wall = product(steps, step_s)
             if self.above:
                 outside = self.above.at(workers, placed(workers, self.rates.places)[0], epochs)
-            above_s, wall = outside.value, plus(product(steps, step_s), outside)
+                above_s, wall = outside.value, plus(wall, outside)
             if self.joules_a_worker is not None:
                 joules = times(product(steps, step_s), workers * self.joules_a_worker)
         return Option(
@@ -153,10 +155,10 @@ class Line:
             epochs_stable=_expected(self.batches.epochs_stable, batch) if self.batches else None,
             metric=learned.metric,
             metric_measured=learned.measured,
-            learns=learned.why_not is None,
+            learns=why_not is None,
             price=self.question.price,
             speedup=narrower(row.speedup) if measured and (row := self.rates.row(workers)) else None,
-            notes=(*notes, *unknown, *([learned.why_not] if learned.why_not else [])),
+            notes=(*notes, *unknown, *([why_not] if why_not else [])),
         )
 
     def _rate(self, batch: int) -> float | None:

@@ -23,7 +23,7 @@ NETWORK_USE = (0.6, 0.8, 1.0)
 """Of a declared rate: what real transfers reach."""
 
 
-OTHER_BATCH = "a batch between or beyond those that were measured"
+OTHER_BATCH = "from other batches that were measured"
 CROWDED = "more threads exchange than there are cores"
 WHOLE_EXCHANGES = ("ddp", "zero")
 """Strategies that send all gradients, as they are, in every step."""
@@ -61,19 +61,21 @@ class Rates:
             )
         if self.network is not None:
             return self._on_network(setting, self.network)
-        new_node = placed(workers, self.places)[1] > placed(self.series.largest, self.places)[1]
-        if not self.rows and not new_node:
-            return self._of_batch(setting)
-        found = project_series(self._with_other_batches(setting) if new_node else self.series, [workers])[0]
+        known = max(self.series.largest, self.model.top if self.model else 0)
+        new_node = placed(workers, self.places)[1] > placed(known, self.places)[1]
+        if not new_node and (not self.rows or self.series.largest < workers <= known):
+            return self._of_batch(setting)  # of what other batches did at that count more is known than of scaling
+        series = self._with_other_batches(setting) if new_node else self.series
+        found = project_series(series, [workers])[0]
         if self.model is None or self.model.top == 1 or new_node:
             # What an exchange costs, a worker alone cannot say; what leaving a node costs, no span inside one can.
             rate = self._with_noise(Interval(found.samples_per_s, found.low, found.high))
-            if not self.rows:
-                nearest = self.series.largest  # what is not known of this batch there is not known further up either
-                told = self._of_batch(replace(setting, workers=nearest))[0]
+            of_others = not self.rows or series is not self.series
+            if of_others:  # what is not known of this batch there is not known further up either
+                told = self._of_batch(replace(setting, workers=series.largest))[0]
                 rate = Interval(rate.value, rate.low * told.low / told.value, rate.high * told.high / told.value)
             crowded = self._on_full_nodes(rate, setting)
-            notes = (*found.notes, *((OTHER_BATCH,) if not self.rows else ()), *((CROWDED,) if crowded else ()))
+            notes = (*found.notes, *((OTHER_BATCH,) if of_others else ()), *((CROWDED,) if crowded else ()))
             return crowded or rate, None, False, notes
         parts = self.model.parts(workers, batch, times)
         by_parts = setting.global_batch / parts.step_s
@@ -91,14 +93,14 @@ class Rates:
         return Interval(value, min(low, *both), max(high, *both)), parts, False, found.notes
 
     def _with_other_batches(self, setting: Setting) -> TableSeries:
-        """Counts that ran with other batches alone, as the parts of the step tell them for this one."""
-        if self.model is None or not self.rows or setting.scaling == "strong":
+        """With larger counts that ran with other batches alone, as the parts of the step tell them for this one."""
+        if self.model is None or self.model.top <= self.series.largest or setting.scaling == "strong":
             return self.series
         batch, times = setting.batch_per_worker, setting.accumulation
-        points = dict(zip(self.series.workers, self.series.samples_per_s.tolist(), strict=True))
-        for count in {each.workers for each in self.model.timed} - points.keys():
-            points[count] = count * batch * times / self.model.parts(count, batch, times).step_s
-        return table_series(list(points.items()), workers_per_node=self.places)
+        points = list(zip(self.series.workers, self.series.samples_per_s.tolist(), strict=True))
+        for count in sorted({each.workers for each in self.model.timed if each.workers > self.series.largest}):
+            points.append((count, count * batch * times / self.model.parts(count, batch, times).step_s))
+        return table_series(points, workers_per_node=self.places)
 
     def _on_full_nodes(self, bare: Interval, setting: Setting) -> Interval | None:
         """What a series of fewer workers on a node does not know of; None: it knows as much. No node does better for

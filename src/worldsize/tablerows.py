@@ -124,7 +124,7 @@ def positive(value: object) -> float | None:
 
 def _text(value: object) -> str:
     """NaN is what pandas makes of an empty cell."""
-    return "" if value is None or value != value else str(value).strip()
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value).strip()
 
 
 class _Reader:
@@ -199,11 +199,15 @@ class Converter(Protocol):
 
 
 def _plain_number(text: str, read: Converter) -> str | None:
-    """`write 1570` for 1,570, 410.5 for 410,5, 410 for 410 img/s; None where no number is to be seen in it."""
-    thousands = re.fullmatch(r"\d{1,3}([,_' ]\d{3})+(\.\d+)?", text)
+    """`write 1570` for 1,570,000 and 410 img/s and 410,5; None where no number is to be seen in it. One comma before
+    three digits may be either."""
     with_unit = re.fullmatch(r"(\d+(?:\.\d+)?)\s*[^\d.,:\s][^\d]*", text)
-    plain = re.sub(r"[,_' ]", "", text) if thousands else with_unit[1] if with_unit else text.replace(",", ".")
-    return f"write {plain}" if read(plain) is not None else None
+    thousands = re.fullmatch(r"[1-9]\d{0,2}([,_' ]\d{3})+(\.\d+)?", text)
+    candidates = [with_unit[1]] if with_unit else []
+    candidates += [re.sub(r"[,_' ]", "", text)] if thousands else []
+    candidates += [text.replace(",", ".")] if re.fullmatch(r"\d+,\d+", text) else []
+    plain = [each for each in candidates if read(each) is not None]
+    return f"write {' or '.join(plain)}" if plain else None
 
 
 def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> GivenSeries | None:
@@ -226,9 +230,15 @@ def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> Gi
 
 
 def _whole_nodes(measured: list[_Measured]) -> list[_Measured]:
-    """A run inside a node may tell how many it had there, 2 of 2: the size of a node is the largest that is told."""
-    node = max((one.workers_per_node for one in measured if one.workers_per_node), default=None)
-    return [replace(one, workers_per_node=node) if one.workers_per_node == one.workers else one for one in measured]
+    """A run inside a node may tell how many it had there, 2 of 2, where all others tell one size and no smaller one."""
+    partial = [one for one in measured if one.workers_per_node == one.workers]
+    sizes = {one.workers_per_node for one in measured if one not in partial}
+    node = (
+        sizes.pop() if len(sizes) == 1 else max((one.workers for one in partial), default=None) if not sizes else None
+    )
+    if node is None or any(one.workers > node for one in partial):
+        return measured
+    return [replace(one, workers_per_node=node) if one in partial else one for one in measured]
 
 
 def _check_alike(label: str, measured: list[_Measured], problems: list[Problem]) -> None:

@@ -40,6 +40,7 @@ from worldsize.errors import SpecError
 from worldsize.report.compare import answer_sentence, comparison_page
 from worldsize.report.compare_page import compare_html
 from worldsize.results import load
+from worldsize.spec import TrialSpec
 
 ONE = Setting(workers=1, batch_per_worker=32, scaling="weak", strategy="ddp", precision="fp32")
 STUDY = """\
@@ -198,6 +199,18 @@ def test_a_faster_study_is_found_and_said_first(tmp_path: Path) -> None:
     sentence = answer_sentence(found)
     assert sentence.startswith("B is 1.20 x as fast as A at 2 workers (1.1")
     assert f"{len(found.compared.significant)} of {found.compared.judged} differences are more than noise." in sentence
+
+
+def test_a_difference_that_is_known_comes_before_one_that_is_not(tmp_path: Path) -> None:
+    """B is faster with one worker; with two its repeats say nothing."""
+
+    def shaky(trial: TrialSpec) -> dict[str, float]:
+        shake = math.exp((-0.6, 0.0, 0.7)[trial.repeat % 3]) if trial.workers > 1 else 1.0
+        return {"forward": 4e-3 * shake, "backward": 3e-3 * shake}
+
+    found = studies(tmp_path, made(10), Made(times=shaky))
+    assert not found_of(found, THROUGHPUT, 2).significant
+    assert answer_sentence(found).startswith("B is 1.43 x as fast as A at 1 worker (1.4")
 
 
 def test_the_baseline_and_what_takes_no_time_are_not_counted(tmp_path: Path) -> None:

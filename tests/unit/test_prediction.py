@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from tests.made import Made, write_study
 from worldsize.analysis.choice import speedup_of
+from worldsize.analysis.projection import NOTE_BETWEEN, NOTE_ONE_RUN
 from worldsize.cli import app
 from worldsize.errors import SpecError
 from worldsize.networks import parse_network
 from worldsize.prediction import Question, doublings, predict, to_dict
-from worldsize.prediction_rate import CROWDED
+from worldsize.prediction_rate import CROWDED, OTHER_BATCH
 from worldsize.report.document import document
 from worldsize.report.prediction import choice_sentence
 from worldsize.results import Results
@@ -337,9 +338,7 @@ def test_a_target_is_one_of_the_metric_whatever_training_ended_with(tmp_path: Pa
 
 
 def test_a_fixed_number_of_steps_is_no_time_of_a_training(tmp_path: Path) -> None:
-    text = TRAINED.replace(
-        "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}", "{steps: 60}"
-    )
+    text = TRAINED.replace(UNTIL, "{steps: 60}")
     results = write_study(tmp_path / "steps", text, Made(times=times))
     found = predict(results, Question(workers=(8,)))
     assert all(option.wall_s is None for option in found.options)
@@ -364,9 +363,7 @@ def test_questions_without_an_answer_are_said(weak: Results, trained: Results) -
 
 
 def test_where_the_study_has_no_answer_a_projection_has_none(tmp_path: Path) -> None:
-    text = TRAINED.replace(
-        "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}", "{epochs: 2}"
-    )
+    text = TRAINED.replace(UNTIL, "{epochs: 2}")
     results = write_study(tmp_path / "diverged", text, Made(times=times, largest_rate=0.0))
     assert results.answer.findings[0].code == "nothing-learned"
     found = predict(results, Question(workers=(8,)))
@@ -376,9 +373,7 @@ def test_where_the_study_has_no_answer_a_projection_has_none(tmp_path: Path) -> 
 
 
 def test_the_deadline_of_a_training_whose_time_is_not_known_is_not_that_of_an_epoch(tmp_path: Path) -> None:
-    text = TRAINED.replace(
-        "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}", "{steps: 50}"
-    )
+    text = TRAINED.replace(UNTIL, "{steps: 50}")
     results = write_study(tmp_path / "steps", text, Made(times=times))
     shown = CliRunner().invoke(app, ["predict", str(results.folder.path), "--deadline", "1h"]).output
     assert "No count is known to be done within 1 h 00 min." in shown
@@ -395,6 +390,34 @@ def test_a_second_node_does_not_make_a_worker_faster(tmp_path: Path) -> None:
     assert full.step_s.value > 1.5 * one.step_s.value
     assert two_nodes.step_s.value >= 0.99 * full.step_s.value
     assert not [finding for finding in found.findings if finding.code == "projected-from-one-count"]
+    assert full.samples_per_s.value == pytest.approx(16 * 32 / step_s(16, 32), rel=0.1)
+    assert two_nodes.samples_per_s.relative_width > full.samples_per_s.relative_width
+    assert all(OTHER_BATCH in option.notes for option in (full, two_nodes))
+
+
+def test_a_count_that_ran_with_another_batch_is_not_measured_with_this_one(tmp_path: Path) -> None:
+    """16 workers on four nodes of 4 ran with the other batch alone."""
+    text = WEAK.replace("[1, 2, 4]", "[1, 4, 16]") + "skip: [{workers: 16, batch_per_worker: 32}]\n"
+    results = write_study(tmp_path / "nodes", text, Made(times=times))
+    question = Question(workers=(12, 16, 32), batch_per_worker=32, workers_per_node=4)
+    for option in predict(results, question).options[2:]:
+        assert not option.measured
+        assert option.samples_per_s.relative_width > 0.2
+        assert not {NOTE_ONE_RUN, NOTE_BETWEEN} & set(option.notes)
+
+
+def test_the_doubts_of_a_study_are_about_its_own_target_and_batch(tmp_path: Path) -> None:
+    """Nothing reaches 0.99; all reach 0.8."""
+    text = TRAINED.replace("0.9, max_epochs: 60", "0.99, max_epochs: 20")
+    results = write_study(tmp_path / "target", text, Made(times=times, accuracy=lambda _, steps: min(steps / 500, 0.9)))
+    assert [finding.code for finding in results.answer.findings][:1] == ["nothing-reached"]
+    own, same_batch = (predict(results, Question(workers=(8,), batch_per_worker=batch)) for batch in (None, 64))
+    for found in (own, same_batch):
+        assert found.doubt is not None
+        assert found.doubt.code == "nothing-reached"
+    lower = predict(results, Question(workers=(8,), target=0.8))
+    assert lower.doubt is None
+    assert all(option.learns for option in lower.options)
 
 
 def test_the_next_count_that_does_not_pay_is_said(tmp_path: Path) -> None:

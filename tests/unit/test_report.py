@@ -132,8 +132,7 @@ def test_time_against_worker_hours(made: Document) -> None:
             "of": "an epoch",
             "time_s": about(100 / n**0.8),
             "worker_hours": about(n**0.2),
-            "measured": n < 4,
-            "ran": n < 4,
+            "how": "measured" if n < 4 else "projected",
             "best": True,
         }
         for n in (1, 2, 4)
@@ -152,11 +151,16 @@ def test_time_against_worker_hours(made: Document) -> None:
         for kind, n in (("measured", 2), ("projected", 4))
     ]
     assert lines[-1].says == ("4 workers, projected\n33 s (30 s to 40 s)\n1.32 worker-hours (1.19 to 1.58)",)
-    assert figure.note.endswith(" Open circles and dashed bars: projected.")
-    whole = [{**point, "measured": False} for point in points]
+    assert figure.note.endswith("together. Dashed, blue: projected.")
+    whole = [{**point, "how": "put together" if point["workers"] < 4 else "projected"} for point in points]
     put_together = next(each for each in figures({**made, "pareto": whole}) if each.key == "pareto")
     assert put_together.title == figure.title
-    assert "projected, or put together from measured steps" in put_together.note
+    assert "Put together: of measured steps" in put_together.note
+    assert [name for name in put_together.legend if name != "nothing is both faster and cheaper"] == [
+        "put together",
+        "projected",
+    ]
+    assert not [mark for mark in put_together.panels[0].marks if mark.kind == "measured"]
     assert figure.panels[0].x.least == pytest.approx(90 / 4**0.8)
     assert figure.panels[0].x.most == 100.0
 

@@ -298,6 +298,26 @@ def test_more_workers_that_are_no_faster_are_not_recommended_for_what_they_learn
         assert "with 1 the model learned less: 0.8100 against 0.9300" in sentence
 
 
+def test_learning_and_speed_may_disagree_in_other_ways() -> None:
+    def said(metrics: dict[int, tuple[float | None, ...]], steps: dict[int, float]) -> str:
+        trials = [
+            trial(workers, 64, steps[workers], metric=metric, kind="train", repeat=repeat)
+            for workers, each in metrics.items()
+            for repeat, metric in enumerate(each)
+        ]
+        return answer_sentence(recommend(series_of(trials), trained=True), "accuracy")
+
+    slower = {1: 0.01, 2: 0.021, 4: 0.03}
+    noisy = said({1: (0.88, 0.93, 0.98), 2: (0.95, 0.95, 0.95)}, slower)
+    assert "with 1 the model learned less, 0.9300 against 0.9500, which may be noise. More repeats" in noisy
+    failed = said({1: (None, None, None), 2: (0.95, 0.95, 0.95)}, slower)
+    assert "training with 1 diverged or missed the target" in failed
+    # A count between learned less; one worker learned as well as four, and four pay against it.
+    assert said({1: (0.95,) * 3, 2: (0.9,) * 3, 4: (0.95,) * 3}, {1: 0.01, 2: 0.0103, 4: 0.017}).startswith(
+        "Use 4 workers"
+    )
+
+
 def test_a_smaller_count_that_learned_less_still_says_how_noisy_the_speedup_is() -> None:
     steps = {1: (0.01, 0.01, 0.01), 2: (0.008, 0.012, 0.03)}
     trials = [

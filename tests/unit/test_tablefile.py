@@ -122,6 +122,12 @@ BAD = [
         "samples_per_s='410,5' is not a positive, finite number (1e-30 to 1e30); write 410.5",
     ),
     ("workers,samples_per_s\n1,410 img/s\n", "write 410"),
+    ("workers;step_s;mode\n1;0,125;weak\n", "write 0.125"),
+    ("workers;samples_per_s\n1;410,250\n", "write 410250 or 410.250"),
+    (
+        "workers,samples_per_s,workers_per_node\n2,2,2\n4,4,2\n8,8,8\n",
+        "line 4: workers_per_node is 8 here and 2 at t.csv, line 2",
+    ),
     ("workers,train_s\n1,1:00:00\n", "leave the row out if it failed"),
     ("workers,samples_per_s\n1,2,3\n", "line 2: 3 cells under 2 columns"),
     ("workers,samples_per_s\n1,1,024\n", "a comma inside a value wants quotes"),
@@ -137,7 +143,7 @@ BAD = [
     ("workers,samples_per_s\n1,1_000\n", "samples_per_s='1_000'"),
     (
         'workers,samples_per_s\n1,"1,024"\n',
-        "samples_per_s='1,024' is not a positive, finite number (1e-30 to 1e30); write 1024",
+        "samples_per_s='1,024' is not a positive, finite number (1e-30 to 1e30); write 1024 or 1.024",
     ),
     ("workers,samples_per_s\n1,\n", "line 2: samples_per_s is empty"),
     ("workers,samples_per_s\n0,5\n", "workers='0' is not a whole number from 1"),
@@ -203,6 +209,9 @@ def test_a_table_is_answered_before_it_is_shown(tmp_path: Path) -> None:
     shown = " ".join(CliRunner().invoke(app, ["predict", str(path), "--workers", "8,512"]).output.split())
     assert re.match(r"Use 8 workers \(projected\): 7\.\d+ x the rate of 1 \(.* to .*\), 9\d % efficient\.", shown)
     assert "Not enough evidence beyond that: 512 workers may give" in shown
+    path.write_text("workers,samples_per_s,workers_per_node\n1,100,8\n2,120,8\n4,140,8\n8,150,8\n")
+    shown = " ".join(CliRunner().invoke(app, ["predict", str(path), "--workers", "16,64"]).output.split())
+    assert re.match(r"Use 1 worker \(measured\)\. Not enough evidence beyond that: 64 workers may give", shown)
     path.write_text("workers,samples_per_s\n4,100\n")
     shown = " ".join(CliRunner().invoke(app, ["predict", str(path)]).output.split())
     assert shown.startswith("Not enough evidence for a number of workers: only one count was measured. Best guess:")

@@ -145,11 +145,10 @@ def eligible(options: Sequence[Option]) -> list[Option]:
     the smaller ones did not learn, one that nobody trained is no better."""
     found: list[Option] = []
     ordered = sorted(options, key=lambda option: option.workers)
-    told = [option for option in ordered if option.wall_s is not None] or ordered
-    for option in told:
+    for option in [option for option in ordered if option.wall_s is not None] or ordered:
         if not option.learns and found:
             break
-        if option.learns and (found or option.metric_measured or option is told[0]):
+        if option.learns and (found or option.metric_measured or option is ordered[0]):
             found.append(option)
     return found or ordered[:1]
 

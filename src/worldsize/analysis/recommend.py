@@ -66,7 +66,7 @@ def recommend(
     if (open_step := _open_step(row, _comparable(row, series, best))) is not None:
         doubt, noisy = _too_noisy(open_step[1]), _by_worth(series.rows[0], *open_step)
         return Answer(verdict="not enough evidence", row=row, findings=(doubt, *remarks), noisy=noisy)
-    if (against := _learning_against_speed(row, series)) is not None:
+    if (against := _learning_against_speed(row, series, best)) is not None:
         return Answer(verdict="not enough evidence", row=row, findings=(against, *remarks))
     return Answer(verdict="use", row=row, findings=remarks)
 
@@ -86,20 +86,24 @@ def _comparable(row: Row, series: Series, best: float | None) -> list[Row]:
     return [each for each in series.rows if each in learning or not each.trained or each.setting.workers < own]
 
 
-def _learning_against_speed(row: Row, series: Series) -> Finding | None:
-    """A smaller count learned less, and its speed alone would recommend it: more workers that are no faster are worth
-    nothing, unless learning needs them, which no trial of one length and rate can say."""
-    faster = _knee([other for other in series.rows if other.setting.workers <= row.setting.workers])
-    if faster is row or faster.metric is None or row.metric is None:
+def _learning_against_speed(row: Row, series: Series, best: float | None) -> Finding | None:
+    """No smaller count learned as well, and by speed alone one of them would be recommended: more workers that are no
+    faster are worth nothing, unless learning needs them, which no trial of one length and rate can say."""
+    smaller = [other for other in series.rows if other.setting.workers < row.setting.workers]
+    faster = _knee([*smaller, row])
+    if faster is row or not faster.trained or any(other in _learning(series, best) for other in smaller):
         return None
     numbers = {
         "few": float(faster.setting.workers),
         "workers": float(row.setting.workers),
         "speedup": row.speedup.value / faster.speedup.value,
-        "metric": faster.metric,
-        "best": row.metric,
     }
-    return Finding(code="learning-against-speed", numbers=numbers)
+    if faster.metric is None or row.metric is None:
+        return Finding(code="failing-against-speed", numbers=numbers)
+    low, high = faster.metric_low, faster.metric_high
+    unclear = low is not None and high is not None and low <= row.metric <= high
+    numbers |= {"metric": faster.metric, "best": row.metric}
+    return Finding(code=f"{'noise' if unclear else 'learning'}-against-speed", numbers=numbers)
 
 
 def _knee(rows: Sequence[Row]) -> Row:

@@ -127,13 +127,14 @@ def answer_sentence(found: Comparison) -> str:
 
 
 def _lead(found: Comparison, name: str) -> str:
-    """Speed where most workers ran: that is what people run more workers for."""
+    """Speed where most workers ran, which is what people run more workers for; before that, a difference in it that is
+    more than noise."""
     speeds = [each for each in found.compared.differences if each.side == name and each.quantity == THROUGHPUT]
     if not speeds:
         return f"{name} and {found.compared.names[0]} have no setting in common"
-    most = max(each.setting.workers for each in speeds)
     chosen = max(
-        (each for each in speeds if each.setting.workers == most), key=lambda each: abs(math.log(each.estimate.value))
+        speeds,
+        key=lambda each: (each.significant is not False, each.setting.workers, abs(math.log(each.estimate.value))),
     )
     ratio, first = chosen.estimate, found.compared.names[0]
     place = _place(chosen.setting, found.compared.common)

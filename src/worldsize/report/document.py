@@ -97,9 +97,8 @@ def _projected(seen: Outlook | None) -> dict[str, Any]:
             "time_s": asdict(option.time),
             "of": "the whole training" if whole else "an epoch",
             "worker_hours": asdict(times(option.time, option.workers / 3600)),
-            # Of a whole training the steps were measured, not the time: that is put together.
-            "measured": option.measured and not whole,
-            "ran": option.measured,
+            # Of a whole training the steps were measured, and what lies outside them, not the time of it.
+            "how": "projected" if not option.measured else "put together" if whole else "measured",
             "best": option.workers in found.choice.pareto,
         }
         for option in eligible(found.options)

@@ -22,6 +22,12 @@ from worldsize.report.picks import (
 from worldsize.report.words import LEVEL_WORDS, counted, duration, number, percent
 
 MOST_SERIES = 7
+HOW_KNOWN = {
+    "measured": "",
+    "put together": " Put together: of measured steps and what lies outside them.",
+    "projected": " Dashed, blue: projected.",
+}
+"""How a time of the document is known, and what to say of it."""
 
 
 def speedup(document: Document) -> Figure | None:
@@ -148,17 +154,17 @@ def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line
 
 
 def pareto(document: Document) -> Figure | None:
-    """Time against worker-hours, where the document has it: {workers, time_s, worker_hours, measured, ran, best}."""
+    """Time against worker-hours, where the document has it: {workers, time_s, worker_hours, how, best}."""
     entries: list[Entry] = document.get("pareto") or []
     if len(entries) < 2:
         return None
     front = sorted((entry for entry in entries if entry["best"]), key=lambda entry: entry["time_s"]["value"])
-    marks = [
-        _reference("nothing is both faster and cheaper", _values(front, "time_s"), _values(front, "worker_hours")),
-        *_prices([entry for entry in entries if entry["measured"]], "measured"),
-        *_prices([entry for entry in entries if not entry["measured"]], "projected"),
+    marks = [_reference("nothing is both faster and cheaper", _values(front, "time_s"), _values(front, "worker_hours"))]
+    for how in HOW_KNOWN:
+        marks += _prices([entry for entry in entries if entry["how"] == how], how)
+    ends = [
+        counted(entry["workers"], "worker") + (" (projected)" if entry["how"] == "projected" else "") for entry in front
     ]
-    ends = [counted(entry["workers"], "worker") + ("" if entry["ran"] else " (projected)") for entry in front]
     return Figure(
         key="pareto",
         section="scaling",
@@ -172,33 +178,28 @@ def pareto(document: Document) -> Figure | None:
             ),
         ),
         note="Numbers: workers. Every point on the line is best at its price. "
-        "Slanted bars: 80 % intervals, time and worker-hours together." + _open_circles(entries),
+        "Slanted bars: 80 % intervals, time and worker-hours together."
+        + "".join(said for how, said in HOW_KNOWN.items() if any(entry["how"] == how for entry in entries)),
     )
-
-
-def _open_circles(entries: Sequence[Entry]) -> str:
-    """What they stand for, where there are any."""
-    if all(entry["measured"] for entry in entries):
-        return ""
-    together = any(entry["ran"] and not entry["measured"] for entry in entries)
-    also = ", or put together from measured steps and what lies outside them" if together else ""
-    return f" Open circles and dashed bars: projected{also}."
 
 
 def _values(entries: Sequence[Entry], what: str) -> tuple[float, ...]:
     return tuple(entry[what]["value"] for entry in entries)
 
 
-def _prices(entries: Sequence[Entry], kind: Literal["measured", "projected"]) -> Iterator[Line]:
+def _prices(entries: Sequence[Entry], how: str) -> Iterator[Line]:
     """Points with slanted bars: worker-hours are workers times the time, so both ends lie on one line."""
+    kind: Literal["measured", "projected"] = "measured" if how == "measured" else "projected"
+    hue = "green" if how == "put together" else "blue"
     for entry in entries:
         x, y = ((entry[what]["low"], entry[what]["high"]) for what in ("time_s", "worker_hours"))
         if all(x):
-            yield Line(name=kind, kind=kind, symbol="none", fade=0.45, listed=False, x=x, y=y)
+            yield Line(name=how, kind=kind, colour=hue, symbol="none", fade=0.45, listed=False, x=x, y=y)
     if entries:
         yield Line(
-            name=kind,
+            name=how,
             kind=kind,
+            colour=hue,
             joined=False,
             symbol="circle" if kind == "measured" else "open",
             labels=tuple(f"{entry['workers']:,}" for entry in entries),
@@ -211,7 +212,7 @@ def _prices(entries: Sequence[Entry], kind: Literal["measured", "projected"]) ->
 def _time_and_cost(entry: Entry) -> str:
     time, hours = entry["time_s"], entry["worker_hours"]
     return (
-        f"{counted(entry['workers'], 'worker')}{'' if entry['measured'] else ', projected'}\n"
+        f"{counted(entry['workers'], 'worker')}{'' if entry['how'] == 'measured' else ', ' + entry['how']}\n"
         + exact(time["value"], time["low"], time["high"], say=duration)
         + "\n"
         + exact(hours["value"], hours["low"], hours["high"], " worker-hours")

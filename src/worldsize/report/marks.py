@@ -210,7 +210,7 @@ class Figure:
 
     @property
     def caption(self) -> str:
-        cut = any(panel.y.cut for panel in self.panels)
+        cut = any(panel.x.cut or panel.y.cut for panel in self.panels)
         return self.note + (" Intervals are cut where they leave the picture." if cut else "")
 
     @property

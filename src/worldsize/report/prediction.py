@@ -132,7 +132,8 @@ def choice_sentence(found: Prediction, goal: str = "") -> str:
         words += f": {number(speedup.value)} x the throughput of {base.workers} ({_span(speedup)})"
         words += f", {percent(efficiency)} efficient"
     if chosen.wall_s:
-        words += f"; {goal or 'the whole training'} in {_times(chosen.wall_s)}, start and evaluation included"
+        included = "start and evaluation included" if chosen.above_s is not None else "steps alone"
+        words += f"; {goal or 'the whole training'} in {_times(chosen.wall_s)}, {included}"
     return words + "."
 
 
@@ -140,7 +141,8 @@ def extra_sentences(found: Prediction, unit: str, per_sample: int) -> Iterable[s
     choice, question = found.choice, found.question
     if (more := next_that_does_not_pay(found)) is not None:
         of = "" if more.wall_s else " for an epoch"
-        yield f"{more.workers:,} workers would take {_times(more.time)}{of}: that saves too little to pay."
+        why = "that saves too little to pay" if more.time_s < choice.knee.time_s else "no faster"
+        yield f"{more.workers:,} workers would take {_times(more.time)}{of}: {why}."
     if choice.unsure is not None:
         option = choice.unsure
         yield (

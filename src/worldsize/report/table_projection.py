@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from worldsize.analysis.knee import climb
+from worldsize.analysis.knee import MARGIN, climb, marginal_efficiency
 from worldsize.analysis.recommend import WIDEST
 from worldsize.errors import visible
 from worldsize.report.tables import plain_table
@@ -66,13 +66,19 @@ def answer_sentence(rows: Sequence[Projection], *, counts: int) -> str:
         lead = "Not enough evidence for a number of workers: only one count was measured. Best guess:"
     words = f"{lead} {counted(chosen.workers, 'worker')} ({'measured' if chosen.measured else 'projected'})"
     words += "." if chosen is base else f": {_against(chosen, base)}."
-    following = next((each for each in asked if each.workers > chosen.workers), None)
-    if following is None:
+    following = [each for each in asked if each.workers > chosen.workers]
+    if not following:
         return f"{words} It is the largest count asked about; more may still pay."
-    if following not in sure:
-        doubt = f"{following.workers:,} workers may give {_against(following, base)}"
-        return f"{words} Not enough evidence beyond that: {doubt}."
-    return f"{words} {following.workers:,} workers would give only {_against(following, base)}."
+    # As in a study: the first that would pay if it were not known too vaguely, else the next one, which does not.
+    vague = next((each for each in following if each not in sure and _pays(chosen, each)), None)
+    if vague is not None:
+        return f"{words} Not enough evidence beyond that: {vague.workers:,} workers may give {_against(vague, base)}."
+    return f"{words} {following[0].workers:,} workers would give only {_against(following[0], base)}."
+
+
+def _pays(smaller: Projection, larger: Projection) -> bool:
+    gain, growth = larger.samples_per_s / smaller.samples_per_s, larger.workers / smaller.workers
+    return marginal_efficiency(gain, growth) >= MARGIN
 
 
 def _against(one: Projection, base: Projection) -> str:

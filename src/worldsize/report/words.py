@@ -144,6 +144,8 @@ DOUBTS = {
     "one-count",
     "too-noisy",
     "learning-against-speed",
+    "noise-against-speed",
+    "failing-against-speed",
 }
 """Why there is no answer."""
 SENTENCES = {
@@ -153,8 +155,17 @@ SENTENCES = {
     ),
     "learning-against-speed": (
         "{workers:.0f} workers bring {speedup:.2f} x the throughput of {few:.0f}, too little to pay, but with "
-        "{few:.0f} the model learned less: {metric:.4f} against {best:.4f}. Train longer, or {few:.0f} with a rate of "
-        "its own, to tell."
+        "{few:.0f} the model learned less: {metric:.4f} against {best:.4f}. Train longer, or with another rate, to "
+        "tell."
+    ),
+    "noise-against-speed": (
+        "{workers:.0f} workers bring {speedup:.2f} x the throughput of {few:.0f}, too little to pay, but with "
+        "{few:.0f} the model learned less, {metric:.4f} against {best:.4f}, which may be noise. More repeats would "
+        "tell."
+    ),
+    "failing-against-speed": (
+        "{workers:.0f} workers bring {speedup:.2f} x the throughput of {few:.0f}, too little to pay, but training with "
+        "{few:.0f} diverged or missed the target. Train longer, or with another rate, to tell."
     ),
     "one-count": "Only one count was measured: add another to axes.workers to learn how it scales.",
     "too-noisy": (
