@@ -217,7 +217,7 @@ def test_beyond_a_saturated_node_nothing_is_hoped_for_that_perfect_scaling_would
 def test_just_beyond_the_largest_count_a_rival_reading_lies_just_below() -> None:
     rows = [(1, 100.0), (2, 198.0), (4, 390.0), (8, 770.0), (16, 850.0)]
     near = project_series(table_series(rows), [17])[0]
-    assert near.low > 800
+    assert near.low > 780
 
 
 @pytest.mark.parametrize("share", [0.01, 1 / 15, 0.2])
@@ -277,7 +277,8 @@ def test_few_points_are_said_and_make_it_wider() -> None:
     assert projection.NOTE_ONE_POINT in one.notes
     assert projection.NOTE_TWO_POINTS in two.notes
     assert four.notes == (projection.NOTE_MAYBE_NEW_NODE,)
-    assert one.high / one.low >= two.high / two.low > four.high / four.low
+    assert one.high / one.low == pytest.approx(two.high / two.low)
+    assert two.high / two.low > four.high / four.low
     assert 1.8 * 750 < one.samples_per_s < 2 * 750
 
 
@@ -288,6 +289,7 @@ def test_a_node_boundary_never_crossed_is_said_costs_and_widens() -> None:
     assert inside.notes == ()
     assert across.notes == (projection.NOTE_NEW_NODE,)
     assert across.samples_per_s < 0.95 * inside.samples_per_s
+    assert across.high > inside.samples_per_s  # on a fast network leaving a node costs nothing
     assert relative(across)[0] < relative(unknown)[0] < relative(inside)[0]
     crossed = project_series(table_series([*GOOD, (16, 1400.0)], workers_per_node=8), [32])[0]
     assert crossed.notes == ()

@@ -37,6 +37,25 @@ def test_the_figures_of_the_documentation_are_these(table: Table) -> None:
     assert f"{told} ({widths[1]:.0f} %)" in text
 
 
+ON_CORES = ("gbmperf", "lgb736", "skl1", "lightgbm", "kmeans", "easylambda", "rf_mpi", "cp_iris")
+"""Series of other sources that are no networks."""
+
+
+def test_the_figures_of_other_sources_are_these() -> None:
+    text = " ".join(DOC.read_text(encoding="utf-8").split())
+    other = read_table(DOC.parent / "benchmarks" / "other-series.csv")
+    assert len(other.series) == 78
+    for name, on_cores in (("networks", False), ("other work on cores", True)):
+        figures = []
+        for protocol in ("A", "B"):
+            found = [each for each in bench.cases(other, protocol) if each.fitted.name.startswith(ON_CORES) == on_cores]
+            projected = [bench.ours(case) for case in found]
+            errors = 100 * bench.errors_of([one.samples_per_s for one in projected], found)
+            inside = [one.low <= case.rate <= one.high for case, one in zip(found, projected, strict=True)]
+            figures += [f"{np.median(errors):.1f}", f"{np.quantile(errors, 0.9):.1f}", f"{100 * np.mean(inside):.0f} %"]
+        assert f"| {name}: worldsize | {' | '.join(figures)} |" in text
+
+
 @pytest.mark.parametrize("protocol", ["A", "B"])
 def test_targets_hold_on_published_series(table: Table, protocol: str) -> None:
     found = bench.cases(table, protocol)
