@@ -77,9 +77,9 @@ def test_after_running_out_memory_is_that_of_a_fresh_process() -> None:
 @pytest.mark.long
 def test_after_running_out_steps_take_as_long_as_in_a_fresh_process() -> None:
     ratios = []
-    for _ in range(3):  # a shared machine may be busy once
+    for _ in range(5):  # a shared machine may be busy; memory that was not given back costs every step, in all of them
         after, fresh = after_and_fresh()
         ratios.append(after["step_s"] / fresh["step_s"])
-        if 0.85 < ratios[-1] < 1.15:
+        if 0.75 < ratios[-1] < 1.33:
             return
     pytest.fail(f"after running out of memory, steps take {ratios} times as long")
