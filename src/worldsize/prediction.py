@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from worldsize.analysis.choice import Choice, Option, choose, limit, speedup_of
@@ -91,7 +91,10 @@ def outlook(results: Results) -> Outlook | None:
     here = next((option for option in found.options if option.workers == row.setting.workers), None)
     further = [option for option in found.options if here and option.workers > here.workers]
     # Where the next count no longer learns, that is the limit, and the answer itself says so.
-    return found, limit(here, further[0]) if here and further and further[0].learns else None
+    if here is None or not further or not further[0].learns:
+        return found, None
+    # The study's answer is about throughput, and so is what limits it here; `predict` speaks of the whole training.
+    return found, limit(replace(here, wall_s=None), replace(further[0], wall_s=None))
 
 
 def to_dict(found: Prediction) -> dict[str, Any]:

@@ -426,6 +426,10 @@ def test_the_next_count_that_does_not_pay_is_said(tmp_path: Path) -> None:
     shown = " ".join(CliRunner().invoke(app, ["predict", str(results.folder.path)]).output.split())
     assert "start and evaluation included. 2 workers would take" in shown
     assert "that saves too little to pay. Limit: what lies outside the steps." in shown
+    # The report's answer is about throughput: what limits that lies in the step.
+    told = [each["code"] for each in document(results)["words"]["beyond"]]
+    assert "limit-above-the-step" not in told
+    assert any(code.startswith("limit-") for code in told)
 
 
 def test_projected_speedups_are_in_the_json_too(weak: Results) -> None:
