@@ -92,7 +92,7 @@ def predict(
 
         print(json.dumps([asdict(each) for each in projected], indent=1, allow_nan=False))
     else:
-        console().print(table_view(projected, table))
+        console().print(table_view(projected))
 
 
 def report(

@@ -199,8 +199,7 @@ class Converter(Protocol):
 
 
 def _plain_number(text: str, read: Converter) -> str | None:
-    """`write 1570` for 1,570,000 and 410 img/s and 410,5; None where no number is to be seen in it. One comma before
-    three digits may be either."""
+    """`write 410` for 410 img/s, 410.5 for 410,5, both readings of 1,570; None where no number is to be seen in it."""
     with_unit = re.fullmatch(r"(\d+(?:\.\d+)?)\s*[^\d.,:\s][^\d]*", text)
     thousands = re.fullmatch(r"[1-9]\d{0,2}([,_' ]\d{3})+(\.\d+)?", text)
     candidates = [with_unit[1]] if with_unit else []
@@ -232,11 +231,9 @@ def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> Gi
 def _whole_nodes(measured: list[_Measured]) -> list[_Measured]:
     """A run inside a node may tell how many it had there, 2 of 2, where all others tell one size and no smaller one."""
     partial = [one for one in measured if one.workers_per_node == one.workers]
-    sizes = {one.workers_per_node for one in measured if one not in partial}
-    node = (
-        sizes.pop() if len(sizes) == 1 else max((one.workers for one in partial), default=None) if not sizes else None
-    )
-    if node is None or any(one.workers > node for one in partial):
+    sizes = {one.workers_per_node for one in measured if one not in partial} or {max(one.workers for one in partial)}
+    node = next(iter(sizes))
+    if len(sizes) > 1 or node is None or any(one.workers > node for one in partial):
         return measured
     return [replace(one, workers_per_node=node) if one in partial else one for one in measured]
 

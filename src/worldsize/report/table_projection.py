@@ -15,7 +15,6 @@ from worldsize.analysis.recommend import WIDEST
 from worldsize.errors import visible
 from worldsize.report.tables import plain_table
 from worldsize.report.words import counted, number, percent
-from worldsize.tablefile import Table
 from worldsize.tableprojection import Projection
 
 WORDS = {
@@ -27,14 +26,14 @@ WORDS = {
 }
 
 
-def table_view(projected: Sequence[Projection], given: Table) -> Group:
+def table_view(projected: Sequence[Projection]) -> Group:
+    """Of series with all their measured counts."""
     parts: list[Any] = []
-    measured = {each.series.name: len(each.series.workers) for each in given.series}
     for series, rows in groupby(projected, key=lambda each: each.series_id):
         here = list(rows)
         smallest = next(each for each in here if each.measured)
         base, rate = smallest.workers, smallest.samples_per_s
-        parts += [Text(""), Text(visible(answer_sentence(here, counts=measured[series])), style="bold")]
+        parts += [Text(""), Text(visible(answer_sentence(here)), style="bold")]
         legend = "measured, and ~ projected, with 80 % intervals"
         table = plain_table(f"{visible(series)}: {legend}" if series else legend)
         for header in ("workers", WORDS[here[0].unit], "80 % interval", f"of perfect scaling\nfrom {base}"):
@@ -54,15 +53,15 @@ def table_view(projected: Sequence[Projection], given: Table) -> Group:
     return Group(*parts)
 
 
-def answer_sentence(rows: Sequence[Projection], *, counts: int) -> str:
-    """The largest count that pays, by what was measured at `counts` of them and what is projected narrowly enough; and
-    what the next one would bring. `rows` of one series, in order."""
+def answer_sentence(rows: Sequence[Projection]) -> str:
+    """The largest count that pays, by what was measured and what is projected narrowly enough; and what the next one
+    would bring. `rows` of one series, in order."""
     base = next(each for each in rows if each.measured)
     asked = [each for each in rows if each.workers >= base.workers]
     sure = [each for each in asked if each.measured or (each.high - each.low) / each.samples_per_s <= WIDEST]
     chosen = sure[climb([each.workers for each in sure], [each.samples_per_s for each in sure])[-1]]
     lead = "Use"
-    if counts == 1:
+    if sum(each.measured for each in rows) == 1:
         lead = "Not enough evidence for a number of workers: only one count was measured. Best guess:"
     words = f"{lead} {counted(chosen.workers, 'worker')} ({'measured' if chosen.measured else 'projected'})"
     words += "." if chosen is base else f": {_against(chosen, base)}."
