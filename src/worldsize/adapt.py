@@ -16,7 +16,9 @@ import numpy as np
 
 from worldsize.analysis.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.ground import Ground, Timed
+from worldsize.analysis.knee import MARGIN, marginal_efficiency
 from worldsize.analysis.points import Setting
+from worldsize.analysis.recommend import Answer
 from worldsize.analysis.throughput_fit import fit_throughput
 from worldsize.grid import Line, StudyPoint, study_points
 from worldsize.inputs import setting_of
@@ -28,10 +30,12 @@ from worldsize.spec import StudySpec
 Points = Mapping[tuple[Line, Probe], StudyPoint]
 Rates = Mapping[Line, Mapping[Probe, Sequence[float]]]
 """Samples a second of every repeat."""
+Told = Mapping[Probe, float]
+"""What the model foretells; empty: nothing."""
 MOST_ROUNDS = 4
 """Of the repeats of one setting, where their noise leaves the answer open."""
 MOST_COST = 1.25
-"""Of the full grid, with repeats: a study of one batch is nearly its own grid, and repeats of 1 worker cost little."""
+"""Of the climb, and of the full grid: what noise may cost. A study of one batch is nearly its own grid."""
 
 
 def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
@@ -39,24 +43,28 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     points = {(point.line, point.probe): point for point in study_points(spec)}
     tried = {(_line(setting), _probe(setting)) for setting in _probed(plan, results)}
     rates = paces(results)
+    told = {
+        line: _foretold(results, line, [probe for other, probe in points if other == line])
+        for line in dict.fromkeys(line for line, _ in points)
+    }
     wanted = [
         points[line, probe]
-        for line in dict.fromkeys(line for line, _ in points)
+        for line, expected in told.items()
         for probe in next_probes(
             [probe for other, probe in points if other == line],
             pooled(rates[line]),
             [probe for other, probe in tried if other == line],
-            _foretold(results, line, [probe for other, probe in points if other == line]),
+            expected,
         )
     ]
     if wanted:
-        return with_probes(plan, spec, _round(spec, wanted, points, rates))
-    row = results.answer.row
-    if row is not None and (owed := _owed(spec, plan, row.setting, points, rates)):
+        return with_probes(plan, spec, _round(spec, wanted, points, rates, told))
+    if owed := _owed(spec, plan, results.answer, points, rates):
         return with_probes(plan, spec, [[*owed, *_below(owed, points, rates)]])
     if again := _to_repeat(spec, plan, results.answer.noisy):
         setting, times = again
         return with_probes(plan, spec, [[points[_of(setting)]]] * times)
+    row = results.answer.row
     if spec.train is None or row is None:
         return None
     trained = any(trial.kind == "train" and setting_of(trial) == row.setting for trial in plan.trials.values())
@@ -65,20 +73,28 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     return extended(plan, spec, [each for each in study_points(spec) if (each.line, each.probe) == _of(row.setting)])
 
 
-def _round(spec: StudySpec, wanted: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[list[StudyPoint]]:
-    """All but the last repeat of each point, the counts below them beside one; the last only where no round may follow,
-    or where one try would be all that a count has."""
+def _round(
+    spec: StudySpec, wanted: Sequence[StudyPoint], possible: Points, rates: Rates, told: Mapping[Line, Told]
+) -> list[list[StudyPoint]]:
+    """All but the last repeat of each point, the counts below them beside one; the last only of what is likely the
+    answer with no round to follow, or where one try would be all that a count has."""
     if spec.probe_repeats == 1:
         return [list(wanted)]
     first, *others = [list(wanted) for _ in range(spec.probe_repeats)]
     if len(others) > 1:
-        others[-1] = [point for point in wanted if _is_largest(point, possible)]
+        others[-1] = [point for point in wanted if _ends_the_climb(point, possible, told[point.line])]
     return [[*first, *_below(wanted, possible, rates)], *filter(None, others)]
 
 
-def _is_largest(point: StudyPoint, possible: Points) -> bool:
+def _ends_the_climb(point: StudyPoint, possible: Points, told: Told) -> bool:
+    """Whether it is the largest count, and not foretold to be one too many: that, fewer repeats show as well."""
     workers, batch = point.probe
-    return all(n <= workers for line, (n, other) in possible if (line, other) == (point.line, batch))
+    counts = sorted(n for line, (n, other) in possible if (line, other) == (point.line, batch))
+    if workers < counts[-1]:
+        return False
+    if not told or len(counts) == 1:
+        return True
+    return marginal_efficiency(told[point.probe] / told[counts[-2], batch], workers / counts[-2]) >= MARGIN
 
 
 def _below(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[StudyPoint]:
@@ -92,27 +108,36 @@ def _below(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list
     return [point for point in found.values() if point not in points]
 
 
-def _owed(spec: StudySpec, plan: Plan, answer: Setting, possible: Points, rates: Rates) -> list[StudyPoint]:
-    """Of the batch that is recommended: the counts that no later round has completed. Training ends the probing."""
-    if _trains(plan):
+def _owed(spec: StudySpec, plan: Plan, answer: Answer, possible: Points, rates: Rates) -> list[StudyPoint]:
+    """Of the batch that is recommended: the counts that no later round has completed, those beyond the answer only
+    where that is open. Training ends the probing."""
+    if answer.row is None or _trains(plan):
         return []
     times = Counter(_of(setting_of(trial)) for trial in plan.trials.values() if trial.kind == "probe")
-    line, (_, batch) = _of(answer)
-    probes = [probe for probe in rates.get(line, {}) if probe[1] == batch and times[line, probe] < spec.probe_repeats]
+    line, (workers, batch) = _of(answer.row.setting)
+    probes = [
+        probe
+        for probe in rates.get(line, {})
+        if probe[1] == batch
+        and times[line, probe] < spec.probe_repeats
+        and (probe[0] <= workers or answer.verdict != "use")
+    ]
     return [possible[line, probe] for probe in sorted(probes)]
 
 
 def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[Setting, int] | None:
-    """The first that may be, and how often: a machine that is never quiet is not waited for, nothing is repeated once a
-    study has cost what its grid would and a quarter more, and training, once planned, ends the probing."""
+    """The first that may be, and how often, twice as many as it has: a machine that is never quiet is not waited for,
+    repeats cost no more than their share, and training, once planned, ends the probing."""
     if not noisy or _trains(plan):
         return None
-    probes = [trial for trial in plan.trials.values() if trial.kind == "probe"]
-    times = Counter(setting_of(trial) for trial in probes)
-    left = MOST_COST * sum(trial.workers for trial in full_grid(spec)) - sum(trial.workers for trial in probes)
+    times = Counter(setting_of(trial) for trial in plan.trials.values() if trial.kind == "probe")
+    in_a_climb = max(spec.probe_repeats, 3)  # two, and one beside the next count
+    climb = sum(setting.workers * min(count, in_a_climb) for setting, count in times.items())
+    grid = sum(trial.workers for trial in full_grid(spec))
+    left = MOST_COST * min(climb, grid) - sum(setting.workers * count for setting, count in times.items())
     for each in noisy:
-        again = min(spec.probe_repeats, int(left / each.workers))
-        if again > 0 and times[each] < MOST_ROUNDS * spec.probe_repeats:
+        again = min(times[each], MOST_ROUNDS * spec.probe_repeats - times[each], int(left / each.workers))
+        if again > 0:
             return each, again
     return None
 

@@ -22,7 +22,7 @@ import numpy as np
 from worldsize.adapt import foretold
 from worldsize.analysis.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.ground import Ground, Timed
-from worldsize.analysis.knee import climb
+from worldsize.analysis.knee import MARGIN, climb, marginal_efficiency
 from worldsize.analysis.throughput import joined
 
 COUNTS, REPEATS = (1, 2, 4, 8, 16), 3
@@ -102,7 +102,8 @@ def grid(one: Machine, noise: float, rng: np.random.Generator) -> Measured:
 
 
 def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator) -> Measured:
-    """As `worldsize.adapt` has it: each count once beside the next, for which it leaves one of its own repeats."""
+    """As `worldsize.adapt` has it: each count once beside the next, for which it leaves one of its own repeats; so does
+    the largest, where it is not foretold to pay. Repeats of what noise leaves open are not part of this."""
     where, found = Ground(places=max(COUNTS), cores=one.cores), Measured()
 
     def launch(repeats: Mapping[Probe, int]) -> None:
@@ -110,17 +111,28 @@ def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator)
         for probe, times in repeats.items():
             found.setdefault(probe, []).extend(_repeats(one, probe, times, slow, noise, rng))
 
-    while wanted := next_probes(
-        one.grid,
-        pooled(rates(one, found)),
-        list(found),
-        foretold(_timed(one, found), where, one.grid, 1, strong=one.strong),
-    ):
+    while True:
+        told = foretold(_timed(one, found), where, one.grid, 1, strong=one.strong)
+        wanted = next_probes(one.grid, pooled(rates(one, found)), list(found), told)
+        if not wanted:
+            break
         beside = {below: 1 for probe in wanted if (below := _below(probe, found))}
-        launch({probe: REPEATS - bool(found and probe[0] < max(COUNTS)) for probe in wanted} | beside)
-    while owed := [probe for probe in found if probe[1] == knee(rates(one, found))[1] and len(found[probe]) < REPEATS]:
+        launch({probe: REPEATS - bool(found and not _ends_the_climb(probe, told)) for probe in wanted} | beside)
+    while owed := _owed(knee(rates(one, found)), found):
         launch({each: 1 for probe in owed for each in (probe, _below(probe, found)) if each})
     return found
+
+
+def _ends_the_climb(probe: Probe, told: Mapping[Probe, float]) -> bool:
+    workers, batch = probe
+    if workers < COUNTS[-1] or not told:
+        return workers == COUNTS[-1]
+    return marginal_efficiency(told[probe] / told[COUNTS[-2], batch], workers / COUNTS[-2]) >= MARGIN
+
+
+def _owed(answer: Probe, found: Measured) -> list[Probe]:
+    workers, batch = answer
+    return [probe for probe in found if probe[1] == batch and probe[0] <= workers and len(found[probe]) < REPEATS]
 
 
 def _below(probe: Probe, found: Measured) -> Probe | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.made import Made, run_plan, write_study
@@ -105,7 +106,7 @@ def test_every_count_is_repeated_beside_the_next_one(tmp_path: Path) -> None:
     assert row is not None
     assert (row.setting.workers, row.setting.batch_per_worker) == (8, 128)
     series = {point.setting.workers: point for point in results.points if point.setting.batch_per_worker == 128}
-    assert {workers: len(point.repeats) for workers, point in series.items()} == {1: 3, 2: 4, 4: 3, 8: 3, 16: 3}
+    assert {workers: len(point.repeats) for workers, point in series.items()} == {1: 3, 2: 4, 4: 3, 8: 3, 16: 2}
     for smaller, larger in ((2, 4), (4, 8), (8, 16)):
         assert series[smaller].repeats.keys() & series[larger].repeats.keys()
     rows = {each.setting.workers: each for each in results.rows if each.setting.batch_per_worker == 128}
@@ -116,16 +117,43 @@ def test_every_count_is_repeated_beside_the_next_one(tmp_path: Path) -> None:
     assert all(len(point.repeats) == 3 for point in others)
 
 
-def test_a_climb_that_ends_early_completes_its_last_count(tmp_path: Path) -> None:
-    def ends(trial: TrialSpec) -> dict[str, float]:
-        return {"forward": 0.01 * max(1.0, trial.workers / 2)}
+THREE = AUTO.replace("repeats: 2", "repeats: 3")
 
-    text = AUTO.replace("repeats: 2", "repeats: 3").replace("[16, 32, 64, 128]", "[64]")
-    results = run(tmp_path / "auto", text, Made(times=ends))
-    counts = {point.setting.workers: len(point.repeats) for point in results.points}
-    assert counts == {1: 3, 2: 4, 4: 4, 8: 3}
+
+def ends(trial: TrialSpec) -> dict[str, float]:
+    """Beyond 2 workers nothing is gained."""
+    return {"forward": 0.01 * max(1.0, trial.workers / 2)}
+
+
+def test_what_clearly_does_not_pay_is_not_repeated_again(tmp_path: Path) -> None:
+    results = run(tmp_path / "auto", THREE.replace("[16, 32, 64, 128]", "[64]"), Made(times=ends))
+    assert {point.setting.workers: len(point.repeats) for point in results.points} == {1: 3, 2: 4, 4: 3, 8: 2}
+    assert results.answer.verdict == "use"
+    assert results.answer.row is not None
+    assert results.answer.row.setting.workers == 2
+
+
+def test_a_count_that_may_pay_has_all_its_repeats(tmp_path: Path) -> None:
+    """The two of 8 workers disagree about whether that is too many; the last is run beside one of 4."""
+
+    def open_end(trial: TrialSpec) -> dict[str, float]:
+        shake = math.exp((0.5, -0.5)[trial.repeat % 2]) if trial.workers == 8 else 1.0
+        return {name: value * shake for name, value in ends(trial).items()}
+
+    text = THREE.replace("[16, 32, 64, 128]", "[64]")
+    results = run(tmp_path / "auto", text, Made(times=open_end), Machine(cores=8, gpus=0))
     before, last = (set(point.repeats) for point in results.points if point.setting.workers in (4, 8))
+    assert len(last) >= 3
     assert len(last & before) == 2
+
+
+def test_the_largest_count_is_done_in_one_round_where_it_is_foretold_to_pay(tmp_path: Path) -> None:
+    results = run(tmp_path / "auto", THREE, Made(times=lambda _: {"forward": 0.01}))
+    assert results.answer.row is not None
+    assert results.answer.row.setting.workers == 16
+    numbers = next(sorted(point.repeats) for point in results.points if point.setting.workers == 16)
+    assert len(numbers) == 3
+    assert max(trial.repeat for trial in results.trials.values()) == numbers[-1]
 
 
 @pytest.mark.parametrize("cores", [2, 3, 4, 8, 16])
@@ -172,6 +200,23 @@ def test_no_study_costs_much_more_than_its_grid(tmp_path: Path) -> None:
         assert results.answer.verdict == "not enough evidence"
         spent = sum(trial.workers for trial in results.trials.values() if trial.kind == "probe")
         assert spent <= 1.25 * sum(trial.workers for trial in full_grid(results.spec))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.3])
+def test_noise_does_not_cost_what_the_climb_saves(tmp_path: Path, seed: int, noise: float) -> None:
+    def shaken(trial: TrialSpec) -> dict[str, float]:
+        of_trial = (seed, trial.workers, trial.worker_batch, trial.repeat)
+        shake = math.exp(np.random.default_rng(of_trial).normal(0, noise))
+        return {name: value * shake for name, value in times(trial).items()}
+
+    results = run(tmp_path / "auto", THREE, Made(times=shaken))
+    spent = sum(trial.workers for trial in results.trials.values())
+    assert spent <= 0.4 * sum(trial.workers for trial in full_grid(results.spec))
+    row = results.answer.row
+    assert row is not None
+    assert (row.setting.workers, row.setting.batch_per_worker) == (8, 128)
+    assert results.answer.verdict == "use" or noise > 0.1
 
 
 def test_two_counts_of_one_batch_leave_room_for_a_repeat_of_the_smaller(tmp_path: Path) -> None:
