@@ -126,8 +126,8 @@ def _owed(spec: StudySpec, plan: Plan, answer: Answer, possible: Points, rates: 
 
 
 def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[Setting, int] | None:
-    """The first that may be, and how often, twice as many as it has: a machine that is never quiet is not waited for,
-    repeats cost no more than their share, and training, once planned, ends the probing."""
+    """The first that may be, as often again as it was run: a machine that is never quiet is not waited for, repeats
+    cost a part of the climb, and training, once planned, ends the probing."""
     if not noisy or _trains(plan):
         return None
     times = Counter(setting_of(trial) for trial in plan.trials.values() if trial.kind == "probe")
