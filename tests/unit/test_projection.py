@@ -301,7 +301,7 @@ def test_siblings_of_the_same_stack_say_what_leaving_a_node_costs() -> None:
     assert cost == pytest.approx(2.0)
     assert crossing_cost(table_series(GOOD, workers_per_node=8)) is None
     assert crossing_cost(table_series([(16, 750.0), (32, 1400.0)], workers_per_node=8)) is None
-    assert math.log1p(blended_crossing([2.0] * 3) / 2) == pytest.approx((3 * math.log(2) + 2 * math.log(1.125)) / 5)
+    assert math.log1p(blended_crossing([2.0] * 3) / 2) == pytest.approx((3 * math.log(2) + 2 * math.log(1.09)) / 5)
     series = table_series(GOOD, workers_per_node=8)
     alone, informed = (project_series(series, [16], crossings)[0] for crossings in ((), [2.0] * 8))
     assert informed.samples_per_s < 0.8 * alone.samples_per_s

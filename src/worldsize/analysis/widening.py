@@ -2,8 +2,8 @@
 
 In logarithms of the rate, with d the doublings beyond the largest measured count (at least half a one):
 
-    up   = d (0.02 + 0.15 doubt)      + 0.12 where a node boundary is crossed for the first time
-    down = 2.5 d (0.02 + 0.15 doubt)  + 0.2  there
+    up   = d (0.02 + 0.15 doubt)      + 0.09 where a node boundary is crossed for the first time
+    down = 2.5 d (0.02 + 0.15 doubt)  + 0.23 there
 
 Rival readings of the series are reached as well, by what they lie lower or higher.
 
@@ -24,9 +24,9 @@ LEVEL = 0.80
 BASE = 0.02
 PER_DOUBT = 0.15
 DOWN_OVER_UP = 2.5
-CROSSING_UP = 0.12
-"""Of what leaving a node usually costs at two nodes, log(1 + 0.25 / 2), all: on a fast network it may cost nothing."""
-CROSSING_DOWN = 0.2
+CROSSING_UP = 0.09
+"""Of what leaving a node usually costs at two nodes, log(1 + 0.18 / 2), all: on a fast network it may cost nothing."""
+CROSSING_DOWN = 0.23
 LEAST_DOUBLINGS = 0.5
 """The next count is no surer for being near: the noise of a single run is in it."""
 FEW_POINTS_DOUBT = 0.1
