@@ -134,7 +134,8 @@ def plan(
     the_study = Study.from_file(study, _assignments(set_, workers), small=small, on=on)
     cost = the_study.estimate()
     if as_json:
-        print(json.dumps({**the_study.plan().to_dict(), "estimate": asdict(cost)}, indent=1))
+        told = {"estimate": asdict(cost), "missing_data": the_study.missing_data()}
+        print(json.dumps({**the_study.plan().to_dict(), **told}, indent=1))
     else:
         console().print(plan_view(the_study, cost, everything), soft_wrap=True)
 

@@ -12,7 +12,7 @@ from typing import Literal, Self
 from worldsize.adapt import next_climb
 from worldsize.catalog import WORKLOADS, WorkloadFacts, facts_of
 from worldsize.data.sets import data_root, require
-from worldsize.errors import Problem, SpecError, StoreError
+from worldsize.errors import DataError, Problem, SpecError, StoreError
 from worldsize.estimate import Cost, estimate
 from worldsize.grid import machines_of, on_target
 from worldsize.launch.local import LocalTarget
@@ -262,7 +262,15 @@ class Study:
                 f"continue it where it began, or give a new folder with --dir"
             )
 
-    def _check_data(self) -> None:
+    def missing_data(self) -> str | None:
+        """What would keep it from running here, and the remedy. Looks at names and sizes only."""
+        try:
+            self._check_data(deep=False)
+        except DataError as error:
+            return str(error)
+        return None
+
+    def _check_data(self, *, deep: bool = True) -> None:
         """Before anything trains: every file there, and the bytes that were published."""
         used = [self.spec.workload]
         if self.spec.pretrain is not None:
@@ -271,7 +279,7 @@ class Study:
         for workload in used:
             entry = WORKLOADS.get(workload.name)
             if entry is not None and entry.dataset is not None:
-                require(entry.dataset, data_root())
+                require(entry.dataset, data_root(), deep=deep)
 
     def _write(self, home: StudyFolder) -> None:
         facts = {

@@ -59,6 +59,20 @@ def test_plan_as_json(home: Path) -> None:  # noqa: ARG001
     assert plan["estimate"]["worker_s"] > 0
 
 
+def test_plan_says_what_data_is_missing_and_plans_all_the_same(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLDSIZE_DATA", str(home))
+    nowhere = ["plan", "cli.yaml", "--set", "workload=mnist"]
+    answer = CliRunner().invoke(app, nowhere)
+    assert answer.exit_code == 0, answer.output
+    told = next(line for line in answer.output.splitlines() if "It cannot run here yet" in line)
+    assert "train-images-idx3-ubyte.gz is missing" in told
+    assert "worldsize data fetch mnist" in told
+    as_json = json.loads(CliRunner().invoke(app, [*nowhere, "--json"]).output)
+    assert as_json["missing_data"] in told
+    assert "cannot run here" not in CliRunner().invoke(app, ["plan", "cli.yaml"]).output
+    assert [path.name for path in home.iterdir()] == ["cli.yaml"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -195,9 +195,9 @@ def find_fault(file: DataFile, root: Path, *, deep: bool, cached: bool = True) -
     return Fault(file=file, kind="damaged", text=f"{path} is damaged: {text}")
 
 
-def require(name: str, root: Path) -> None:
+def require(name: str, root: Path, *, deep: bool = True) -> None:
     """Before a study starts: the set is there and right to the last byte, or one DataError says what to do."""
-    faults = missing_or_damaged(dataset_named(name), root, deep=True)
+    faults = missing_or_damaged(dataset_named(name), root, deep=deep)
     if faults:
         more = f" (and {len(faults) - 1} more of its files)" if len(faults) > 1 else ""
         raise DataError(

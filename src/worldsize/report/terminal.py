@@ -137,6 +137,7 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
         ),
         *[Text(words) for words in job_words(spec, cost)],
         *[Text(words) for words in _more_to_come(spec)],
+        *([Text(f"It cannot run here yet: {missing}", style="yellow")] if (missing := study.missing_data()) else []),
         Text(""),
         _steps_table(plan, facts),
         Text(""),
