@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from shutil import which
 from typing import Literal, Self
 
 from worldsize.adapt import next_climb
-from worldsize.catalog import WORKLOADS, WorkloadFacts, facts_of
-from worldsize.data.sets import data_root, require
-from worldsize.errors import DataError, Problem, SpecError, StoreError
+from worldsize.catalog import WorkloadFacts, facts_of
+from worldsize.data.sets import data_root
+from worldsize.errors import DataError, Problem, SpecError
 from worldsize.estimate import Cost, estimate
 from worldsize.grid import machines_of, on_target
 from worldsize.launch.local import LocalTarget
@@ -21,7 +20,6 @@ from worldsize.launch.progress import Progress, Silent
 from worldsize.launch.runner import run_plan
 from worldsize.launch.slurm import Slurm
 from worldsize.launch.slurm_queue import Queue
-from worldsize.launch.slurm_status import submitted_job
 from worldsize.launch.slurm_target import SlurmTarget
 from worldsize.launch.target import Site, Target, Work
 from worldsize.lock import study_lock
@@ -31,9 +29,9 @@ from worldsize.plan import PRETRAIN_ID, Plan, make_plan
 from worldsize.problems import problems
 from worldsize.problems_data import data_problems
 from worldsize.results import Results, load, read_plan
-from worldsize.same_study import changes_between
 from worldsize.spec import StudySpec
 from worldsize.store import StudyFolder, read_json, write_atomic, write_json
+from worldsize.study_checks import check_data, check_device, check_jobs, is_same
 from worldsize.studyfile import StudyFile, dump_yaml, find_study
 from worldsize.sweep import next_round
 
@@ -114,6 +112,14 @@ class Study:
         known = load(folder).step_s() if (folder / "study.yaml").exists() else {}
         return estimate(self.spec, self._plan, self.machines, self.facts, known)
 
+    def missing_data(self) -> str | None:
+        """What would keep it from running here, and the remedy. Looks at names and sizes only."""
+        try:
+            check_data(self.spec, deep=False)
+        except DataError as error:
+            return str(error)
+        return None
+
     def run(
         self,
         folder: Path | str | None = None,
@@ -132,7 +138,7 @@ class Study:
         """
         home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
         progress = progress or Silent()
-        self._check_jobs(home, smoke=smoke, detach=detach, cancel=cancel)
+        check_jobs(self.spec, home, smoke=smoke, detach=detach, cancel=cancel)
         with self._opened(home, take_over=take_over) as stored:
             plan: Plan | None = stored
             if retry_failed:
@@ -161,12 +167,12 @@ class Study:
     @contextmanager
     def _opened(self, home: StudyFolder, *, take_over: bool = False) -> Iterator[Plan]:
         """The folder, ours alone, with its plan as stored: a later version may number or order trials differently."""
-        same = self._check_same(home)
-        self._check_data()
+        same = is_same(self.spec, self._plan, home)
+        check_data(self.spec)
         with study_lock(home.path, take_over=take_over):
             if not same or not home.study_file.exists():
                 self._write(home)
-            self._check_device(home)
+            check_device(self._device, home)
             yield read_plan(home)[0]
 
     def _sites(self, progress: Progress, *, detach: bool, cancel: bool) -> dict[str, Site]:
@@ -191,18 +197,6 @@ class Study:
                 most = max(trial.workers for trial in left)
                 site.target.smoke(prepare_smoke(home, self._goal, site, most, on))
 
-    def _check_jobs(self, home: StudyFolder, *, smoke: bool, detach: bool, cancel: bool) -> None:
-        submits = {on: isinstance(place, OnSlurm) for on, place in self.spec.targets.items()}
-        if (smoke or detach or cancel) and not any(submits.values()):
-            raise SpecError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
-        if detach and not all(submits.values()):
-            name = next(on for on, jobs in submits.items() if not jobs)
-            raise SpecError(f"detach leaves jobs behind, and {name} runs on this machine; choose others with --on")
-        if any(submits.values()) and not home.study_file.exists() and which("sbatch") is None:
-            raise SpecError(
-                "the study runs on Slurm, whose sbatch is not here; run this on a login node, or use --on local"
-            )
-
     @property
     def _device(self) -> str | dict[str, str]:
         """What it computes on; of several targets, each of them."""
@@ -226,60 +220,6 @@ class Study:
             write_json(home.plan_file, {**read_json(home.plan_file), **more.to_dict()})
             progress.plan_grew(more)
         return more
-
-    def _check_same(self, home: StudyFolder) -> bool:
-        """Whether the folder holds this study. Until something is measured, it may run elsewhere than it says."""
-        if not home.study_file.exists():
-            # What a start that was stopped at once leaves behind is ours.
-            ours = {"lock.json", "plan.json", ".lock.guard"}
-            if home.path.exists() and not (home.path.is_dir() and {item.name for item in home.path.iterdir()} <= ours):
-                raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
-            return False
-        stored = StudyFile.read(home.study_file).spec()
-        changes = changes_between(stored, self.spec)
-        unused = not any(home.has_record(trial_id) for trial_id in home.trial_ids())
-        if changes and unused and make_plan(stored) == self._plan and all(each.startswith("on") for each in changes):
-            if job := submitted_job(home):
-                raise StoreError(
-                    f"{home.path} is this study elsewhere, and job {job} may still run it: both would write into the "
-                    "same trials; let the job end there (the same command as before sees it), or choose another --dir"
-                )
-            return False
-        if changes:
-            listed = "\n".join(f"  {change}" for change in changes)
-            raise StoreError(
-                f"{home.path} holds this study with other values:\n{listed}\n"
-                "undo the change to continue it, or give a new folder with --dir"
-            )
-        return True
-
-    def _check_device(self, home: StudyFolder) -> None:
-        """Steps of a CPU and of a GPU are not repeats of one another."""
-        device, began = self._device, read_json(home.plan_file)["device"]
-        if device != began:
-            raise StoreError(
-                f"{home.path} was begun on {began}, and this machine would continue it on {device}; "
-                f"continue it where it began, or give a new folder with --dir"
-            )
-
-    def missing_data(self) -> str | None:
-        """What would keep it from running here, and the remedy. Looks at names and sizes only."""
-        try:
-            self._check_data(deep=False)
-        except DataError as error:
-            return str(error)
-        return None
-
-    def _check_data(self, *, deep: bool = True) -> None:
-        """Before anything trains: every file there, and the bytes that were published."""
-        used = [self.spec.workload]
-        if self.spec.pretrain is not None:
-            used.append(self.spec.pretrain.workload)
-            facts_of(self.spec.pretrain.workload, data_root())  # the study's own was counted when it was made
-        for workload in used:
-            entry = WORKLOADS.get(workload.name)
-            if entry is not None and entry.dataset is not None:
-                require(entry.dataset, data_root(), deep=deep)
 
     def _write(self, home: StudyFolder) -> None:
         facts = {

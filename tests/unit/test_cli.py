@@ -15,6 +15,7 @@ from worldsize.record import Failure, TrialRecord
 from worldsize.report.terminal import failure_view
 from worldsize.store import StudyFolder
 from worldsize.study import Study
+from worldsize.study_checks import check_device, is_same
 
 STUDY = """\
 name: cli
@@ -110,7 +111,7 @@ def test_what_an_early_stop_leaves_is_no_obstacle_and_other_things_are(
     study = Study.from_file(home / "cli.yaml")
     (home / "stopped").mkdir()
     (home / "stopped" / ".lock.guard").touch()
-    study._check_same(StudyFolder(home / "stopped"))
+    assert not is_same(study.spec, study.plan(), StudyFolder(home / "stopped"))
     assert call("run", "cli.yaml", "--dir", "cli.yaml", monkeypatch=monkeypatch) == 2
     assert "cli.yaml exists and is not a study folder" in capsys.readouterr().err
     (home / "half").mkdir()
@@ -123,10 +124,10 @@ def test_a_study_is_continued_on_the_device_it_began_on(home: Path) -> None:
     study = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=0))
     folder = StudyFolder(home / "runs")
     study._write(folder)
-    study._check_device(folder)
+    check_device(study._device, folder)
     other = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=2))
     with pytest.raises(StoreError, match="was begun on cpu, and this machine would continue it on cuda"):
-        other._check_device(folder)
+        check_device(other._device, folder)
 
 
 def test_studies_are_listed() -> None:

@@ -1,0 +1,78 @@
+"""What keeps a study from running here, looked at before anything is written."""
+
+from __future__ import annotations
+
+from shutil import which
+
+from worldsize.catalog import WORKLOADS, facts_of
+from worldsize.data.sets import data_root, require
+from worldsize.errors import SpecError, StoreError
+from worldsize.launch.slurm_status import submitted_job
+from worldsize.on_spec import OnSlurm
+from worldsize.plan import Plan, make_plan
+from worldsize.same_study import changes_between
+from worldsize.spec import StudySpec
+from worldsize.store import StudyFolder, read_json
+from worldsize.studyfile import StudyFile
+
+
+def check_jobs(spec: StudySpec, home: StudyFolder, *, smoke: bool, detach: bool, cancel: bool) -> None:
+    submits = {on: isinstance(place, OnSlurm) for on, place in spec.targets.items()}
+    if (smoke or detach or cancel) and not any(submits.values()):
+        raise SpecError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
+    if detach and not all(submits.values()):
+        name = next(on for on, jobs in submits.items() if not jobs)
+        raise SpecError(f"detach leaves jobs behind, and {name} runs on this machine; choose others with --on")
+    if any(submits.values()) and not home.study_file.exists() and which("sbatch") is None:
+        raise SpecError(
+            "the study runs on Slurm, whose sbatch is not here; run this on a login node, or use --on local"
+        )
+
+
+def is_same(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
+    """Whether the folder holds this study. Until something is measured, it may run elsewhere than it says."""
+    if not home.study_file.exists():
+        # What a start that was stopped at once leaves behind is ours.
+        ours = {"lock.json", "plan.json", ".lock.guard"}
+        if home.path.exists() and not (home.path.is_dir() and {item.name for item in home.path.iterdir()} <= ours):
+            raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
+        return False
+    stored = StudyFile.read(home.study_file).spec()
+    changes = changes_between(stored, spec)
+    unused = not any(home.has_record(trial_id) for trial_id in home.trial_ids())
+    if changes and unused and make_plan(stored) == plan and all(each.startswith("on") for each in changes):
+        if job := submitted_job(home):
+            raise StoreError(
+                f"{home.path} is this study elsewhere, and job {job} may still run it: both would write into the "
+                "same trials; let the job end there (the same command as before sees it), or choose another --dir"
+            )
+        return False
+    if changes:
+        listed = "\n".join(f"  {change}" for change in changes)
+        raise StoreError(
+            f"{home.path} holds this study with other values:\n{listed}\n"
+            "undo the change to continue it, or give a new folder with --dir"
+        )
+    return True
+
+
+def check_device(device: str | dict[str, str], home: StudyFolder) -> None:
+    """Steps of a CPU and of a GPU are not repeats of one another."""
+    began = read_json(home.plan_file)["device"]
+    if device != began:
+        raise StoreError(
+            f"{home.path} was begun on {began}, and this machine would continue it on {device}; "
+            f"continue it where it began, or give a new folder with --dir"
+        )
+
+
+def check_data(spec: StudySpec, *, deep: bool = True) -> None:
+    """Before anything trains: every file there, and the bytes that were published."""
+    used = [spec.workload]
+    if spec.pretrain is not None:
+        used.append(spec.pretrain.workload)
+        facts_of(spec.pretrain.workload, data_root())  # the study's own was counted when it was made
+    for workload in used:
+        entry = WORKLOADS.get(workload.name)
+        if entry is not None and entry.dataset is not None:
+            require(entry.dataset, data_root(), deep=deep)
