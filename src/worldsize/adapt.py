@@ -2,7 +2,8 @@
 open, then training of what it recommends.
 
 Rounds are launches of their own. What the machine did between them must not pass for scaling: a count is repeated once
-beside the next one. For that it leaves out one of its own repeats, where it has three or more and is not the largest.
+beside the next one. For that it leaves out one of its own repeats, where it has three or more and is not of the first
+round, nor the largest and foretold to pay.
 
 Like a search, a pure function of the study and its records: a study that was stopped goes on with the same rounds.
 """
@@ -22,7 +23,7 @@ from worldsize.analysis.recommend import Answer
 from worldsize.analysis.throughput_fit import fit_throughput
 from worldsize.grid import Line, StudyPoint, study_points
 from worldsize.inputs import setting_of
-from worldsize.plan import Plan, extended, full_grid, with_probes
+from worldsize.plan import Plan, extended, with_probes
 from worldsize.prediction_inputs import ground, timed
 from worldsize.results import Results
 from worldsize.spec import StudySpec
@@ -34,8 +35,8 @@ Told = Mapping[Probe, float]
 """What the model foretells; empty: nothing."""
 MOST_ROUNDS = 4
 """Of the repeats of one setting, where their noise leaves the answer open."""
-MOST_COST = 1.25
-"""Of the climb, and of the full grid: what noise may cost. A study of one batch is nearly its own grid."""
+MOST_NOISE = 0.25
+"""What those may cost, of what all the rest did."""
 
 
 def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
@@ -109,20 +110,15 @@ def _below(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list
 
 
 def _owed(spec: StudySpec, plan: Plan, answer: Answer, possible: Points, rates: Rates) -> list[StudyPoint]:
-    """Of the batch that is recommended: the counts that no later round has completed, those beyond the answer only
-    where that is open. Training ends the probing."""
+    """Of the batch that is recommended: the counts that no later round has completed, of those beyond the answer only
+    what leaves it open. Training ends the probing."""
     if answer.row is None or _trains(plan):
         return []
     times = Counter(_of(setting_of(trial)) for trial in plan.trials.values() if trial.kind == "probe")
     line, (workers, batch) = _of(answer.row.setting)
-    probes = [
-        probe
-        for probe in rates.get(line, {})
-        if probe[1] == batch
-        and times[line, probe] < spec.probe_repeats
-        and (probe[0] <= workers or answer.verdict != "use")
-    ]
-    return [possible[line, probe] for probe in sorted(probes)]
+    upto = {(line, probe) for probe in rates.get(line, {}) if probe[1] == batch and probe[0] <= workers}
+    needed = sorted(upto.union(_of(setting) for setting in answer.noisy), key=lambda each: each[1])
+    return [possible[each] for each in needed if times[each] < spec.probe_repeats]
 
 
 def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[Setting, int] | None:
@@ -130,11 +126,13 @@ def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[S
     cost a part of the climb, and training, once planned, ends the probing."""
     if not noisy or _trains(plan):
         return None
-    times = Counter(setting_of(trial) for trial in plan.trials.values() if trial.kind == "probe")
-    in_a_climb = max(spec.probe_repeats, 3)  # two, and one beside the next count
-    climb = sum(setting.workers * min(count, in_a_climb) for setting, count in times.items())
-    grid = sum(trial.workers for trial in full_grid(spec))
-    left = MOST_COST * min(climb, grid) - sum(setting.workers * count for setting, count in times.items())
+    probing = [launch.trials for launch in plan.launches if launch.kind == "probe"]
+    rounds = [[setting_of(plan.trials[trial]) for trial in trials] for trials in probing]
+    times = Counter(setting for each in rounds for setting in each)
+    # A round of the climb has a count and the one below it; one setting alone is what was repeated here.
+    costs = [(len(set(each)) == 1, sum(setting.workers for setting in each)) for each in rounds]
+    noise = sum(cost for alone, cost in costs[1:] if alone)
+    left = MOST_NOISE * (sum(cost for _, cost in costs) - noise) - noise
     for each in noisy:
         again = min(times[each], MOST_ROUNDS * spec.probe_repeats - times[each], int(left / each.workers))
         if again > 0:

@@ -113,7 +113,7 @@ class Study:
         return estimate(self.spec, self._plan, self.machines, self.facts, known)
 
     def missing_data(self) -> str | None:
-        """What would keep it from running here, and the remedy. Looks at names and sizes only."""
+        """What of a known data set would keep it from running here, and the remedy; by names and sizes of files."""
         try:
             check_data(self.spec, deep=False)
         except DataError as error:

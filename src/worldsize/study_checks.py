@@ -67,11 +67,13 @@ def check_device(device: str | dict[str, str], home: StudyFolder) -> None:
 
 
 def check_data(spec: StudySpec, *, deep: bool = True) -> None:
-    """Before anything trains: every file there, and the bytes that were published."""
+    """Before anything trains: every file there, and `deep`, the bytes that were published. Data for pretraining is then
+    counted, too; the study's own was when it was made."""
     used = [spec.workload]
     if spec.pretrain is not None:
         used.append(spec.pretrain.workload)
-        facts_of(spec.pretrain.workload, data_root())  # the study's own was counted when it was made
+        if deep:
+            facts_of(spec.pretrain.workload, data_root())
     for workload in used:
         entry = WORKLOADS.get(workload.name)
         if entry is not None and entry.dataset is not None:

@@ -151,18 +151,20 @@ def test_the_largest_count_is_done_in_one_round_where_it_is_foretold_to_pay(tmp_
     results = run(tmp_path / "auto", THREE, Made(times=lambda _: {"forward": 0.01}))
     assert results.answer.row is not None
     assert results.answer.row.setting.workers == 16
-    numbers = next(sorted(point.repeats) for point in results.points if point.setting.workers == 16)
-    assert len(numbers) == 3
-    assert max(trial.repeat for trial in results.trials.values()) == numbers[-1]
+    launches = [record.launch for name, record in results.records.items() if results.trials[name].workers == 16]
+    assert len(launches) == 3
+    assert len(set(launches)) == 1
 
 
-@pytest.mark.parametrize("cores", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("cores", [2, 3, 4, 8, 9, 16, 17])
 @pytest.mark.parametrize("repeats", [1, 2, 3, 5])
 def test_one_batch_costs_little_more_than_its_grid(tmp_path: Path, cores: int, repeats: int) -> None:
     text = AUTO.replace("repeats: 2", f"repeats: {repeats}").replace("[16, 32, 64, 128]", "[64]")
     results = run(tmp_path / "auto", text, Made(times=lambda _: {"forward": 0.01}), Machine(cores=cores, gpus=0))
     spent = sum(trial.workers for trial in results.trials.values())
-    assert spent <= 1.25 * sum(trial.workers for trial in full_grid(results.spec))
+    # Of two repeats none is left out for the one beside the next count.
+    most = {1: 1.0, 2: 1.4}.get(repeats, 1.15)
+    assert spent <= most * sum(trial.workers for trial in full_grid(results.spec))
 
 
 @pytest.mark.parametrize("number", ["0004", "0005", "0006"])
@@ -190,16 +192,34 @@ def test_a_machine_that_is_never_quiet_is_not_waited_for(tmp_path: Path) -> None
     assert any(trial.kind == "train" for trial in results.trials.values())
 
 
-def test_no_study_costs_much_more_than_its_grid(tmp_path: Path) -> None:
+def rounds_of_noise(results: Results) -> list[list[TrialSpec]]:
+    """Those of one setting alone, after the first: a round of the climb has a count and the one below."""
+    rounds = [[results.trials[trial] for trial in launch.trials] for launch in results.plan.launches[1:]]
+    return [each for each in rounds if len({(trial.workers, trial.worker_batch) for trial in each}) == 1]
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 5])
+@pytest.mark.parametrize("batches", ["[16, 32, 64, 128]", "[64]"])
+def test_noise_costs_at_most_a_quarter_of_the_climb(tmp_path: Path, repeats: int, batches: str) -> None:
     def wild(trial: TrialSpec) -> dict[str, float]:
         shake = math.exp((1.0, -1.0)[trial.repeat % 2])
         return {name: value * shake for name, value in times(trial).items()}
 
-    for text in (AUTO, AUTO.replace("[16, 32, 64, 128]", "[64]")):
-        results = run(tmp_path / str(len(text)), text, Made(times=wild))
-        assert results.answer.verdict == "not enough evidence"
-        spent = sum(trial.workers for trial in results.trials.values() if trial.kind == "probe")
-        assert spent <= 1.25 * sum(trial.workers for trial in full_grid(results.spec))
+    text = AUTO.replace("repeats: 2", f"repeats: {repeats}").replace("[16, 32, 64, 128]", batches)
+    results = run(tmp_path / "auto", text, Made(times=wild))
+    assert results.answer.verdict == "not enough evidence"
+    spent = sum(trial.workers for trial in results.trials.values())
+    noise = sum(trial.workers for each in rounds_of_noise(results) for trial in each)
+    assert 0 < noise <= 0.25 * (spent - noise)
+
+
+def test_a_noisy_setting_is_run_as_often_again(tmp_path: Path) -> None:
+    def unquiet(trial: TrialSpec) -> dict[str, float]:
+        shake = math.exp((0.8, -0.8)[trial.repeat % 2]) if trial.workers == 1 else 1.0
+        return {name: value * shake for name, value in times(trial).items()}
+
+    results = run(tmp_path / "auto", THREE, Made(times=unquiet))
+    assert [len(each) for each in rounds_of_noise(results)] == [3, 6]
 
 
 @pytest.mark.parametrize("seed", range(3))

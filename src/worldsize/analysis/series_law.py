@@ -47,7 +47,7 @@ class LawSettings:
     """The same where one count is all there is: then the loss inside it is not in the data either."""
     crossing_usual: float = 0.18
     """A usual c3 before any boundary was crossed: 9 % of a step at two nodes, 14 % at four; the mean over ten published
-    sources, most of which say less than 10 %, and two 75 and 86 %."""
+    sources: seven say less than 10 %, two 75 and 86 %."""
     follow_last: float = 0.75
     """Share of the residual at n_L that the curve is moved by: the last point says most about what follows."""
     outlier: float = 0.2

@@ -196,7 +196,7 @@ def find_fault(file: DataFile, root: Path, *, deep: bool, cached: bool = True) -
 
 
 def require(name: str, root: Path, *, deep: bool = True) -> None:
-    """Before a study starts: the set is there and right to the last byte, or one DataError says what to do."""
+    """Before a study starts: the set is there and right, `deep` to the last byte, or one DataError says what to do."""
     faults = missing_or_damaged(dataset_named(name), root, deep=deep)
     if faults:
         more = f" (and {len(faults) - 1} more of its files)" if len(faults) > 1 else ""
