@@ -15,9 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from worldsize.analysis.adaptive import Probe, next_probes, pooled
+from worldsize.analysis.adaptive import Probe, ends_the_climb, next_probes, pooled
 from worldsize.analysis.ground import Ground, Timed
-from worldsize.analysis.knee import MARGIN, marginal_efficiency
 from worldsize.analysis.points import Setting
 from worldsize.analysis.recommend import Answer
 from worldsize.analysis.throughput_fit import fit_throughput
@@ -83,19 +82,15 @@ def _round(
         return [list(wanted)]
     first, *others = [list(wanted) for _ in range(spec.probe_repeats)]
     if len(others) > 1:
-        others[-1] = [point for point in wanted if _ends_the_climb(point, possible, told[point.line])]
+        others[-1] = [
+            point for point in wanted if ends_the_climb(point.probe, _counts(point, possible), told[point.line])
+        ]
     return [[*first, *_below(wanted, possible, rates)], *filter(None, others)]
 
 
-def _ends_the_climb(point: StudyPoint, possible: Points, told: Told) -> bool:
-    """Whether it is the largest count, and not foretold to be one too many: that, fewer repeats show as well."""
-    workers, batch = point.probe
-    counts = sorted(n for line, (n, other) in possible if (line, other) == (point.line, batch))
-    if workers < counts[-1]:
-        return False
-    if not told or len(counts) == 1:
-        return True
-    return marginal_efficiency(told[point.probe] / told[counts[-2], batch], workers / counts[-2]) >= MARGIN
+def _counts(point: StudyPoint, possible: Points) -> list[int]:
+    """Those of its batch."""
+    return [n for line, (n, batch) in possible if (line, batch) == (point.line, point.probe[1])]
 
 
 def _below(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[StudyPoint]:

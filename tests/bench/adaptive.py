@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from worldsize.adapt import foretold
-from worldsize.analysis.adaptive import Probe, next_probes, pooled
+from worldsize.analysis.adaptive import Probe, ends_the_climb, next_probes, pooled
 from worldsize.analysis.ground import Ground, Timed
-from worldsize.analysis.knee import MARGIN, climb, marginal_efficiency
+from worldsize.analysis.knee import climb
 from worldsize.analysis.throughput import joined
 
 COUNTS, REPEATS = (1, 2, 4, 8, 16), 3
@@ -117,17 +117,10 @@ def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator)
         if not wanted:
             break
         beside = {below: 1 for probe in wanted if (below := _below(probe, found))}
-        launch({probe: REPEATS - bool(found and not _ends_the_climb(probe, told)) for probe in wanted} | beside)
+        launch({probe: REPEATS - bool(found and not ends_the_climb(probe, COUNTS, told)) for probe in wanted} | beside)
     while owed := _owed(knee(rates(one, found)), found):
         launch({each: 1 for probe in owed for each in (probe, _below(probe, found)) if each})
     return found
-
-
-def _ends_the_climb(probe: Probe, told: Mapping[Probe, float]) -> bool:
-    workers, batch = probe
-    if workers < COUNTS[-1] or not told:
-        return workers == COUNTS[-1]
-    return marginal_efficiency(told[probe] / told[COUNTS[-2], batch], workers / COUNTS[-2]) >= MARGIN
 
 
 def _owed(answer: Probe, found: Measured) -> list[Probe]:

@@ -85,6 +85,17 @@ def next_probes(
     return [(line.next_count, line.batch) for line in climbing if line.promise >= CLOSE * best]
 
 
+def ends_the_climb(probe: Probe, counts: Collection[int], expected: Mapping[Probe, float]) -> bool:
+    """Whether it is the largest of its batch's counts, and not foretold to be one too many: that, fewer repeats show as
+    well."""
+    workers, batch = probe
+    smaller = [n for n in counts if n < workers]
+    if workers < max(counts) or not (expected and smaller):
+        return workers == max(counts)
+    below = max(smaller)
+    return marginal_efficiency(expected[probe] / expected[below, batch], workers / below) >= MARGIN
+
+
 def _missing(
     batches: Sequence[int],
     counts: Mapping[int, Sequence[int]],
