@@ -12,6 +12,7 @@ from worldsize.analysis.breakdown import straggler
 from worldsize.analysis.large_batch import regained
 from worldsize.analysis.points import Setting
 from worldsize.analysis.recommend import Answer, Finding
+from worldsize.analysis.telemetry import stolen_share
 from worldsize.plan import full_grid
 
 if TYPE_CHECKING:  # results.py asks this module
@@ -19,6 +20,10 @@ if TYPE_CHECKING:  # results.py asks this module
 
 SHARP_EDGE = 1.25
 """An edge is a number while the two rates around it differ by no more than this factor; else it is a range."""
+STOLEN_SHARE = 0.05
+"""Of the CPU time that its machine wanted, from which on a trial was disturbed; a quiet host keeps less than 1 %."""
+FEW = 0.05
+"""Of the trials, disturbed ones that are not worth a word: a guest next door that started something."""
 GAP_SHARE = 0.02
 """A gap between training and test metric below this share of the metric is not worth a word."""
 
@@ -37,6 +42,7 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
     yield from _edges_not_found(results)
     yield from _large_batches(results)
     yield from _stragglers(results)
+    yield from _stolen(results)
     if answer.row is not None:
         yield from _overfitting(results, answer.row.setting)
     reached = [record.precision_reached for record in results.records.values()]
@@ -59,6 +65,15 @@ def _stragglers(results: Results) -> Iterator[Finding]:
             told = [_where(setting, others), f"batch {setting.batch_per_worker:,}" if len(batches) > 1 else ""]
             numbers = {"workers": setting.workers, "rank": slow[0], "extra_ms": slow[1] * 1e3}
             yield Finding(code="straggler", numbers=numbers, names={"where": ", ".join(filter(None, told))})
+
+
+def _stolen(results: Results) -> Iterator[Finding]:
+    """Timings of a machine that others were given in part say little of the machine, and less of how it scales."""
+    every = [stolen_share(ranks) for trials in results.usages.values() for ranks in trials]
+    disturbed = [share for share in every if share is not None and share >= STOLEN_SHARE]
+    if len(disturbed) > FEW * len(every):
+        numbers = {"trials": len(disturbed), "of": len(every), "percent": 100 * float(np.median(disturbed))}
+        yield Finding(code="cpu-stolen", numbers={**numbers, "most": 100 * max(disturbed)})
 
 
 def _adaptive(results: Results) -> Finding:

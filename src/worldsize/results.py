@@ -25,7 +25,7 @@ from worldsize.analysis.points import Point, Setting, points, setting_order
 from worldsize.analysis.recommend import Answer, recommend
 from worldsize.analysis.scaling import Row, Series, scaling
 from worldsize.analysis.stats import Interval, outliers
-from worldsize.analysis.telemetry import Hardware, hardware
+from worldsize.analysis.telemetry import Hardware, Usage, hardware
 from worldsize.catalog import WorkloadFacts, facts_from
 from worldsize.errors import StoreError
 from worldsize.findings import findings
@@ -146,9 +146,14 @@ class Results:
     @cached_property
     def hardware(self) -> list[tuple[Setting, Hardware]]:
         """How busy and how full the hardware was, setting by setting."""
+        return [(setting, hardware(trials)) for setting, trials in self.usages.items()]
+
+    @cached_property
+    def usages(self) -> dict[Setting, list[list[Usage]]]:
+        """Of the ranks of each trial that was watched, setting by setting."""
         watched = inputs.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
-        used = {setting: inputs.usages(self.folder, here) for setting, here in watched.items()}
-        return [(setting, hardware(used[setting])) for setting in sorted(used, key=setting_order) if used[setting]]
+        used = {setting: inputs.usages(self.folder, watched[setting]) for setting in sorted(watched, key=setting_order)}
+        return {setting: trials for setting, trials in used.items() if trials}
 
     @cached_property
     def mfus(self) -> dict[Setting, Interval]:

@@ -16,7 +16,7 @@ from worldsize.report.draw_print import draw
 from worldsize.report.figures import figures
 from worldsize.report.marks import Axis, Figure, Line, Panel, decades, even, framed
 from worldsize.report.picks import batch_axis
-from worldsize.report.words import finding_sentence, plural
+from worldsize.report.sentences import finding_sentence, plural
 from worldsize.report.wrap_print import lines_within
 from worldsize.results import load
 

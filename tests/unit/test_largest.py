@@ -20,7 +20,7 @@ from worldsize.launch.commands import worker_environment
 from worldsize.launch.prepare import memory_limit_gb
 from worldsize.machine import Machine
 from worldsize.record import Try
-from worldsize.report.words import finding_sentence
+from worldsize.report.sentences import finding_sentence
 from worldsize.store import StudyFolder
 from worldsize.study import Study
 

@@ -14,7 +14,8 @@ from worldsize.analysis.learning import Trained, summaries
 from worldsize.analysis.points import Measured, Setting, block_means, points
 from worldsize.analysis.recommend import Answer, recommend
 from worldsize.analysis.scaling import Series, scaling
-from worldsize.report.words import answer_sentence, duration, finding_sentence, number
+from worldsize.report.sentences import finding_sentence
+from worldsize.report.words import answer_sentence, duration, number
 
 Scaling = Literal["weak", "strong"]
 

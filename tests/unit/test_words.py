@@ -5,7 +5,8 @@ from __future__ import annotations
 from worldsize.analysis.bests import Contest, contests
 from worldsize.analysis.learning import Target, summaries
 from worldsize.analysis.recommend import Finding
-from worldsize.report.words import contest_sentence, finding_sentence
+from worldsize.report.sentences import finding_sentence
+from worldsize.report.words import contest_sentence
 from worldsize.train_spec import UntilSpec
 
 from .test_learning import repeats, trained

@@ -105,6 +105,8 @@ class Hardware:
     """The largest rank."""
     network_bytes_per_s: float | None
     """Sent by the first host, loopback left out."""
+    stolen_share: float | None
+    """Of the CPU time that the hosts wanted, what a hypervisor kept for others."""
 
 
 def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
@@ -130,6 +132,7 @@ def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
         process_cores=mean([total([rank.process_cores for rank in ranks]) for ranks in trials]),
         process_memory_bytes=max(sizes, default=None),
         network_bytes_per_s=mean([rank.bytes_per_s.get("host_sent") for rank in every]),
+        stolen_share=mean([stolen_share(ranks) for ranks in trials]),
     )
 
 
@@ -195,6 +198,21 @@ def foreign_cores(ranks: Sequence[Usage]) -> float | None:
     host = [rank.host_cores + (rank.host_stolen_cores or 0.0) for rank in ranks if rank.host_cores is not None]
     own = [rank.process_cores for rank in ranks if rank.process_cores is not None]
     return max(float(np.mean(host)) - sum(own), 0.0) if host and len(own) == len(ranks) else None
+
+
+def stolen_share(ranks: Sequence[Usage]) -> float | None:
+    """Of the CPU time that the hosts of a trial wanted, what a hypervisor kept from the one that lost most.
+
+    None: not seen.
+    """
+    shares = [
+        rank.host_stolen_cores / wanted
+        for rank in ranks
+        if rank.host_cores is not None
+        and rank.host_stolen_cores is not None
+        and (wanted := rank.host_cores + rank.host_stolen_cores) > 0
+    ]
+    return max(shares, default=None)
 
 
 def imbalance(usages: Sequence[Usage]) -> tuple[Imbalance, ...]:

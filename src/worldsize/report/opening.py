@@ -15,14 +15,11 @@ from worldsize.inputs import labels, setting_of
 from worldsize.prediction import Outlook
 from worldsize.report.learning import how_words
 from worldsize.report.prediction import sentence
+from worldsize.report.sentences import DOUBTS, IN_THE_ANSWER, LARGEST_BATCH, finding_sentence
 from worldsize.report.tables import where
 from worldsize.report.words import (
-    DOUBTS,
-    IN_THE_ANSWER,
-    LARGEST_BATCH,
     answer_sentence,
     contest_sentence,
-    finding_sentence,
     largest_batch_sentences,
     only_one_count,
 )

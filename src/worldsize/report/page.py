@@ -51,6 +51,7 @@ BAD = (
     "trials-diverged",
     "learning-lost",
     "straggler",
+    "cpu-stolen",
     "overfitting",
     "target-not-reached",
     "too-noisy",

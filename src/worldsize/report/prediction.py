@@ -17,15 +17,14 @@ from worldsize.analysis.stats import Interval
 from worldsize.catalog import WorkloadFacts
 from worldsize.errors import visible
 from worldsize.prediction import Prediction, Question
+from worldsize.report.sentences import finding_sentence, plural
 from worldsize.report.tables import plain_table
 from worldsize.report.words import (
     counted,
     duration,
-    finding_sentence,
     metric_value,
     number,
     percent,
-    plural,
     target_words,
 )
 from worldsize.results import Results

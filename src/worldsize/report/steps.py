@@ -63,6 +63,7 @@ def hardware_view(results: Results) -> list[Any]:
         "throttled": lambda one: percent(sum(one.throttled.values())) if any(one.throttled.values()) else "",
         "cores\n(all ranks)": lambda one: _known(one.process_cores, number),
         "memory\n(largest rank)": lambda one: _known(one.process_memory_bytes, byte_size),
+        "CPU kept by\nhypervisor": lambda one: _known(one.stolen_share, _if_noticed),
         "sent": lambda one: _known(one.network_bytes_per_s, _pace),
     }
     rows = results.hardware
@@ -127,6 +128,10 @@ def _link_words(kind: str, link: Link) -> str:
 
 def _known(value: float | None, words: Callable[[float], str]) -> str:
     return words(value) if value else ""
+
+
+def _if_noticed(share: float) -> str:
+    return percent(share) if share >= 0.01 else ""
 
 
 def _pace(bytes_per_s: float) -> str:
