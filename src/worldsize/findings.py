@@ -33,6 +33,7 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
     for outcome in ("failed", "diverged", "stopped"):
         if outcome in outcomes:
             yield Finding(code=f"trials-{outcome}", numbers={"trials": outcomes.count(outcome)})
+    yield from _stolen(results)
     if results.spec.axes.adaptive:
         yield _adaptive(results)
     yield from _memory(results)
@@ -42,7 +43,6 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
     yield from _edges_not_found(results)
     yield from _large_batches(results)
     yield from _stragglers(results)
-    yield from _stolen(results)
     if answer.row is not None:
         yield from _overfitting(results, answer.row.setting)
     reached = [record.precision_reached for record in results.records.values()]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.made import Made, run_plan, write_study
 from worldsize.analysis.recommend import Finding
 from worldsize.machine import Machine
+from worldsize.prediction import Question, predict
+from worldsize.report.document import document
+from worldsize.report.page import page
+from worldsize.report.prediction import prediction_view
 from worldsize.report.sentences import finding_sentence
+from worldsize.report.terminal import answer_view
 from worldsize.results import Results, load
 from worldsize.spec import TrialSpec
 from worldsize.study import Study
@@ -51,7 +58,7 @@ def test_what_a_hypervisor_keeps_is_a_share_of_what_was_wanted(tmp_path: Path) -
     assert [found.stolen_share for _, found in results.hardware] == pytest.approx([0.25] * 3)
     (found,) = stolen(results)
     assert found.numbers == pytest.approx({"trials": 24, "of": 24, "percent": 25, "most": 25})
-    assert finding_sentence(found).startswith("24 of 24 trials ran while a hypervisor kept 25 % of the CPU time")
+    assert finding_sentence(found).startswith("Not a quiet machine: while 24 of 24 trials ran, a hypervisor kept 25 %")
 
 
 def test_a_quiet_machine_and_one_that_does_not_tell_are_no_finding(tmp_path: Path) -> None:
@@ -69,3 +76,19 @@ def test_one_disturbed_trial_of_many_is_not_worth_a_word_and_two_are(tmp_path: P
     assert stolen(results) == []
     (found,) = stolen(again(results, second, host_cpu_s=3.0, host_stolen_s=1.0))
     assert found.numbers == pytest.approx({"trials": 2, "of": 24, "percent": 50 * (0.2 / 3.2 + 0.25), "most": 25})
+
+
+def test_what_puts_the_answer_in_question_is_said_right_below_it_and_with_every_projection(tmp_path: Path) -> None:
+    results = study(tmp_path, process_cpu_s=1.0, process_memory_bytes=1e8, host_cpu_s=3.0, host_stolen_s=1.0)
+    words = document(results)["words"]
+    (said,) = words["cautions"]
+    assert said["text"].startswith("Not a quiet machine")
+    assert "cpu-stolen" not in {found["code"] for found in words["findings"]}
+    opening, findings = page(document(results), [], []).split('id="findings"')
+    assert f'<p class="running">{said["text"]}</p><p class="outlook">' in opening
+    assert said["text"] not in findings
+    shown = io.StringIO()
+    Console(file=shown, width=1000).print(
+        answer_view(results), prediction_view(predict(results, Question(workers=(8,))), results.facts)
+    )
+    assert shown.getvalue().count(said["text"]) == 2

@@ -23,6 +23,10 @@ METRIC_SLACK = 0.01
 """A setting whose metric is worse than the best by more than this share of it is not recommended for its speed."""
 
 
+CAUTIONS = ("cpu-stolen",)
+"""Findings that put the answer itself in question: said right below it, and with every projection."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """Something wrong or worth knowing; the report words it."""

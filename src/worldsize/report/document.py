@@ -13,7 +13,7 @@ from worldsize.prediction import Outlook, outlook, to_dict
 from worldsize.report import evidence
 from worldsize.report.descriptions import batch_models, scaling_laws
 from worldsize.report.jobs import queue_words
-from worldsize.report.opening import answer_sentences, beyond, other_findings, recommended_study
+from worldsize.report.opening import answer_sentences, beyond, cautions, other_findings, recommended_study
 from worldsize.report.trial_details import common_configuration, left_out, trial_details
 from worldsize.results import Results
 
@@ -49,6 +49,7 @@ def document(results: Results) -> Document:
         "words": {
             "verdict": results.answer.verdict,
             "answer": answer_sentences(results),
+            "cautions": cautions(results),
             "beyond": _of_target(results, beyond(seen)),
             "findings": [*other_findings(results), *({"code": "queue", "text": said} for said in queue_words(results))],
         },

@@ -9,6 +9,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from worldsize.analysis.points import Setting
+from worldsize.analysis.recommend import CAUTIONS
 from worldsize.analysis.scaling import Row
 from worldsize.grid import base_batch
 from worldsize.inputs import labels, setting_of
@@ -51,10 +52,20 @@ def answer_sentences(results: Results) -> list[str]:
     return told
 
 
+def cautions(results: Results) -> list[dict[str, str]]:
+    """Findings that put the answer in question, worded."""
+    return [found for found in _unsaid(results) if found["code"] in CAUTIONS]
+
+
 def other_findings(results: Results) -> list[dict[str, str]]:
-    """Those that the answer does not say already, worded."""
+    """Those that neither the answer nor the cautions say already, worded."""
+    return [found for found in _unsaid(results) if found["code"] not in CAUTIONS]
+
+
+def _unsaid(results: Results) -> list[dict[str, str]]:
+    """All but those that the answer says."""
     if len(results.apart) > 1:
-        found = [(on, each) for on, apart in results.apart.items() for each in other_findings(apart)]
+        found = [(on, each) for on, apart in results.apart.items() for each in _unsaid(apart)]
         return [{"code": each["code"], "text": f"On {on}: {each['text']}"} for on, each in found]
     answer = results.answer
     said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}

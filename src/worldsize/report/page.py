@@ -51,7 +51,6 @@ BAD = (
     "trials-diverged",
     "learning-lost",
     "straggler",
-    "cpu-stolen",
     "overfitting",
     "target-not-reached",
     "too-noisy",
@@ -155,6 +154,7 @@ def _opening(document: Document) -> str:
             for sentence in words["answer"][:1]
         ),
         *(f'<p class="answer">{escape(sentence)}</p>' for sentence in words["answer"][1:]),
+        *(f'<p class="running">{escape(one["text"])}</p>' for one in words["cautions"]),
         *(f'<p class="outlook">{escape(one["text"])}</p>' for one in words["beyond"]),
         _tiles(document),
     ]

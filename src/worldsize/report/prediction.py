@@ -110,6 +110,9 @@ def goal_words(results: Results, question: Question) -> str:
 
 
 def sentence(finding: Finding) -> str:
+    """Of a prediction, or of the study that it is made from."""
+    if finding.code not in SENTENCES:
+        return finding_sentence(finding)
     return plural(SENTENCES[finding.code], finding.numbers).format(**finding.numbers, **finding.names)
 
 
@@ -119,8 +122,7 @@ def choice_sentence(found: Prediction, goal: str = "") -> str:
     rate = f", rate {chosen.rate:.3g}" if chosen.rate is not None else ""
     lead = "Use"
     if found.doubt is not None:
-        said = sentence(found.doubt) if found.doubt.code in SENTENCES else finding_sentence(found.doubt)
-        lead = f"Not enough evidence for a number of workers: {said} Best guess:"
+        lead = f"Not enough evidence for a number of workers: {sentence(found.doubt)} Best guess:"
     words = (
         f"{lead} {counted(chosen.workers, 'worker')} with a batch of {chosen.batch_per_worker} each, "
         f"{chosen.global_batch} in all{rate} ({'measured' if chosen.measured else 'projected'})"

@@ -114,9 +114,9 @@ SENTENCES = {
         "look at what else runs on its core or GPU, and at its share of the data."
     ),
     "cpu-stolen": (
-        "{trials:.0f} of {of:.0f} trials ran while a hypervisor kept {percent:.0f} % of the CPU time that the machine "
-        "wanted (median; up to {most:.0f} %), for other guests or for a quota: timings from then are not its own, and "
-        "it may scale better than they say. Run the study again when it is quiet."
+        "Not a quiet machine: while {trials:.0f} of {of:.0f} trials ran, a hypervisor kept {percent:.0f} % of the CPU "
+        "time that it wanted (median; up to {most:.0f} %), for other guests or a quota. It may scale better than these "
+        "timings say: run the study again when it is quiet."
     ),
     "overfitting": (
         "Overfitting: {metric} on training samples is {gap:.3g} better than on test samples ({value:.4f})."

@@ -25,7 +25,7 @@ from worldsize.report.batches import batches_view
 from worldsize.report.exchange import exchange_view
 from worldsize.report.jobs import job_words, launch_command, planned_script, queue_words
 from worldsize.report.learning import how_words, learning_view
-from worldsize.report.opening import answer_sentences, beyond, other_findings
+from worldsize.report.opening import answer_sentences, beyond, cautions, other_findings
 from worldsize.report.steps import hardware_view, links_view, noise_view, steps_view
 from worldsize.report.tables import ACCENT, how, plain_table
 from worldsize.report.words import (
@@ -62,6 +62,7 @@ def _answer(results: Results) -> list[Any]:
     sure = answer.verdict == "use" or searched or (only_one_count(answer) and trained)
     parts: list[Any] = [Text("")]
     parts += [Text(words, style="bold" if sure else "bold yellow") for words in answer_sentences(results)]
+    parts += [Text(found["text"], style="yellow") for found in cautions(results)]
     parts += [Text(found["text"]) for found in beyond(outlook(results))]
     parts += [Text(found["text"], style="dim") for found in other_findings(results)]
     parts += batches_view(results)
