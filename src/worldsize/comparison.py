@@ -26,6 +26,7 @@ from worldsize.analysis.compare import (
     of_values,
 )
 from worldsize.analysis.points import Setting
+from worldsize.analysis.recommend import CAUTIONS, Finding
 from worldsize.analysis.scaling import paces
 from worldsize.analysis.stats import LEVEL
 from worldsize.analysis.telemetry import foreign_cores
@@ -63,6 +64,15 @@ class Comparison:
         """Whether other work took clearly more of the machine from one study than from another."""
         known = [cores for cores in self.foreign_cores if cores is not None]
         return len(known) > 1 and max(known) - min(known) > LEAST_LOAD
+
+    @property
+    def cautions(self) -> dict[str, list[Finding]]:
+        """What each study says that puts in question what it measured."""
+        named = zip(self.compared.names, self.studies, strict=True)
+        return {
+            name: [each for one in results.apart.values() for each in one.answer.findings if each.code in CAUTIONS]
+            for name, results in named
+        }
 
     @property
     def metric(self) -> str:
@@ -134,6 +144,7 @@ def to_dict(found: Comparison) -> dict[str, Any]:
         "environment": {key: list(values) for key, values in found.environment.items()},
         "gap_s": found.gap_s,
         "foreign_cores": list(found.foreign_cores),
+        "cautions": {name: [asdict(each) for each in said] for name, said in found.cautions.items()},
     }
 
 

@@ -12,7 +12,6 @@ from worldsize.analysis.breakdown import straggler
 from worldsize.analysis.large_batch import regained
 from worldsize.analysis.points import Setting
 from worldsize.analysis.recommend import Answer, Finding
-from worldsize.analysis.telemetry import stolen_share
 from worldsize.plan import full_grid
 
 if TYPE_CHECKING:  # results.py asks this module
@@ -20,10 +19,11 @@ if TYPE_CHECKING:  # results.py asks this module
 
 SHARP_EDGE = 1.25
 """An edge is a number while the two rates around it differ by no more than this factor; else it is a range."""
-STOLEN_SHARE = 0.05
-"""Of the CPU time that its machine wanted, from which on a trial was disturbed; a quiet host keeps less than 1 %."""
-FEW = 0.05
-"""Of the trials, disturbed ones that are not worth a word: a guest next door that started something."""
+STOLEN_SHARE, STOLEN_S = 0.05, 0.1
+"""Of the CPU time that its machine wanted, and core-seconds, from which on a trial was disturbed. A quiet host keeps
+less than 1 %; and it is counted in hundredths of a second, of which two are a large share of a short probe."""
+FEW_TRIALS, FEW_SHARE = 1, 0.05
+"""So many disturbed trials are not worth a word: a guest next door that started something."""
 GAP_SHARE = 0.02
 """A gap between training and test metric below this share of the metric is not worth a word."""
 
@@ -69,9 +69,9 @@ def _stragglers(results: Results) -> Iterator[Finding]:
 
 def _stolen(results: Results) -> Iterator[Finding]:
     """Timings of a machine that others were given in part say little of the machine, and less of how it scales."""
-    every = [stolen_share(ranks) for trials in results.usages.values() for ranks in trials]
-    disturbed = [share for share in every if share is not None and share >= STOLEN_SHARE]
-    if len(disturbed) > FEW * len(every):
+    every = results.stolen
+    disturbed = [each.share for each in every if each.share >= STOLEN_SHARE and each.seconds >= STOLEN_S]
+    if len(disturbed) > max(FEW_TRIALS, FEW_SHARE * len(every)):
         numbers = {"trials": len(disturbed), "of": len(every), "percent": 100 * float(np.median(disturbed))}
         yield Finding(code="cpu-stolen", numbers={**numbers, "most": 100 * max(disturbed)})
 

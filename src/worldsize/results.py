@@ -25,7 +25,7 @@ from worldsize.analysis.points import Point, Setting, points, setting_order
 from worldsize.analysis.recommend import Answer, recommend
 from worldsize.analysis.scaling import Row, Series, scaling
 from worldsize.analysis.stats import Interval, outliers
-from worldsize.analysis.telemetry import Hardware, Usage, hardware
+from worldsize.analysis.telemetry import Hardware, Stolen, hardware, stolen
 from worldsize.catalog import WorkloadFacts, facts_from
 from worldsize.errors import StoreError
 from worldsize.findings import findings
@@ -146,14 +146,15 @@ class Results:
     @cached_property
     def hardware(self) -> list[tuple[Setting, Hardware]]:
         """How busy and how full the hardware was, setting by setting."""
-        return [(setting, hardware(trials)) for setting, trials in self.usages.items()]
+        watched = inputs.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
+        used = {setting: inputs.usages(self.folder, here) for setting, here in watched.items()}
+        return [(setting, hardware(used[setting])) for setting in sorted(used, key=setting_order) if used[setting]]
 
     @cached_property
-    def usages(self) -> dict[Setting, list[list[Usage]]]:
-        """Of the ranks of each trial that was watched, setting by setting."""
-        watched = inputs.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
-        used = {setting: inputs.usages(self.folder, watched[setting]) for setting in sorted(watched, key=setting_order)}
-        return {setting: trials for setting, trials in used.items() if trials}
+    def stolen(self) -> list[Stolen]:
+        """What a hypervisor kept for others while each trial ran, of those in which that was seen."""
+        watched = [(self.trials[name], record) for name, record in self.records.items() if record.telemetry]
+        return [found for ranks in inputs.usages(self.folder, watched) if (found := stolen(ranks))]
 
     @cached_property
     def mfus(self) -> dict[Setting, Interval]:

@@ -2,7 +2,6 @@
 
     python -m tests.bench.cores projection [FOLDER]     1, 2, 3, 4, 6 workers -> 8, 12, 16
     python -m tests.bench.cores adaptive [FOLDER]       workers: auto against the grid of 5 counts x 4 batches
-    python -m tests.bench.cores replay FOLDER           what auto would have probed of the grids measured there
     python -m tests.bench.cores crowds FOLDER           16 workers from fewer, for each batch of those grids
     python -m tests.bench.cores exchange                all-reduces of bare gloo on 2 to 16 processes
 
@@ -22,13 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.exchange import sweep
-from worldsize.adapt import foretold, next_climb, paces
+from worldsize.adapt import next_climb
 from worldsize.analysis import ground as grounds
-from worldsize.analysis.adaptive import Probe, next_probes, pooled
+from worldsize.analysis.adaptive import Probe
 from worldsize.analysis.ground import Ground, Timed
 from worldsize.analysis.recommend import recommend
 from worldsize.analysis.scaling import scaling
-from worldsize.analysis.telemetry import stolen_share
 from worldsize.analysis.throughput_fit import fit_throughput
 from worldsize.prediction import Question, predict
 from worldsize.prediction_inputs import ground, timed
@@ -124,31 +122,6 @@ def adaptive(home: Path) -> bool:
     return fine
 
 
-def replay(home: Path) -> bool:
-    """Probe by probe as `workers: auto` chooses, each with what the grid measured there."""
-    fine = True
-    print(HEADER)
-    for name, (workload, _, batches) in WORKLOADS.items():
-        grid = run(home / f"{name.replace(' ', '-')}-grid", workload, list(COUNTS), list(batches), **GRID)
-        like, cost = grid.rows[0].setting, worker_s(grid)
-        ((_, rates),) = paces(grid).items()
-        where, steps = ground(grid, like, None), timed(grid, like)
-        seen: list[Probe] = []
-        while wanted := next_probes(
-            list(rates),
-            pooled({probe: rates[probe] for probe in seen}),
-            seen,
-            foretold(
-                [s for s in steps if (s.workers, s.batch_per_worker) in seen], where, list(rates), 1, strong=False
-            ),
-        ):
-            seen += wanted
-        points = [p for p in grid.points if (p.setting.workers, p.setting.batch_per_worker) in seen]
-        spent = [sum(cost.values()), sum(cost[probe] for probe in seen)]
-        fine = told(name, [answer(list(grid.points)), answer(points)], spent, kept(grid)) and fine
-    return fine
-
-
 def crowds(home: Path) -> bool:
     """With the link as probed by the 6 workers of the projection: that of a grid was probed in the crowd itself."""
     print("| from | power | median error of the step | root mean square |\n| --- | --- | --- | --- |")
@@ -195,7 +168,7 @@ def answer(points: list) -> Probe:  # type: ignore[type-arg]
 
 def kept(*studies: Results) -> str:
     """Of the CPU time that was wanted, on the mean over the trials of each: who was disturbed saw another machine."""
-    shares = [[stolen_share(ranks) or 0.0 for trials in each.usages.values() for ranks in trials] for each in studies]
+    shares = [[found.share for found in each.stolen] for each in studies]
     return " and ".join(f"{np.mean(each):.1%}" if each else "not seen" for each in shares)
 
 
@@ -215,7 +188,7 @@ def exchange(_: Path) -> bool:
 
 if __name__ == "__main__":
     place = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(tempfile.mkdtemp(prefix="worldsize-cores-"))
-    parts = {"projection": projection, "adaptive": adaptive, "replay": replay, "crowds": crowds, "exchange": exchange}
+    parts = {"projection": projection, "adaptive": adaptive, "crowds": crowds, "exchange": exchange}
     part = parts.get(sys.argv[1] if len(sys.argv) > 1 else "")
     if part is None:
         sys.exit(__doc__)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from worldsize.analysis.stats import Floats
-from worldsize.analysis.telemetry import Usage, imbalance, joules_per_sample, training_rows, usage
+from worldsize.analysis.telemetry import Usage, imbalance, joules_per_sample, stolen, training_rows, usage
 
 
 def rows(**columns: Floats | list[float]) -> tuple[tuple[str, ...], Floats]:
@@ -88,6 +88,16 @@ def test_counters_become_rates_and_a_restart_adds_nothing() -> None:
     assert seen.process_cores == pytest.approx(2)
     assert seen.bytes_per_s == {"host_sent": pytest.approx(40)}
     assert seen.telemetry_cores == pytest.approx(0.001)
+
+
+def test_what_was_stolen_is_of_the_host_that_lost_most() -> None:
+    """Of each host one rank looks; the others have no such columns."""
+    some = of(at_s=[0, 2], host_cpu_s=[0, 18], host_stolen_s=[5, 7])
+    more = of(at_s=[0, 2], host_cpu_s=[0, 7], host_stolen_s=[0, 3])
+    found = stolen([some, of(at_s=[0, 2]), more, of(at_s=[0, 2])])
+    assert found is not None
+    assert (found.seconds, found.wanted_s, found.share) == pytest.approx((3, 10, 0.3))
+    assert stolen([of(at_s=[0, 2])]) is stolen([of(at_s=[0, 2], host_cpu_s=[0, 0], host_stolen_s=[0, 0])]) is None
 
 
 def test_throttling_is_a_share_of_the_time_by_kind() -> None:

@@ -24,7 +24,7 @@ METRIC_SLACK = 0.01
 
 
 CAUTIONS = ("cpu-stolen",)
-"""Findings that put the answer itself in question: said right below it, and with every projection."""
+"""Findings that put in question what was measured: said right below the answer, and with every projection."""
 
 
 @dataclass(frozen=True, kw_only=True)

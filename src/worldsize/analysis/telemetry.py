@@ -106,7 +106,7 @@ class Hardware:
     network_bytes_per_s: float | None
     """Sent by the first host, loopback left out."""
     stolen_share: float | None
-    """Of the CPU time that the hosts wanted, what a hypervisor kept for others."""
+    """Of the CPU time that the host wanted which lost most, what a hypervisor kept for others."""
 
 
 def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
@@ -132,7 +132,7 @@ def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
         process_cores=mean([total([rank.process_cores for rank in ranks]) for ranks in trials]),
         process_memory_bytes=max(sizes, default=None),
         network_bytes_per_s=mean([rank.bytes_per_s.get("host_sent") for rank in every]),
-        stolen_share=mean([stolen_share(ranks) for ranks in trials]),
+        stolen_share=mean([lost.share if (lost := stolen(ranks)) else None for ranks in trials]),
     )
 
 
@@ -200,19 +200,28 @@ def foreign_cores(ranks: Sequence[Usage]) -> float | None:
     return max(float(np.mean(host)) - sum(own), 0.0) if host and len(own) == len(ranks) else None
 
 
-def stolen_share(ranks: Sequence[Usage]) -> float | None:
-    """Of the CPU time that the hosts of a trial wanted, what a hypervisor kept from the one that lost most.
+@dataclass(frozen=True, kw_only=True)
+class Stolen:
+    """CPU time that a hypervisor kept from a host while a trial trained, of what it wanted: core-seconds."""
 
-    None: not seen.
-    """
-    shares = [
-        rank.host_stolen_cores / wanted
+    seconds: float
+    wanted_s: float
+
+    @property
+    def share(self) -> float:
+        return self.seconds / self.wanted_s
+
+
+def stolen(ranks: Sequence[Usage]) -> Stolen | None:
+    """From the host that lost the largest share. None: not seen."""
+    hosts = [
+        Stolen(seconds=rank.host_stolen_cores * rank.seconds, wanted_s=wanted * rank.seconds)
         for rank in ranks
         if rank.host_cores is not None
         and rank.host_stolen_cores is not None
-        and (wanted := rank.host_cores + rank.host_stolen_cores) > 0
+        and (wanted := rank.host_cores + rank.host_stolen_cores) * rank.seconds > 0
     ]
-    return max(shares, default=None)
+    return max(hosts, key=lambda host: host.share, default=None)
 
 
 def imbalance(usages: Sequence[Usage]) -> tuple[Imbalance, ...]:

@@ -218,6 +218,13 @@ def _caution(found: Comparison) -> str:
             if cores is not None
         ]
         words.append(f"Other work kept cores of the machine busy: {', '.join(told)}. They may differ for that alone.")
+    if any(found.cautions.values()):
+        kept = [
+            "{percent:.0f} % in {trials:.0f} of {of:.0f} trials of ".format(**each.numbers) + name
+            for name, said in found.cautions.items()
+            for each in said
+        ]
+        words.append(f"A hypervisor kept CPU time from the machine: {', '.join(kept)}. They may differ for that alone.")
     if found.gap_s is not None:
         words.append(
             f"The studies ran up to {duration(found.gap_s)} apart. What the machine itself does from one time to "

@@ -26,7 +26,7 @@ def write_comparison(found: Comparison, path: Path) -> None:
 def compare_html(page: dict[str, Any]) -> str:
     """Every word of the terminal's view, nothing left out for room."""
     studies = "".join(f'<p class="eyebrow">{escape(line)}</p>' for line in page["studies"])
-    caution = f'<p class="running">{escape(page["caution"])}</p>' if page["caution"] else ""
+    caution = f'<p class="caution">{escape(page["caution"])}</p>' if page["caution"] else ""
     tables = "".join(_table(table) for table in page["tables"])
     lists = "".join(_list(title, page[key]) for key, title in LISTS.items() if page[key])
     return f"""<!doctype html>

@@ -53,13 +53,19 @@ def answer_sentences(results: Results) -> list[str]:
 
 
 def cautions(results: Results) -> list[dict[str, str]]:
-    """Findings that put the answer in question, worded."""
-    return [found for found in _unsaid(results) if found["code"] in CAUTIONS]
+    """Findings that put the answer in question, worded: none where it is not about speed."""
+    return [found for found in _unsaid(results) if found["code"] in CAUTIONS] if _asks_for_speed(results) else []
 
 
 def other_findings(results: Results) -> list[dict[str, str]]:
     """Those that neither the answer nor the cautions say already, worded."""
-    return [found for found in _unsaid(results) if found["code"] not in CAUTIONS]
+    said = cautions(results)
+    return [found for found in _unsaid(results) if found not in said]
+
+
+def _asks_for_speed(results: Results) -> bool:
+    """Not of a study of one count, which compares what was trained, nor of one that looks for the largest batch."""
+    return any(each.series and not each.largest and not only_one_count(each.answer) for each in results.apart.values())
 
 
 def _unsaid(results: Results) -> list[dict[str, str]]:

@@ -154,7 +154,7 @@ def _opening(document: Document) -> str:
             for sentence in words["answer"][:1]
         ),
         *(f'<p class="answer">{escape(sentence)}</p>' for sentence in words["answer"][1:]),
-        *(f'<p class="running">{escape(one["text"])}</p>' for one in words["cautions"]),
+        *(f'<p class="caution">{escape(one["text"])}</p>' for one in words["cautions"]),
         *(f'<p class="outlook">{escape(one["text"])}</p>' for one in words["beyond"]),
         _tiles(document),
     ]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from worldsize.analysis.choice import Option, eligible, is_sure, marginal, speedup_of
 from worldsize.analysis.knee import MARGIN
-from worldsize.analysis.recommend import Finding
+from worldsize.analysis.recommend import CAUTIONS, Finding
 from worldsize.analysis.stats import Interval
 from worldsize.catalog import WorkloadFacts
 from worldsize.errors import visible
@@ -84,8 +84,9 @@ SENTENCES = {
 def prediction_view(found: Prediction, facts: WorkloadFacts, metric_goal: str = "") -> Group:
     """`metric_goal`: what the training is for, in words."""
     parts: list[Any] = [Text(""), Text(choice_sentence(found, metric_goal), style="bold")]
+    parts += [Text(sentence(each), style="yellow") for each in found.findings if each.code in CAUTIONS]
     parts += [Text(line) for line in extra_sentences(found, facts.unit, facts.units_per_sample)]
-    parts += [Text(sentence(each), style="dim") for each in found.findings]
+    parts += [Text(sentence(each), style="dim") for each in found.findings if each.code not in CAUTIONS]
     parts += [Text(""), options_table(found.options, found.base, facts)]
     notes: dict[str, list[int]] = defaultdict(list)
     for option in found.options:

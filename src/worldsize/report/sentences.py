@@ -1,4 +1,4 @@
-"""What every finding says: its numbers in, a sentence out. Plain text; the caller escapes for its medium."""
+"""What the findings of a study say: numbers in, a sentence out. Plain text; the caller escapes for its medium."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ SENTENCES = {
     ),
     "cpu-stolen": (
         "Not a quiet machine: while {trials:.0f} of {of:.0f} trials ran, a hypervisor kept {percent:.0f} % of the CPU "
-        "time that it wanted (median; up to {most:.0f} %), for other guests or a quota. It may scale better than these "
-        "timings say: run the study again when it is quiet."
+        "time that the machine wanted (median; up to {most:.0f} %), for other guests or a quota. On a quiet one "
+        "these timings would be others: run the study again then."
     ),
     "overfitting": (
         "Overfitting: {metric} on training samples is {gap:.3g} better than on test samples ({value:.4f})."

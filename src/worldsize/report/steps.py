@@ -27,7 +27,7 @@ HEADERS = {
 }
 """Short, so that all of them fit into 80 columns: waiting for data, waiting for the slowest rank."""
 LEAST_SHARE = 0.01
-"""A span that is nowhere more than this is not shown: the table is about what matters."""
+"""A span that is nowhere more than this is not shown, nor stolen CPU time: tables are about what matters."""
 
 
 def steps_view(results: Results) -> list[Any]:
@@ -63,7 +63,7 @@ def hardware_view(results: Results) -> list[Any]:
         "throttled": lambda one: percent(sum(one.throttled.values())) if any(one.throttled.values()) else "",
         "cores\n(all ranks)": lambda one: _known(one.process_cores, number),
         "memory\n(largest rank)": lambda one: _known(one.process_memory_bytes, byte_size),
-        "CPU kept by\nhypervisor": lambda one: _known(one.stolen_share, _if_noticed),
+        "CPU\nstolen": lambda one: _known(one.stolen_share, _if_noticed),
         "sent": lambda one: _known(one.network_bytes_per_s, _pace),
     }
     rows = results.hardware
@@ -131,7 +131,7 @@ def _known(value: float | None, words: Callable[[float], str]) -> str:
 
 
 def _if_noticed(share: float) -> str:
-    return percent(share) if share >= 0.01 else ""
+    return percent(share) if share >= LEAST_SHARE else ""
 
 
 def _pace(bytes_per_s: float) -> str:

@@ -222,6 +222,7 @@ def status_view(results: Results, running: str | None, holder: dict[str, Any] | 
         parts += [Text(lead + words) for words in largest_batch_sentences(each.answer)]
         if each.series and not (each.largest and only_one_count(each.answer)):
             parts.append(Text(lead + answer_sentence(each.answer, each.facts.metric, how_words(each))))
+        parts += [Text(lead + found["text"], style="yellow") for found in cautions(each)]
     if holder:
         parts.append(Text(f"run by pid {holder['pid']} on {holder['host']}" + (f"; now {running}" if running else "")))
     for record in results.failed():
