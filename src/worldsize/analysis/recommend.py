@@ -21,8 +21,6 @@ QUIET = 0.1
 """A setting with less than this share of the squared noise of a step up is not worth repeating."""
 METRIC_SLACK = 0.01
 """A setting whose metric is worse than the best by more than this share of it is not recommended for its speed."""
-
-
 CAUTIONS = ("cpu-stolen",)
 """Findings that put in question what was measured: said right below the answer, and with every projection."""
 

@@ -116,7 +116,7 @@ SENTENCES = {
     "cpu-stolen": (
         "Not a quiet machine: while {trials:.0f} of {of:.0f} trials ran, a hypervisor kept {percent:.0f} % of the CPU "
         "time that the machine wanted (median; up to {most:.0f} %), for other guests or a quota. On a quiet one "
-        "these timings would be others: run the study again then."
+        "these timings may be others: run the study again then."
     ),
     "overfitting": (
         "Overfitting: {metric} on training samples is {gap:.3g} better than on test samples ({value:.4f})."
