@@ -26,7 +26,7 @@ from worldsize.analysis.compare import (
     of_values,
 )
 from worldsize.analysis.points import Setting
-from worldsize.analysis.recommend import CAUTIONS, Finding
+from worldsize.analysis.recommend import Finding
 from worldsize.analysis.scaling import paces
 from worldsize.analysis.stats import LEVEL
 from worldsize.analysis.telemetry import foreign_cores
@@ -70,8 +70,7 @@ class Comparison:
         """What each study says that puts in question what it measured."""
         named = zip(self.compared.names, self.studies, strict=True)
         return {
-            name: [each for one in results.apart.values() for each in one.answer.findings if each.code in CAUTIONS]
-            for name, results in named
+            name: [each for one in results.apart.values() for each in one.answer.cautions] for name, results in named
         }
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 from worldsize.analysis.choice import Choice, Option, choose, limit, speedup_of
 from worldsize.analysis.points import Setting
-from worldsize.analysis.recommend import CAUTIONS, Finding
+from worldsize.analysis.recommend import Finding
 from worldsize.analysis.scaling import Row
 from worldsize.analysis.widening import LEVEL as PROJECTED_LEVEL
 from worldsize.errors import SpecError
@@ -140,10 +140,7 @@ def predict(results: Results, question: Question) -> Prediction:
         options=tuple(options),
         choice=choice,
         question=question,
-        findings=(
-            *(each for each in results.answer.findings if each.code in CAUTIONS),
-            *line.findings(question.workers),
-        ),
+        findings=(*results.answer.cautions, *line.findings(question.workers)),
         base=base,
         doubt=_own_doubt(results, row, question, choice) or _doubt(question, options, choice),
     )

@@ -43,6 +43,10 @@ class Answer:
     noisy: tuple[Setting, ...] = ()
     """Where noise leaves the answer open: what to repeat, first what tells most for its worker-seconds."""
 
+    @property
+    def cautions(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.code in CAUTIONS)
+
 
 def recommend(
     all_series: Sequence[Series], *, higher_is_better: bool = True, trained: bool = False, target: bool = False
