@@ -202,13 +202,15 @@ def studies() -> None:
 @app.command()
 def new(name: Annotated[str, typer.Argument(help="A built-in study to copy.")]) -> None:
     """Copy a built-in study into this folder, to edit."""
-    from worldsize.errors import SpecError
+    from worldsize.errors import OutputError
     from worldsize.studyfile import find_study
 
     source, target = find_study(name), Path(f"{Path(name).stem}.yaml")
-    if target.exists():
-        raise SpecError(f"{target} is already there; rename or remove it first")
-    target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(source.read_text(encoding="utf-8"))
+    except FileExistsError:
+        raise OutputError(f"{target} already exists; rename or remove it first") from None
     print(f"{target}: edit it, then `worldsize run {target}`")
 
 

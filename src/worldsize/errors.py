@@ -38,6 +38,10 @@ class ReportError(WorldsizeError):
     exit_code = 1
 
 
+class OutputError(WorldsizeError):
+    """A place to write to that holds something else. Nothing has been written when it is raised."""
+
+
 class LaunchError(WorldsizeError):
     """Worker processes that could not be started at all."""
 

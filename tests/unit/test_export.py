@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from tests.made import STEPS, Made, write_study
 from worldsize import export
 from worldsize.cli import app
-from worldsize.errors import SpecError
+from worldsize.errors import OutputError, SpecError
 from worldsize.export import MARK, export_study, formats_of
 from worldsize.export.tables import safe_name, tables
 from worldsize.export.text import cell
@@ -171,10 +171,10 @@ def test_what_is_there_already(results: Results, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["csv"]
     (tmp_path / "parquet").mkdir()
     (tmp_path / "parquet" / "mine.parquet").touch()
-    with pytest.raises(SpecError, match=r"holds files that no export made .*; give another --out"):
+    with pytest.raises(OutputError, match=r"holds mine.parquet, not written by an export; .*another --out"):
         list(export_study(results, ["parquet"], tmp_path))
     (tmp_path / "mlflow").symlink_to(tmp_path / "csv")
-    with pytest.raises(SpecError, match="is there and no folder"):
+    with pytest.raises(OutputError, match="exists and is not a folder"):
         list(export_study(results, ["mlflow"], tmp_path))
     assert [path.name for path in (tmp_path / "parquet").iterdir()] == ["mine.parquet"]
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from worldsize import __version__
-from worldsize.errors import SpecError
+from worldsize.errors import OutputError, SpecError
 from worldsize.results import Results
-from worldsize.store import write_json
+from worldsize.store import read_json, write_json
 
 MARK = "export.json"
-"""Lies in every folder that was exported, which is how we know that it may be replaced."""
+"""Lies in every folder that was exported and lists its files: a folder with any other file is not replaced."""
 NEEDS = {
     "csv": (),
     "parquet": ("pyarrow",),
@@ -62,6 +62,7 @@ def export_study(results: Results, formats: Sequence[str], out: Path, *, steps: 
                     "records": len(results.records),
                     "steps": steps,
                     "worldsize": __version__,
+                    "files": sorted(_contents(stage)),
                 },
             )
             _put_in_place(stage, target)
@@ -96,9 +97,31 @@ def _writer(name: str) -> Writer:
 def _check_ours(target: Path) -> None:
     """Nothing that somebody else put there is ever replaced."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise SpecError(f"{target} is there and no folder; give another --out")
-    if target.is_dir() and any(target.iterdir()) and not (target / MARK).is_file():
-        raise SpecError(f"{target} holds files that no export made (no {MARK}); give another --out")
+        raise OutputError(f"{target} exists and is not a folder; give another --out")
+    if foreign := sorted(_contents(target) - _exported(target)):
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise OutputError(
+            f"{target} holds {foreign[0]}{more}, not written by an export; move it, or give another --out"
+        )
+
+
+def _contents(folder: Path) -> set[str]:
+    """Files and links in a folder, and folders without any, by their path inside it."""
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
+    }
+
+
+def _exported(target: Path) -> set[str]:
+    """What an export wrote there, by its own list."""
+    try:
+        mark = read_json(target / MARK) if (target / MARK).is_file() else {}
+    except ValueError:
+        mark = {}
+    files = mark.get("files") if isinstance(mark, dict) else None
+    return {MARK, *map(str, files)} if isinstance(files, list) else set()
 
 
 def _put_in_place(stage: Path, target: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worldsize.comparison import Comparison
+from worldsize.errors import OutputError
 from worldsize.report.compare import comparison_page
 from worldsize.report.page import page_text, palette
 from worldsize.report.page_parts import escape
@@ -19,8 +20,22 @@ LISTS = {
 }
 
 
+MARK = '<meta name="generator" content="worldsize compare">'
+"""Stands in every page of a comparison, which is how we know that it may be replaced."""
+
+
 def write_comparison(found: Comparison, path: Path) -> None:
+    """Raises OutputError where something else than such a page is there."""
+    if path.is_symlink() or (path.exists() and not _ours(path)):
+        raise OutputError(f"{path} exists and is not a page written by `worldsize compare`; give another --page")
     write_atomic(path, compare_html(comparison_page(found)).encode())
+
+
+def _ours(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(2_000)
 
 
 def compare_html(page: dict[str, Any]) -> str:
@@ -33,6 +48,7 @@ def compare_html(page: dict[str, Any]) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{MARK}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">

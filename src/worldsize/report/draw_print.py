@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import textwrap
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -60,21 +60,21 @@ STYLE: Any = {
 DASHES: dict[str, Any] = {"measured": "-", "projected": (0, (3, 1.6)), "reference": "-"}
 
 
-def save(figure: Figure, folder: Path) -> list[Path]:
-    """The same bytes for the same figure: no dates inside."""
-    folder.mkdir(parents=True, exist_ok=True)
-    found = []
+def rendered(figure: Figure) -> dict[str, bytes]:
+    """File name -> content. The same bytes for the same figure: no dates inside."""
+    found = {}
     logging.getLogger("fontTools").setLevel(logging.WARNING)
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script the font has no letters for
         canvas = draw(figure)
         for ending in FORMATS:
-            path = folder / f"{figure.key}.{ending}"
             dates: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}[
                 ending
             ]
-            canvas.savefig(path, dpi=PNG_DPI, metadata={"Title": visible(figure.title), **dates})
-            found.append(path)
+            file = io.BytesIO()
+            metadata = {"Title": visible(figure.title), **dates}
+            canvas.savefig(file, format=ending, dpi=PNG_DPI, metadata=metadata)
+            found[f"{figure.key}.{ending}"] = file.getvalue()
     return found
 
 

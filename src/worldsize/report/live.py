@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worldsize.errors import ReportError, visible
+from worldsize.errors import OutputError, ReportError, visible
 from worldsize.launch.progress import Progress
 from worldsize.machine import Machine
 from worldsize.plan import Plan
@@ -26,7 +26,7 @@ def last_page(results: Results) -> str:
     """Writes the page of a study that has ended, and says where; a page that cannot be made fails no run."""
     try:
         made = publish(results, printed=False)
-    except ReportError as error:
+    except (ReportError, OutputError) as error:
         return f"No report: {visible(str(error))}; everything measured is kept"
     return f"The report is {visible(str(made.page))}; `worldsize report` adds figures for print"
 

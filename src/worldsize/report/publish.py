@@ -13,8 +13,8 @@ from worldsize.report.marks import Figure
 from worldsize.report.page import page
 from worldsize.report.sheet_files import to_csv, to_latex, to_markdown
 from worldsize.report.sheets import sheets
+from worldsize.report.written import write_files
 from worldsize.results import Results
-from worldsize.store import write_atomic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,8 @@ class Published:
 
 
 def publish(results: Results, folder: Path | None = None, *, printed: bool = True, live: bool = False) -> Published:
-    """Into `report/` of the study folder, unless told where. What an older report had and this one has not, goes.
+    """Write the report into `report/` of the study folder, or into `folder`. Of what is there already, only files that
+    an earlier report wrote are replaced or removed.
 
     `printed`: with figures for print, which are most of the work. `live`: the study still runs.
     """
@@ -37,22 +38,16 @@ def publish(results: Results, folder: Path | None = None, *, printed: bool = Tru
 
 def publish_document(found: Document, folder: Path, *, printed: bool = True, live: bool = False) -> Published:
     drawn, tables = figures(found), sheets(found)
-    kept: set[Path] = set()
-    save, without = _printer() if printed else (None, "")
-    content = page(found, drawn, tables, printed=save is not None, live=live).encode()  # before anything is replaced
-    if save is not None:
+    render, without = _printer() if printed else (None, "")
+    content = page(found, drawn, tables, printed=render is not None, live=live).encode()
+    files = {"report.json": to_json(found).encode(), "index.html": content}
+    if render is not None:
         for figure in drawn:
-            kept |= set(save(figure, folder / "figures"))
+            files |= {f"figures/{name}": image for name, image in render(figure).items()}
     for sheet in tables:
         for ending, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
-            path = folder / "tables" / f"{sheet.key}.{ending}"
-            write_atomic(path, write(sheet).encode())
-            kept.add(path)
-    for path in [*(folder / "figures").glob("*"), *(folder / "tables").glob("*")]:
-        if path not in kept and path.suffix in (".svg", ".pdf", ".png", ".csv", ".md", ".tex"):
-            path.unlink()
-    write_atomic(folder / "report.json", to_json(found).encode())
-    write_atomic(folder / "index.html", content)  # last: a page is there with all it speaks of
+            files[f"tables/{sheet.key}.{ending}"] = write(sheet).encode()
+    write_files(folder, files, last="index.html")  # a page is there with all it speaks of
     return Published(
         page=folder / "index.html",
         figures=tuple(figure.key for figure in drawn),
@@ -62,13 +57,13 @@ def publish_document(found: Document, folder: Path, *, printed: bool = True, liv
     )
 
 
-def _printer() -> tuple[Callable[[Figure, Path], list[Path]] | None, str]:
+def _printer() -> tuple[Callable[[Figure], dict[str, bytes]] | None, str]:
     """matplotlib takes a second to come, and a page is worth having without it."""
     try:
-        from worldsize.report.draw_print import save
+        from worldsize.report.draw_print import rendered
     except ImportError:
         return None, "no figures for print: matplotlib is not installed here (pip install matplotlib)"
-    return save, ""
+    return rendered, ""
 
 
 def to_json(found: Document) -> str:
