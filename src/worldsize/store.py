@@ -43,10 +43,14 @@ TRIAL_MARK = "--- trial "
 """Begins the line in a rank's log that separates one trial's output from the next."""
 
 
+TEMPORARY = ".tmp"
+"""Ends the names of files that `write_atomic` has not yet put in place; a killed process leaves them behind."""
+
+
 def write_atomic(path: Path, content: bytes) -> None:
     """Whole or not at all, also after a power cut: temporary name, fsync, rename, fsync the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -96,6 +100,20 @@ class StudyFolder:
         if not folder.study_file.is_file():
             raise StoreError(f"{path} is not a study folder (no study.yaml in it); give the folder that `run` made")
         return folder
+
+    def unfinished(self) -> bool:
+        """Whether the folder holds nothing but what a driver leaves that was killed during its first writes."""
+        ours = {"lock.json", "plan.json", ".lock.guard", *(path.name for path in self._temporaries())}
+        return self.path.is_dir() and {path.name for path in self.path.iterdir()} <= ours
+
+    def remove_temporaries(self) -> None:
+        """Of files that only the driver writes. By the driver, under its lock."""
+        for path in self._temporaries():
+            path.unlink(missing_ok=True)
+
+    def _temporaries(self) -> list[Path]:
+        names = ("lock.json", "plan.json", "study.yaml")
+        return [path for name in names for path in self.path.glob(f".{name}.*{TEMPORARY}")]
 
     def trial(self, trial_id: str) -> Path:
         return self.path / "trials" / trial_id

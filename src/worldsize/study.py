@@ -171,6 +171,7 @@ class Study:
         check_data(self.spec)
         with study_lock(home.path, take_over=take_over):
             if not same or not home.study_file.exists():
+                home.remove_temporaries()
                 self._write(home)
             check_device(self._device, home)
             yield read_plan(home)[0]

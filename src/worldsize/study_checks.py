@@ -32,9 +32,7 @@ def check_jobs(spec: StudySpec, home: StudyFolder, *, smoke: bool, detach: bool,
 def is_same(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
     """Whether the folder holds this study. Until something is measured, it may run elsewhere than it says."""
     if not home.study_file.exists():
-        # What a start that was stopped at once leaves behind is ours.
-        ours = {"lock.json", "plan.json", ".lock.guard"}
-        if home.path.exists() and not (home.path.is_dir() and {item.name for item in home.path.iterdir()} <= ours):
+        if home.path.exists() and not home.unfinished():
             raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
         return False
     stored = StudyFile.read(home.study_file).spec()
