@@ -38,6 +38,12 @@ class ReportError(WorldsizeError):
     exit_code = 1
 
 
+class DiskFullError(WorldsizeError):
+    """A disk that filled up while a study ran. What is finished is kept, and the same command continues."""
+
+    exit_code = 1
+
+
 class OutputError(WorldsizeError):
     """A place to write to that holds something else. Nothing has been written when it is raised."""
 

@@ -12,6 +12,7 @@ from worldsize.grid import on_target
 from worldsize.machine import Machine
 from worldsize.on_spec import nodes_for
 from worldsize.plan import Plan
+from worldsize.record import SPANS
 from worldsize.spec import StudySpec, TrialSpec
 from worldsize.train_spec import steps_per_epoch
 
@@ -20,6 +21,16 @@ LAUNCH_START_S = 6.0
 CORE_FLOP_PER_S = 2e10
 """A core at float32 on small layers, used only until the first step of the study has been measured."""
 GPU_FLOP_PER_S = 5e12
+BYTES_A_STEP = 4 * (len(SPANS) + 1)
+"""What a rank keeps of a step: its spans and the loss."""
+BYTES_A_SECOND = 500
+"""What telemetry and events keep of a rank."""
+BYTES_A_TRIAL = 100_000
+"""Spec, record and log."""
+BYTES_OF_WEIGHTS = 100_000_000
+"""Where a study keeps trained weights, whose size is known only once the model is built: 25 million of them."""
+BYTES_OF_REPORT = 20_000_000
+"""The page, the one before it while it is replaced, figures and tables."""
 HALVINGS = 5
 """Of the gap between a batch and its double, until it is 5 % of the batch."""
 
@@ -57,6 +68,21 @@ def estimate(
         if here.slurm is not None:
             node[launch.on] += seconds * nodes_for(here.slurm, launch.workers, here.most_workers)
     return Cost(wall_s=wall, worker_s=worker, node_s=node, measured=bool(step_s))
+
+
+def space_bytes(spec: StudySpec, plan: Plan, machines: Mapping[str, Machine], facts: WorkloadFacts) -> int:
+    """What the plan will write into its folder, rather too much than too little."""
+    total = float(BYTES_OF_REPORT)
+    for trial in plan.trials.values():
+        step_s = _guessed_step_s(trial, facts, machines[trial.on], machines[trial.on].device(spec.device))
+        seconds = trial_s(trial, facts, step_s)
+        steps = trial.train.total_steps(facts.train_samples, trial.global_batch) if trial.train else seconds / step_s
+        a_step = BYTES_A_STEP
+        if trial.train is not None and trial.train.noise_scale:
+            a_step += 4 * (trial.accumulation + 1)
+        total += trial.workers * (steps * a_step + seconds * BYTES_A_SECOND) + BYTES_A_TRIAL
+        total += BYTES_OF_WEIGHTS if trial.train is not None and trial.train.save else 0
+    return math.ceil(total)
 
 
 def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:

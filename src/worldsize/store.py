@@ -24,7 +24,9 @@ runs/<name>/
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
 import os
 import tempfile
@@ -43,6 +45,8 @@ TRIAL_MARK = "--- trial "
 """Begins the line in a rank's log that separates one trial's output from the next."""
 
 
+ROOM_BYTES = 2**18
+"""A disk with less room than this is full: what a trial saves may be larger."""
 TEMPORARY = ".tmp"
 """Ends the names of files that `write_atomic` has not yet put in place; a killed process leaves them behind."""
 
@@ -79,11 +83,31 @@ def read_json(path: Path) -> Any:
 
 def save_array(path: Path, rank: int, array: npt.NDArray[Any]) -> SpanFile:
     """A plain .npy, never pickled; its checksum goes into the record."""
+    content = io.BytesIO()  # numpy's own writing to a file does not say that the disk is full
+    np.save(content, array, allow_pickle=False)
     with path.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
+        file.write(content.getbuffer())
         file.flush()
         os.fsync(file.fileno())
-    return SpanFile(rank=rank, name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    return SpanFile(rank=rank, name=path.name, sha256=hashlib.sha256(content.getbuffer()).hexdigest())
+
+
+def is_disk_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def has_room(folder: Path) -> bool:
+    """Whether a file can still be written there. Free space alone would not tell: a quota may be used up."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        if is_disk_full(error):
+            return False
+        raise
+    return True
 
 
 class StudyFolder:

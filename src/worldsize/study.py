@@ -11,8 +11,8 @@ from typing import Literal, Self
 from worldsize.adapt import next_climb
 from worldsize.catalog import WorkloadFacts, facts_of
 from worldsize.data.sets import data_root
-from worldsize.errors import DataError, Problem, SpecError
-from worldsize.estimate import Cost, estimate
+from worldsize.errors import DataError, DiskFullError, Problem, SpecError
+from worldsize.estimate import Cost, estimate, space_bytes
 from worldsize.grid import machines_of, on_target
 from worldsize.launch.local import LocalTarget
 from worldsize.launch.prepare import Goal, prepare, prepare_smoke
@@ -30,8 +30,16 @@ from worldsize.problems import problems
 from worldsize.problems_data import data_problems
 from worldsize.results import Results, load, read_plan
 from worldsize.spec import StudySpec
-from worldsize.store import StudyFolder, read_json, write_atomic, write_json
-from worldsize.study_checks import check_data, check_device, check_jobs, is_same
+from worldsize.store import StudyFolder, is_disk_full, read_json, write_atomic, write_json
+from worldsize.study_checks import (
+    check_data,
+    check_device,
+    check_jobs,
+    check_space,
+    free_bytes,
+    is_same,
+    megabytes,
+)
 from worldsize.studyfile import StudyFile, dump_yaml, find_study
 from worldsize.sweep import next_round
 
@@ -139,7 +147,7 @@ class Study:
         home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
         progress = progress or Silent()
         check_jobs(self.spec, home, smoke=smoke, detach=detach, cancel=cancel)
-        with self._opened(home, take_over=take_over) as stored:
+        with self._full_disk_told(home), self._opened(home, take_over=take_over) as stored:
             plan: Plan | None = stored
             if retry_failed:
                 _forget_failures(home)
@@ -169,12 +177,36 @@ class Study:
         """The folder, ours alone, with its plan as stored: a later version may number or order trials differently."""
         same = is_same(self.spec, self._plan, home)
         check_data(self.spec)
+        if (left := self._left(home)).trials:
+            check_space(home, space_bytes(self.spec, left, self.machines, self.facts), len(left.trials))
         with study_lock(home.path, take_over=take_over):
             if not same or not home.study_file.exists():
                 home.remove_temporaries()
                 self._write(home)
             check_device(self._device, home)
             yield read_plan(home)[0]
+
+    def _left(self, home: StudyFolder) -> Plan:
+        """The trials without a record, as far as they are known."""
+        plan = read_plan(home)[0] if home.study_file.exists() else self._plan
+        trials = {name: trial for name, trial in plan.trials.items() if not home.has_record(name)}
+        return Plan(trials=trials, launches=())
+
+    @contextmanager
+    def _full_disk_told(self, home: StudyFolder) -> Iterator[None]:
+        """Says how much room the rest of the study needs when a disk fills up, here or on a rank."""
+        try:
+            yield
+        except (OSError, DiskFullError) as error:
+            if isinstance(error, OSError) and not is_disk_full(error):
+                raise
+            left = self._left(home)
+            needed = megabytes(space_bytes(self.spec, left, self.machines, self.facts))
+            raise DiskFullError(
+                f"the disk is full: {error}. Finished trials are kept. The {len(left.trials)} left need about "
+                f"{needed}, and {home.path} has {megabytes(free_bytes(home.path))} free; free some space, then "
+                "run the same command again to continue"
+            ) from error
 
     def _sites(self, progress: Progress, *, detach: bool, cancel: bool) -> dict[str, Site]:
         queue = Queue(Slurm(), progress)

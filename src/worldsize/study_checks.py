@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shutil import which
+from pathlib import Path
+from shutil import disk_usage, which
 
 from worldsize.catalog import WORKLOADS, facts_of
 from worldsize.data.sets import data_root, require
@@ -52,6 +53,25 @@ def is_same(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
             "undo the change to continue it, or give a new folder with --dir"
         )
     return True
+
+
+def check_space(home: StudyFolder, needed_bytes: int, trials: int) -> None:
+    free = free_bytes(home.path)
+    if free < needed_bytes:
+        raise StoreError(
+            f"the {trials} trials left will write about {megabytes(needed_bytes)} into {home.path}, and its disk has "
+            f"{megabytes(free)} free; free some space, or choose a folder on another disk with --dir"
+        )
+
+
+def free_bytes(path: Path) -> int:
+    """On the disk that holds a folder, or will."""
+    there = next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
+    return disk_usage(there).free
+
+
+def megabytes(size: float) -> str:
+    return f"{size / 1e6:,.0f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
 
 
 def check_device(device: str | dict[str, str], home: StudyFolder) -> None:

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -168,3 +169,47 @@ def test_any_rank_killed_at_any_step(folder: Path, start: Start, seed: int) -> N
     assert "killed by SIGKILL" in output
     assert set(outcomes(folder).values()) == {"finished"}
     assert processes_of(folder) == []
+
+
+@pytest.mark.long
+def test_a_full_disk_stops_the_study_and_the_same_command_continues_it(tmp_path: Path, start: Start) -> None:
+    """A real one: a file system in memory with room for the study, until a file of somebody else fills it."""
+    disk = tmp_path / "disk"
+    folder = disk / "study"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk], check=True)
+    try:
+        driver = start("--dir", str(folder), fault="hold:0:0003:5")
+        wait_for(lambda: _events(folder, "0003"))
+        before = records(folder)
+        with pytest.raises(OSError, match="No space left"):
+            _fill(disk / "filler")
+        (tmp_path / "planted").touch()
+        output, _ = driver.communicate()
+        assert driver.returncode == 1, output
+        assert "the disk is full: " in output
+        assert re.search(r"The 3 left need about \d+ MB, and \S+ has 0 MB free", output)
+        assert processes_of(folder) == []
+        assert records(folder) == before
+        again = start("--dir", str(folder))
+        output, _ = again.communicate()
+        assert again.returncode == 2, output  # looked at before anything starts
+        assert "free some space" in output
+        (disk / "filler").unlink()
+        third = start("--dir", str(folder))
+        output, _ = third.communicate()
+        assert third.returncode == 0, output
+        assert set(outcomes(folder).values()) == {"finished"}
+        assert {trial: time for trial, time in records(folder).items() if trial in before} == before
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(2**16))
+
+
+def _events(folder: Path, number: str) -> bool:
+    return any(path.stat().st_size for path in folder.glob(f"trials/{number}*/events.jsonl"))

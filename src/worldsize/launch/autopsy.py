@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from worldsize.record import Failure, Outcome, Try
-from worldsize.store import TRIAL_MARK, StudyFolder, read_json
+from worldsize.store import TRIAL_MARK, StudyFolder, has_room, read_json
 
 LOG_LINES = 40
 PEER_LOST = re.compile(r"connection (closed|reset)|broken pipe|peer|socket|timed out|nccl", re.IGNORECASE)
@@ -26,6 +29,8 @@ class Cause:
     """Killed, lost and hung processes may be bad luck; an error in the code is not."""
     outcome: Outcome = "failed"
     """Of the trial, unless it is tried again."""
+    disk_full: bool = False
+    """No trial's fault, and no other trial would fare better until there is room again."""
     is_input: bool = False
     """What was asked for cannot be had (no such model, no such file): no trial of the study would fare better."""
 
@@ -33,8 +38,8 @@ class Cause:
 def find_cause(
     launch: Path, trial_id: str, *, workers: int, hung: bool, patience_s: float, last_step: int | None
 ) -> Cause:
-    """Blames in this order: a hang, a rank killed by a signal, one out of memory, the earliest error that is not the
-    loss of a peer."""
+    """Blames in this order: a full disk, a hang, a rank killed by a signal, one out of memory, the earliest error that
+    is not the loss of a peer."""
 
     def cause(
         rank: int | None,
@@ -43,12 +48,18 @@ def find_cause(
         retryable: bool,
         step: int | None = last_step,
         is_input: bool = False,
+        disk_full: bool = False,
         outcome: Outcome = "failed",
     ) -> Cause:
         log = tuple(trial_log(launch, trial_id, rank)[-LOG_LINES:])
         failure = Failure(rank=rank, step=step, error=error, log=log)
-        return Cause(failure=failure, retryable=retryable, is_input=is_input, outcome=outcome)
+        return Cause(failure=failure, retryable=retryable, is_input=is_input, disk_full=disk_full, outcome=outcome)
 
+    failures = _failures(launch)
+    if full := [found for found in failures if found.get("disk_full")]:
+        return cause(full[0]["rank"], full[0]["error"], retryable=False, step=full[0]["step"], disk_full=True)
+    if not has_room(launch):  # then a rank cannot even say so
+        return cause(None, os.strerror(errno.ENOSPC), retryable=False, disk_full=True)
     if hung:
         return cause(None, f"no sign of life for {patience_s:.0f} s; the processes were ended", retryable=True)
     killed = killed_ranks("".join(_text(launch / name) for name in LAUNCHER_LOGS))
@@ -57,7 +68,6 @@ def find_cause(
         name = signal.Signals(number).name
         hint = " (the system does that when memory runs out)" if name == "SIGKILL" else ""
         return cause(rank, f"killed by {name}{hint}", retryable=True)
-    failures = sorted((read_json(path) for path in launch.glob("failure-rank*.json")), key=lambda found: found["at"])
     if full := [found for found in failures if found.get("out_of_memory")]:
         # The others lost it, and may say so in any words.
         first = full[0]
@@ -72,6 +82,11 @@ def find_cause(
         error = f"lost the other ranks ({failures[0]['type']}: {failures[0]['error'].splitlines()[0]})"
         return cause(failures[0]["rank"], error, retryable=True)
     return cause(None, "the processes ended without an error and without finishing the trial", retryable=True)
+
+
+def _failures(launch: Path) -> list[dict[str, Any]]:
+    """What ranks said of their end, the earliest first."""
+    return sorted((read_json(path) for path in launch.glob("failure-rank*.json")), key=lambda failure: failure["at"])
 
 
 def killed_ranks(report: str) -> list[tuple[int, int]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from worldsize.errors import LaunchError
+from worldsize.errors import DiskFullError, LaunchError
 from worldsize.launch.prepare import Goal, prepare
 from worldsize.launch.progress import Progress
 from worldsize.launch.target import LaunchEnd, Running, Site, Work, open_work
@@ -57,10 +58,13 @@ class Run:
                 self._detach()
             else:
                 self._follow()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, OSError, DiskFullError):
             for running in self._running:
                 if (end := running.stop()) is not None:
-                    self._conclude(running.work, end)
+                    with suppress(
+                        OSError, DiskFullError
+                    ):  # left open: the next driver sees that its processes are gone
+                        self._conclude(running.work, end)
             raise
         if self._cancelled:
             jobs = sorted({str(end.job) for end in self._cancelled.values()})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from worldsize.errors import LaunchError, SpecError
+from worldsize.errors import DiskFullError, LaunchError, SpecError
 from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log, tries_told
 from worldsize.launch.progress import Progress
 from worldsize.launch.target import LaunchEnd, Work
@@ -26,9 +27,10 @@ def conclude(work: Work, end: LaunchEnd, first_left: TrialSpec | None, retries: 
         return
     try:
         cause = _blame(work, first_left, end, retries, progress)
-    except (LaunchError, SpecError) as error:
+    except (LaunchError, SpecError, DiskFullError) as error:
         # No trial's fault, and over all the same: left open, the next driver would adopt a launch that is dead.
-        _write_end(work, end, cause=str(error).partition("\n")[0])
+        with suppress(OSError):  # on a full disk it stays open: the next driver sees that its processes are gone
+            _write_end(work, end, cause=str(error).partition("\n")[0])
         raise
     _write_end(work, end, culprit=first_left.id, cause=cause.failure.error)
 
@@ -75,6 +77,9 @@ def _blame(work: Work, trial: TrialSpec, end: LaunchEnd, retries: int, progress:
     cause = _from_outside(end) or find_cause(
         path, trial.id, workers=trial.workers, hung=end.hung, patience_s=end.patience_s, last_step=end.last_step
     )
+    if cause.disk_full:
+        rank = "" if cause.failure.rank is None else f" (rank {cause.failure.rank})"
+        raise DiskFullError(f"{cause.failure.error} in {trial.id}{rank}")
     attempts = 1 + sum(
         read_json(other / "end.json")["culprit"] == trial.id
         for other in work.folder.launches()

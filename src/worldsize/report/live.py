@@ -26,7 +26,7 @@ def last_page(results: Results) -> str:
     """Writes the page of a study that has ended, and says where; a page that cannot be made fails no run."""
     try:
         made = publish(results, printed=False)
-    except (ReportError, OutputError) as error:
+    except (ReportError, OutputError, OSError) as error:
         return f"No report: {visible(str(error))}; everything measured is kept"
     return f"The report is {visible(str(made.page))}; `worldsize report` adds figures for print"
 

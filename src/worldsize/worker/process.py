@@ -9,9 +9,10 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
-from worldsize.store import TRIAL_MARK, write_json
+from worldsize.store import TRIAL_MARK, is_disk_full, write_json
 from worldsize.worker.journal import EXIT_STOPPED
 
 
@@ -48,20 +49,22 @@ def mark_trial(trial_id: str) -> None:
 def write_failure(
     path: Path, rank: int, trial_id: str | None, step: int | None, error: BaseException, *, out_of_memory: bool
 ) -> None:
-    """The driver reads these after the launch and blames the earliest."""
-    traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """The driver reads these after the launch and blames the earliest. On a full disk, what still fits is written: the
+    driver sees for itself that it is full."""
     text = str(error).strip() or "no message"
-    write_json(
-        path,
-        {
-            "rank": rank,
-            "trial": trial_id,
-            "step": step,
-            "at": time.time(),
-            "type": type(error).__name__,
-            "out_of_memory": out_of_memory,
-            "error": text[:2000],
-        },
-    )
+    failure = {
+        "rank": rank,
+        "trial": trial_id,
+        "step": step,
+        "at": time.time(),
+        "type": type(error).__name__,
+        "out_of_memory": out_of_memory,
+        "disk_full": is_disk_full(error),
+        "error": text[:2000],
+    }
+    with suppress(OSError):
+        write_json(path, failure)
+    with suppress(OSError):
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
