@@ -13,6 +13,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not long" tests/unit tests/worker tests/system
 
 test-long: $(READY)
+	@echo "make test-long needs the data sets in \$$WORLDSIZE_DATA (or beside the checkout), root, iproute2, chromium, slurm-wlm, munge, openmpi-bin, pdflatex"
 	$(BIN)/python -m pytest -m long tests
 
 lint: $(READY)

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: the real data sets, found in one place."""
+"""Fixtures for all tests: small data sets for the short tier, the real ones for the long tier."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment_guard import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401 (hooks)
+from tests.small_data import write_data
+
 BESIDE_THE_CHECKOUT = Path(__file__).parents[2] / "shared" / "data"
+PUBLISHED_SERIES = Path(__file__).parent / "data" / "series.csv"
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small sets laid out as the real ones are; tests read them and change nothing."""
+    return write_data(tmp_path_factory.mktemp("small-data"))
 
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder with the real data sets. Without it tests fail, they do not skip: set WORLDSIZE_DATA."""
-    folder = Path(os.environ.get("WORLDSIZE_DATA", BESIDE_THE_CHECKOUT))
+    """The folder with the real data sets, for the long tier. Without it tests fail, they do not skip."""
+    folder = Path(os.environ.get("WORLDSIZE_DATA") or BESIDE_THE_CHECKOUT)
     if not (folder / "mnist" / "train-images-idx3-ubyte.gz").is_file():
-        pytest.fail(f"the data sets for the tests are not in {folder}; set WORLDSIZE_DATA to their folder")
-    os.environ["WORLDSIZE_DATA"] = str(folder)
+        message = f"the data sets of the long tier are not in {folder}; set WORLDSIZE_DATA to their folder"
+        pytest.fail(message, pytrace=False)
     return folder
 
 
 @pytest.fixture(scope="session")
-def published_series(data_folder: Path) -> Path:
-    """Scaling tables from public repositories, beside the data sets; without them tests fail, they do not skip."""
-    path = data_folder.parent / "validation" / "series.csv"
-    if not path.is_file():
-        pytest.fail(f"the published scaling series are not at {path}; set WORLDSIZE_DATA to the folder beside theirs")
-    return path
+def published_series() -> Path:
+    """Scaling tables from public repositories."""
+    return PUBLISHED_SERIES
 
 
 @pytest.fixture(scope="session")

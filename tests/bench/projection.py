@@ -11,7 +11,6 @@ anew without the source that is scored. Exit code 1 when either misses a target.
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import time
 from collections import defaultdict
@@ -30,8 +29,7 @@ from worldsize.errors import TableError
 from worldsize.tablefile import GivenSeries, Table, read_table
 from worldsize.tableprojection import crossings_of_others
 
-SHARED = Path(os.environ.get("WORLDSIZE_DATA", Path(__file__).parents[3] / "shared" / "data")).parent
-CORPUS = SHARED / "validation" / "series.csv"
+CORPUS = Path(__file__).parents[1] / "data" / "series.csv"
 OTHER = Path(__file__).parents[2] / "docs" / "benchmarks" / "other-series.csv"
 """Series of other sources: of what leaving a node costs, they tell as much as the corpus does."""
 TARGETS = {"A": (0.026, 0.105), "B": (0.055, 0.38)}

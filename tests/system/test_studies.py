@@ -42,8 +42,8 @@ def test_a_built_in_study_runs_small_to_the_end(study: str, tmp_path: Path, whol
 
 
 @pytest.mark.long
-def test_the_optimisers_of_a_linear_regression_are_told_apart(tmp_path: Path, data_folder: Path) -> None:
-    run("optimizers-linear", tmp_path / "study", data_folder)
+def test_the_optimisers_of_a_linear_regression_are_told_apart(tmp_path: Path) -> None:
+    run("optimizers-linear", tmp_path / "study", tmp_path)
     results = worldsize.load(tmp_path / "study")
     (contest,) = results.contests
     edge = results.edges[contest.setting, "sgd"]
@@ -101,10 +101,10 @@ oversubscribe: true
 """
 
 
-def test_a_workload_from_outside_the_package(tmp_path: Path, data_folder: Path) -> None:
+def test_a_workload_from_outside_the_package(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     (tmp_path / "own.yaml").write_text(OWN_STUDY)
-    found = run("own.yaml", tmp_path / "study", data_folder, cwd=tmp_path)
+    found = run("own.yaml", tmp_path / "study", tmp_path, cwd=tmp_path)
     assert set(found["trials"].values()) == {"finished"}
     assert found["metric"] == "accuracy"
     assert all(row["metric"] > 0.9 for row in found["table"])

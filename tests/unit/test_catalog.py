@@ -25,15 +25,31 @@ def workload(name: str, **fields: Any) -> WorkloadSpec:
     ("spec", "train", "test"),
     [
         (workload("mnist"), 60_000, 10_000),
-        (workload("image-folder", path="fruits-fresh-rotten"), 1_920, 480),
-        (workload("image-folder", path="caltech101-subset"), 960, 240),
-        (workload("steering", path="donkeycar-steering/steering.csv"), 2_400, 600),
-        (workload("steering", path="donkeycar-steering/steering.csv", test_share=0.5), 1_500, 1_500),
+        (workload("image-folder", path="fruits-fresh-rotten"), 144, 36),
+        (workload("image-folder", path="caltech101-subset"), 160, 240),
+        (workload("image-folder", path="caltech101-subset/test"), 200, 40),
+        (workload("steering", path="donkeycar-steering/steering.csv"), 192, 48),
+        (workload("steering", path="donkeycar-steering/steering.csv", test_share=0.5), 120, 120),
         (workload("gpt", options={"length": 10_000, "context": 50}), 159, 39),
         (workload("linear", options={"samples": 77}), 77, 77),
     ],
 )
-def test_samples_are_counted(spec: WorkloadSpec, train: int, test: int, data_folder: Path) -> None:
+def test_samples_are_counted(spec: WorkloadSpec, train: int, test: int, small_data: Path) -> None:
+    facts = facts_of(spec, small_data)
+    assert (facts.train_samples, facts.test_samples) == (train, test)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("spec", "train", "test"),
+    [
+        (workload("image-folder", path="fruits-fresh-rotten"), 1_920, 480),
+        (workload("image-folder", path="caltech101-subset"), 960, 240),
+        (workload("steering", path="donkeycar-steering/steering.csv"), 2_400, 600),
+        (workload("steering", path="donkeycar-steering/steering.csv", test_share=0.5), 1_500, 1_500),
+    ],
+)
+def test_samples_of_real_data_are_counted(spec: WorkloadSpec, train: int, test: int, data_folder: Path) -> None:
     facts = facts_of(spec, data_folder)
     assert (facts.train_samples, facts.test_samples) == (train, test)
 
@@ -76,8 +92,23 @@ def test_a_workload_of_ones_own_that_fails_is_said(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", builtin_studies())
-def test_every_built_in_study_says_what_it_asks_and_has_a_small_version(name: str, data_folder: Path) -> None:
-    assert data_folder.is_dir()
+def test_every_built_in_study_says_what_it_asks_and_has_a_small_version(
+    name: str, small_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLDSIZE_DATA", str(small_data))
+    assert_it_asks_and_has_a_small_version(name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", builtin_studies())
+def test_every_built_in_study_can_be_planned_on_real_data(
+    name: str, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLDSIZE_DATA", str(data_folder))
+    assert_it_asks_and_has_a_small_version(name)
+
+
+def assert_it_asks_and_has_a_small_version(name: str) -> None:
     first = builtin_studies()[name].read_text().splitlines()[0]
     assert first.startswith("# ")
     assert any(word in first for word in ("minute", "seconds"))
@@ -96,8 +127,18 @@ def test_small_needs_small_values() -> None:
         StudyFile(text, "a.yaml").apply_small()
 
 
-def test_pretraining_comes_first_and_its_weights_are_used(data_folder: Path) -> None:
-    assert data_folder.is_dir()
+def test_pretraining_comes_first_and_its_weights_are_used(small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLDSIZE_DATA", str(small_data))
+    assert_pretraining_comes_first()
+
+
+@pytest.mark.long
+def test_pretraining_comes_first_on_real_data(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLDSIZE_DATA", str(data_folder))
+    assert_pretraining_comes_first()
+
+
+def assert_pretraining_comes_first() -> None:
     plan = Study.from_file("fruit-transfer", machine=MACHINE).plan()
     assert plan.launches[0].kind == "pretrain"
     trained = [trial for trial in plan.trials.values() if trial.kind == "train"]

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from worldsize.data.cifar import TEST_FILES, TRAIN_FILES, read_cifar10
+from tests.small_data import CIFAR_RECORDS
+from worldsize.data.cifar import FOLDER, TEST_FILES, TRAIN_FILES, read_cifar10
 from worldsize.errors import DataError
 
 RECORD = 1 + 3 * 32 * 32
-
-
-@pytest.fixture(scope="module")
-def unpacked(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cifar10")
-    subprocess.run([sys.executable, data_folder / "cifar10" / "unpack.py", folder], check=True, capture_output=True)
-    return folder
 
 
 @pytest.fixture
@@ -34,7 +26,26 @@ def write_batches(folder: Path) -> None:
         (folder / name).write_bytes(bytes(RECORD * 20))
 
 
-def test_cifar10_as_published(unpacked: Path) -> None:
+def test_every_batch_is_read_in_order(small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worldsize.data.cifar.RECORDS", CIFAR_RECORDS)
+    train_images, train_labels, test_images, test_labels = read_cifar10(small_data / "cifar10")
+    assert train_images.shape == (500, 3, 32, 32)
+    assert test_images.shape == (100, 3, 32, 32)
+    assert (train_images.dtype, train_labels.dtype) == (np.uint8, np.int64)
+    assert np.bincount(train_labels).tolist() == [50] * 10
+    assert np.bincount(test_labels).tolist() == [10] * 10
+    for images, labels, names in (
+        (train_images, train_labels, TRAIN_FILES),
+        (test_images, test_labels, TEST_FILES),
+    ):
+        written = b"".join((small_data / "cifar10" / FOLDER / name).read_bytes() for name in names)
+        records = zip(labels, images, strict=True)
+        assert b"".join(bytes([label]) + image.tobytes() for label, image in records) == written
+
+
+@pytest.mark.long
+def test_cifar10_as_published(whole_data_folder: Path) -> None:
+    unpacked = whole_data_folder / "cifar10"
     train_images, train_labels, test_images, test_labels = read_cifar10(unpacked)
     assert train_images.shape == (50_000, 3, 32, 32)
     assert test_images.shape == (10_000, 3, 32, 32)

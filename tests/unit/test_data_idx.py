@@ -14,12 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import worldsize
+from tests.small_data import DIGITS, idx_bytes
 from worldsize.data.idx import read_idx, read_mnist
 from worldsize.errors import DataError
-
-
-def idx_bytes(array: npt.NDArray[np.uint8]) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
 def write_mnist(folder: Path, *, images: int = 5, labels: int = 5, label: int = 3, side: int = 28) -> None:
@@ -29,6 +27,21 @@ def write_mnist(folder: Path, *, images: int = 5, labels: int = 5, label: int = 
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(np.full(labels, label, np.uint8)))
 
 
+def test_the_official_files_are_read(small_data: Path) -> None:
+    """All four packed, under their official names, with digits of MNIST."""
+    train_images, train_labels, test_images, test_labels = read_mnist(small_data / "mnist")
+    assert train_images.shape == (DIGITS["train"], 28, 28)
+    assert test_images.shape == (DIGITS["t10k"], 28, 28)
+    assert train_images.dtype == np.uint8
+    assert train_labels.dtype == np.int64
+    with np.load(Path(worldsize.__file__).parent / "worker" / "workloads" / "digits.npz") as stored:
+        assert np.array_equal(train_images, stored["train_images"][: DIGITS["train"]])
+        assert np.array_equal(train_labels, stored["train_labels"][: DIGITS["train"]])
+        assert np.array_equal(test_images, stored["test_images"][: DIGITS["t10k"]])
+        assert np.array_equal(test_labels, stored["test_labels"][: DIGITS["t10k"]])
+
+
+@pytest.mark.long
 def test_mnist_as_published(data_folder: Path) -> None:
     train_images, train_labels, test_images, test_labels = read_mnist(data_folder / "mnist")
     assert train_images.shape == (60_000, 28, 28)

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.small_data import FRUIT_IMAGES, FRUITS
 from worldsize.data.images import ImageFolder, list_images, load_images, split
 from worldsize.errors import DataError
 
@@ -244,32 +245,48 @@ def test_a_size_of_nothing(tmp_path: Path, size: int) -> None:
         load_images(tmp_path, size, tmp_path / "cache")
 
 
+def test_two_trees_of_jpeg(small_data: Path, tmp_path: Path) -> None:
+    assert_fruits_are_read(small_data, 6 * FRUIT_IMAGES["train"], 6 * FRUIT_IMAGES["test"], 6, tmp_path)
+
+
+@pytest.mark.long
 def test_the_fruits(data_folder: Path, tmp_path: Path) -> None:
-    """The first 40 of each class, linked: real photographs, by as many processes as there are cores."""
-    folder = list_images(data_folder / "fruits-fresh-rotten")
-    assert (len(folder.train), len(folder.test)) == (1920, 480)
-    assert folder.classes == [
-        f"{state}{fruit}" for state in ("fresh", "rotten") for fruit in ("apples", "banana", "oranges")
-    ]
+    assert_fruits_are_read(data_folder, 1920, 480, 40, tmp_path)
+
+
+def assert_fruits_are_read(data: Path, train: int, test: int, each: int, tmp_path: Path) -> None:
+    """The first `each` of each class, linked, by as many processes as there are cores."""
+    folder = list_images(data / "fruits-fresh-rotten")
+    assert (len(folder.train), len(folder.test)) == (train, test)
+    assert folder.classes == FRUITS
     for sources in (folder.train, folder.test):
         for label in range(6):
             start = label * len(sources) // 6
-            for source in sources[start : start + 40]:
+            for source in sources[start : start + each]:
                 link = tmp_path / "data" / source.name
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(source.path)
     images = load_images(tmp_path / "data", 32, tmp_path / "cache")
-    assert images.train.shape == images.test.shape == (240, 32, 32, 3)
+    assert images.train.shape == images.test.shape == (6 * each, 32, 32, 3)
     assert images.skipped == []
-    assert np.bincount(images.train_labels).tolist() == [40] * 6
+    assert np.bincount(images.train_labels).tolist() == [each] * 6
     # Bananas are yellow: far more red and green than blue, more so than apples.
     excess = [images.train[images.train_labels == label].astype(float).mean(axis=(0, 1, 2)) for label in range(6)]
     assert excess[1][:2].min() - excess[1][2] > 30
 
 
+def test_one_tree_of_many_classes(small_data: Path, tmp_path: Path) -> None:
+    assert_caltech_is_read(small_data, tmp_path)
+
+
+@pytest.mark.long
 def test_caltech(data_folder: Path, tmp_path: Path) -> None:
+    assert_caltech_is_read(data_folder, tmp_path)
+
+
+def assert_caltech_is_read(data: Path, tmp_path: Path) -> None:
     """The test part alone, as one tree of 20 classes, split here."""
-    images = load_images(data_folder / "caltech101-subset" / "test", 24, tmp_path / "cache", test_share=0.25)
+    images = load_images(data / "caltech101-subset" / "test", 24, tmp_path / "cache", test_share=0.25)
     assert images.train.shape == (180, 24, 24, 3)
     assert np.bincount(images.train_labels).tolist() == [9] * 20
     assert np.bincount(images.test_labels).tolist() == [3] * 20

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.small_data import FRAMES
 from worldsize.data.steering import Steering, read_rows, read_steering
 from worldsize.errors import DataError
 
@@ -56,11 +57,19 @@ def test_a_share_must_leave_two_parts(tmp_path: Path, share: float) -> None:
         read(write_table(tmp_path), test_share=share)
 
 
+def test_a_film(small_data: Path, tmp_path: Path) -> None:
+    assert_film_is_read(small_data / "donkeycar-steering" / "steering.csv", FRAMES, tmp_path)
+
+
+@pytest.mark.long
 def test_the_donkey_car(data_folder: Path, tmp_path: Path) -> None:
+    assert_film_is_read(data_folder / "donkeycar-steering" / "steering.csv", 3000, tmp_path)
+
+
+def assert_film_is_read(real: Path, frames: int, tmp_path: Path) -> None:
     """All rows; the first 200 frames decoded, from a table beside links to them."""
-    real = data_folder / "donkeycar-steering" / "steering.csv"
     rows = read_rows(real)
-    assert len(rows) == 3000
+    assert len(rows) == frames
     assert rows[0] == (2, "0_cam_image_array_.jpg", 0.0)
     assert all(-1 <= row.angle <= 1 for row in rows)
     (tmp_path / "images").symlink_to(real.parent / "images")

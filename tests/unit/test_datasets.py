@@ -80,25 +80,41 @@ def no_reading(_path: Path) -> str:
     raise AssertionError("the file was read")
 
 
+def test_a_whole_set_has_no_fault(whole: Path) -> None:
+    assert missing_or_damaged(TINY, whole, deep=True) == []
+    require("tiny", whole)
+    assert {row.name: row.state for row in status(whole)} == {"tiny": "present"}
+
+
+@pytest.mark.long
 def test_the_real_mnist_is_whole(mnist_copy: Path) -> None:
     assert missing_or_damaged(DATASETS["mnist"], mnist_copy, deep=True) == []
     require("mnist", mnist_copy)
     assert {row.name: row.state for row in status(mnist_copy)}["mnist"] == "present"
 
 
-def test_one_flipped_byte_is_named_with_both_checksums(mnist_copy: Path) -> None:
-    path = mnist_copy / "mnist" / "train-images-idx3-ubyte.gz"
+def test_one_flipped_byte_is_named_with_both_checksums(whole: Path) -> None:
+    assert_flipped_byte_is_named(TINY, whole, at=500)
+
+
+@pytest.mark.long
+def test_one_flipped_byte_of_the_real_mnist_is_named_with_both_checksums(mnist_copy: Path) -> None:
+    assert_flipped_byte_is_named(DATASETS["mnist"], mnist_copy, at=5_000_000)
+
+
+def assert_flipped_byte_is_named(dataset: DataSet, root: Path, at: int) -> None:
+    path = root / dataset.files[0].path
     content = bytearray(path.read_bytes())
-    content[5_000_000] ^= 1
+    content[at] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        require("mnist", mnist_copy)
+        require(dataset.name, root)
     message = str(caught.value)
     assert "\n" not in message
     assert str(path) in message
-    assert DATASETS["mnist"].files[0].sha256 in message
+    assert dataset.files[0].sha256 in message
     assert hashlib.sha256(content).hexdigest() in message
-    for remedy in ("`worldsize data fetch mnist`", "--data DIR", "WORLDSIZE_DATA", "login node"):
+    for remedy in (f"`worldsize data fetch {dataset.name}`", "--data DIR", "WORLDSIZE_DATA", "login node"):
         assert remedy in message
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.small_data import CIFAR_RECORDS
 from tests.worker.test_loop import course
 from worldsize.data.text import TextOptions, read_text
 from worldsize.errors import DataError, SpecError
@@ -39,8 +40,18 @@ def load(name: str, data: Path, cache: Path, **fields: Any) -> workloads.Workloa
 
 
 @pytest.mark.parametrize("name", SMALL)
+def test_it_learns(name: str, small_data: Path, tmp_path: Path) -> None:
+    assert_it_learns(name, small_data, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mnist", "image-folder", "steering"])
 def test_it_learns_on_real_data(name: str, data_folder: Path, tmp_path: Path) -> None:
-    workload = load(name, data_folder, tmp_path / "cache", **SMALL[name])
+    assert_it_learns(name, data_folder, tmp_path)
+
+
+def assert_it_learns(name: str, data: Path, tmp_path: Path) -> None:
+    workload = load(name, data, tmp_path / "cache", **SMALL[name])
     optimizer = OptimizerSpec(name="adam", rate=0.003)
     here = course(
         tmp_path,
@@ -65,19 +76,28 @@ def _few(data: Any) -> Any:
     return type(data)(inputs=data.inputs[:20], targets=data.targets[:20])
 
 
+def test_cifar10_is_read(small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worldsize.data.cifar.RECORDS", CIFAR_RECORDS)
+    assert_cifar10_is_read(load("cifar10", small_data, tmp_path), train=500, test=100, every=1)
+
+
+@pytest.mark.long
 def test_cifar10_is_read_whole(whole_data_folder: Path, tmp_path: Path) -> None:
-    workload = load("cifar10", whole_data_folder, tmp_path)
-    assert (len(workload.train), len(workload.test)) == (50_000, 10_000)
-    inputs, labels = batch(workload.train, torch.arange(0, 50_000, 50), torch.device("cpu"))
+    assert_cifar10_is_read(load("cifar10", whole_data_folder, tmp_path), train=50_000, test=10_000, every=50)
+
+
+def assert_cifar10_is_read(workload: workloads.Workload, *, train: int, test: int, every: int) -> None:
+    assert (len(workload.train), len(workload.test)) == (train, test)
+    inputs, labels = batch(workload.train, torch.arange(0, train, every), torch.device("cpu"))
     prepared = workload.prepare(inputs)
-    assert prepared.shape == (1_000, 3, 32, 32)
+    assert prepared.shape == (train // every, 3, 32, 32)
     assert torch.allclose(prepared.mean((0, 2, 3)), torch.zeros(3), atol=0.1)
     assert set(labels.tolist()) == set(range(10))
 
 
-def test_augmentation_changes_what_is_trained_on_and_not_what_is_tested(tmp_path: Path, data_folder: Path) -> None:
+def test_augmentation_changes_what_is_trained_on_and_not_what_is_tested(tmp_path: Path) -> None:
     def losses(**fields: Any) -> tuple[list[float], float]:
-        workload = load("digits", data_folder, tmp_path, **fields)
+        workload = load("digits", tmp_path, tmp_path, **fields)
         here = course(tmp_path, workload=workload, train=TrainSpec(steps=3), rate=1e-9)
         here.workload = replace(workload, test=_few(workload.test))
         test = train(here).epochs[0].test["loss"]
@@ -88,9 +108,9 @@ def test_augmentation_changes_what_is_trained_on_and_not_what_is_tested(tmp_path
     assert moved[1] == pytest.approx(plain[1], rel=1e-5)
 
 
-def test_the_backbone_stands_still_until_it_is_unfrozen(tmp_path: Path, data_folder: Path) -> None:
+def test_the_backbone_stands_still_until_it_is_unfrozen(tmp_path: Path) -> None:
     spec = WorkloadSpec(name="digits", model="cnn", freeze="backbone", unfreeze_epoch=1)
-    workload = workloads.load(spec, workloads.Places(data=data_folder, cache=tmp_path))
+    workload = workloads.load(spec, workloads.Places(data=tmp_path, cache=tmp_path))
     few = replace(workload, train=_few(workload.train), test=_few(workload.test))
     seen = {}
     for epochs in (1, 2):
