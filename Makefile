@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
+LONG   ?= long
 
 .PHONY: run test test-long lint bench bench-projection clean
 
@@ -14,7 +15,7 @@ test: $(READY)
 
 test-long: $(READY)
 	@echo "make test-long needs the data sets in \$$WORLDSIZE_DATA (or beside the checkout), root, iproute2, chromium, slurm-wlm, munge, openmpi-bin, pdflatex"
-	$(BIN)/python -m pytest -m long tests
+	$(BIN)/python -m pytest -m "$(LONG)" tests
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
