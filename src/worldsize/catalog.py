@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from worldsize.data.folders import find_path
 from worldsize.errors import DataError
+from worldsize.frozen import Label
 from worldsize.spec import WorkloadSpec
 
 
@@ -25,18 +28,21 @@ class WorkloadFacts:
     title: str
     train_samples: int
     test_samples: int
-    metric: str
+    metric: Label
     """The metric that the answer quotes."""
     higher_is_better: bool = True
-    metrics: tuple[str, ...] = ()
+    metrics: tuple[Label, ...] = ()
     """All that are measured, the loss among them: what a target may name."""
     classifies: bool = False
     """Whether targets are classes, which labels can be smoothed for."""
-    unit: str = "samples"
+    unit: Label = "samples"
     units_per_sample: int = 1
     """A sample of text is a window of tokens, and people count tokens."""
     train_flop_per_sample: float
     """Forward and backward of the built-in model; only the estimate before the first measurement uses it."""
+
+
+FACTS = TypeAdapter(WorkloadFacts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,9 +234,13 @@ def _ask(workload: WorkloadSpec) -> WorkloadFacts:
     if answer.returncode != 0:
         lines = (answer.stderr or answer.stdout).strip().splitlines() or ["no message"]
         raise DataError(f"the workload {workload.name} could not be made: {lines[-1]}")
-    return facts_from(json.loads(answer.stdout.splitlines()[-1]))
+    try:
+        return facts_from(json.loads(answer.stdout.splitlines()[-1]))
+    except (ValueError, TypeError, IndexError) as error:
+        raise DataError(f"the workload {workload.name} does not describe itself as it should: {error}") from error
 
 
 def facts_from(stored: Mapping[str, Any]) -> WorkloadFacts:
-    """As read from JSON, which has no tuples. Raises TypeError for what are no facts."""
-    return WorkloadFacts(**{**stored, "metrics": tuple(stored.get("metrics", ()))})
+    """As read from JSON, which has no tuples. Raises TypeError or ValueError for what are no facts."""
+    WorkloadFacts(**stored)  # no unknown fields, none missing
+    return FACTS.validate_python(stored)

@@ -20,7 +20,7 @@ from worldsize.analysis.telemetry import Usage, usage
 from worldsize.optimizer_spec import OptimizerSpec
 from worldsize.record import TrialRecord
 from worldsize.spec import TrialSpec
-from worldsize.store import StudyFolder, read_json
+from worldsize.store import StudyFolder, read_json, whole
 
 Ended = tuple[TrialSpec, TrialRecord]
 """A probe or a training trial that measured something: it did not fail, nor run out of memory."""
@@ -197,9 +197,11 @@ def links(folder: StudyFolder) -> list[tuple[str, Link]]:
     times: dict[tuple[str, str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for launch in folder.launches():
         path = launch / "interconnect.json"
-        rows: list[dict[str, Any]] = read_json(path)["sweep"]["times"] if path.exists() else []
-        on = read_json(launch / "launch.json").get("on", "") if rows else ""
-        for row in rows:
-            times[on, row["kind"], row["workers"]][row["size_bytes"]] += row["seconds"]
+        with whole(path):
+            rows: list[dict[str, Any]] = read_json(path)["sweep"]["times"] if path.exists() else []
+            on = read_json(launch / "launch.json").get("on", "") if rows else ""
+            for row in rows:
+                kind, workers = str(row["kind"]), int(row["workers"])
+                times[str(on), kind, workers][int(row["size_bytes"])] += map(float, row["seconds"])
     found = [(on, kind, fit_link(workers, sizes)) for (on, kind, workers), sizes in sorted(times.items())]
     return [(kind, replace(link, on=on)) for on, kind, link in found if link is not None]

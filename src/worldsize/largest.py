@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from worldsize.frozen import Frozen
+from worldsize.frozen import Count, Frozen
 from worldsize.record import Try
 
 CLOSE = 0.05
@@ -26,7 +26,7 @@ class LargestSpec(Frozen):
     largest: bool
     start: Annotated[int, Field(ge=LEAST)] = 32
     """Tried first, then doubled; where it does not fit, halved."""
-    most: PositiveInt | None = None
+    most: Count | None = None
     """No larger one is tried. Default: as many samples as a global batch can have."""
     stop_early: bool = True
     """Stop doubling where that no longer brings throughput: two doublings in a row that gained less than 5 %."""

@@ -50,7 +50,10 @@ def study_lock(folder: Path, *, take_over: bool = False) -> Iterator[None]:
         "heartbeat_at": time.time(),
     }
     # The file lock covers only the moment of looking and writing, so that of many starts at once one wins.
-    with FileLock(folder / ".lock.guard"):
+    guard = folder / ".lock.guard"
+    if guard.is_symlink():
+        raise StoreError(f"{guard} is a link, and what it leads to would be emptied; remove it")
+    with FileLock(guard):
         holder = _read(path)
         if holder is not None and not take_over and _alive(holder):
             raise StoreError(
@@ -96,8 +99,9 @@ def _read(path: Path) -> dict[str, Any] | None:
         holder: dict[str, Any] = read_json(path)
     except (OSError, ValueError):
         return None
-    wanted = {"host", "pid", "started_at", "heartbeat_at"}
-    return holder if isinstance(holder, dict) and wanted <= holder.keys() else None
+    kinds = {"host": str, "pid": int, "started_at": int | float, "heartbeat_at": int | float}
+    known = isinstance(holder, dict) and all(isinstance(holder.get(name), kind) for name, kind in kinds.items())
+    return holder if known and 0 < holder["pid"] < 2**31 else None
 
 
 def _alive(holder: dict[str, Any]) -> bool:

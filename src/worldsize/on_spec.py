@@ -10,14 +10,13 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
-    PositiveInt,
     StringConstraints,
     Tag,
     field_validator,
     model_validator,
 )
 
-from worldsize.frozen import Frozen, listed
+from worldsize.frozen import Count, Frozen, listed
 from worldsize.machine import Machine
 
 SlurmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]{0,127}$")]
@@ -43,13 +42,13 @@ class SlurmSpec(Frozen):
     qos: SlurmName | None = None
     time: TimeLimit = "01:00:00"
     """Of one job, as sbatch takes it: minutes, HH:MM:SS or D-HH:MM:SS. What it cuts off is submitted again."""
-    nodes: PositiveInt = 1
+    nodes: Count = 1
     """The most that a job takes. A launch of fewer workers takes fewer nodes."""
-    workers_per_node: PositiveInt | None = None
+    workers_per_node: Count | None = None
     """Default: `gpus_per_node`, or the largest count shared out among the nodes."""
-    gpus_per_node: PositiveInt | None = None
+    gpus_per_node: Count | None = None
     """Without it the study runs on CPUs."""
-    cpus_per_task: PositiveInt | None = None
+    cpus_per_task: Count | None = None
     """CPUs of each worker. Default: the study's `threads`."""
     constraint: Constraint | None = None
     """Features that nodes must have: a100, skylake|icelake."""
@@ -57,7 +56,7 @@ class SlurmSpec(Frozen):
     """Shell commands before the workers start: module load ..., source ..."""
     extra: dict[str, ExtraValue | bool | int] = Field(default_factory=dict)
     """More directives: {exclusive: true, mem: 32G} gives `#SBATCH --exclusive` and `#SBATCH --mem=32G`."""
-    max_jobs: PositiveInt = 4
+    max_jobs: Count = 4
     """Jobs of this study in the queue at once."""
 
     @field_validator("time", mode="before")

@@ -31,6 +31,8 @@ USUAL_MOMENTUM = {"sgd": 0.0, "momentum": 0.9, "nesterov": 0.9, "lars": 0.9}
 """Of those that have one."""
 FIELDS = ("rate", "momentum", "weight_decay", "rate_rule", "warmup_epochs")
 """Of an optimiser, that may have several values."""
+MOST_SETTINGS = 10_000
+"""Of one optimiser."""
 SGD_KINDS = ("sgd", "momentum", "nesterov", "lars")
 
 
@@ -174,9 +176,22 @@ class OptimizerAxis(Frozen):
                 raise ValueError(f"edge={search.edge:g} and tpe={self.tpe} are two ways to go on: keep one")
             if len(set(search.values())) < search.points:
                 raise ValueError(f"{field}.search is too narrow for {search.points} points: widen it, or use fewer")
+        if self.size > MOST_SETTINGS:
+            raise ValueError(
+                f"{self.name} multiplies out to {self.size:,} settings, more than {MOST_SETTINGS:,}: use fewer points, "
+                "or tpe"
+            )
         for _ in self.settings():  # each is checked as it is made
             pass
         return self
+
+    @property
+    def size(self) -> int:
+        """How many settings there will be."""
+        if self.tpe is not None:
+            return self.tpe
+        values = (getattr(self, field) for field in FIELDS)
+        return math.prod(each.points if isinstance(each, Search) else len(each or (None,)) for each in values)
 
     def searched(self) -> dict[str, Search]:
         """The fields whose value is a range."""

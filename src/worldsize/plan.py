@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from worldsize.analysis.adaptive import Probe, next_probes
 from worldsize.grid import Line, StudyPoint, base_batch, scaled_rate, study_points
 from worldsize.spec import Start, StudySpec, TrialSpec, WorkloadSpec
@@ -39,6 +41,9 @@ class Launch:
         return launch_id(number, f"{self.kind}-w{self.workers}", self.on)
 
 
+LAUNCH = TypeAdapter(Launch)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     trials: Mapping[str, TrialSpec]
@@ -52,9 +57,16 @@ class Plan:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Plan:
-        launches = [Launch(**{**launch, "trials": tuple(launch["trials"])}) for launch in stored["launches"]]
+        """Raises ValueError, TypeError or KeyError for what `to_dict` never gave."""
+        launches = tuple(LAUNCH.validate_python({"on": "", **launch}) for launch in stored["launches"])
         trials = {key: TrialSpec.model_validate_json(json.dumps(trial)) for key, trial in stored["trials"].items()}
-        return cls(trials=trials, launches=tuple(launches))
+        for key, trial in trials.items():
+            if key != trial.id:
+                raise ValueError(f"the trial {trial.id} is called {key!r}")
+        for launch in launches:
+            if unknown := [trial_id for trial_id in launch.trials if trial_id not in trials]:
+                raise ValueError(f"a launch has the trial {unknown[0]!r}, which is none")
+        return cls(trials=trials, launches=launches)
 
 
 def make_plan(spec: StudySpec) -> Plan:
@@ -211,7 +223,7 @@ def _common_fields(spec: StudySpec, point: StudyPoint, repeat: int) -> dict[str,
         "strategy": point.strategy,
         "precision": point.precision,
         "repeat": repeat,
-        "seed": spec.seeds[repeat] if repeat < len(spec.seeds) else spec.seed + repeat,
+        "seed": spec.seed_of(repeat),
         "threads": spec.threads,
     }
 

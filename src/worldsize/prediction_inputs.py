@@ -12,7 +12,7 @@ from worldsize.analysis.points import Setting
 from worldsize.analysis.wall import Above
 from worldsize.record import TrialRecord
 from worldsize.results import Results
-from worldsize.store import read_json
+from worldsize.store import read_json, whole
 
 START = ("process start", "process end")
 
@@ -94,8 +94,9 @@ def above(results: Results, places: int) -> list[Above]:
 def _start_s(results: Results, record: TrialRecord) -> float:
     """Paid once a launch; a training alone would pay all of it."""
     path = results.folder.launch(record.launch) / "end.json"
-    phases = (read_json(path)["phases_s"] if path.exists() else None) or {}
-    return sum(float(phases.get(name, 0.0)) for name in START)
+    with whole(path):
+        phases = (read_json(path)["phases_s"] if path.exists() else None) or {}
+        return sum(float(phases.get(name, 0.0)) for name in START)
 
 
 def _probed(links: list[tuple[str, Link]], places: int, cores: int | None) -> Network | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue
 
 from worldsize.errors import StoreError
-from worldsize.frozen import Frozen
+from worldsize.frozen import FileName, Frozen, Label
 
 SCHEMA = 4
 SPAN_UNIT_S = 1e-7
@@ -32,7 +32,8 @@ class SpanFile(Frozen):
     """Raw spans of the steps of one rank: a uint32 array, one row a step, one column a span."""
 
     rank: int
-    name: str
+    name: FileName
+    """In the folder of the trial."""
     sha256: str
 
 
@@ -44,9 +45,9 @@ class Epoch(Frozen):
     samples: int
     train_loss: float | None
     """Mean over the samples of the epoch, each step's loss taken before its update. None: not finite."""
-    test: dict[str, float] = Field(default_factory=dict)
+    test: dict[Label, float] = Field(default_factory=dict)
     """Loss and metrics on the test samples after the epoch."""
-    train: dict[str, float] = Field(default_factory=dict)
+    train: dict[Label, float] = Field(default_factory=dict)
     """The same on as many training samples, unvaried: what the two differ by is overfitting."""
     test_samples: int = 0
     train_s: float
@@ -88,16 +89,16 @@ class Try(Frozen):
 
 class TrialRecord(Frozen):
     schema_version: int = SCHEMA
-    trial: str
+    trial: FileName
     outcome: Outcome
-    launch: str
+    launch: FileName
     """The folder of the launch that ran it."""
     started_at: float
     """Unix time."""
     wall_s: float
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Where rank 0's wall time above the step went: preparation, warm-up, training, evaluation, gaps, saving."""
-    columns: tuple[str, ...] = ("step",)
+    columns: tuple[Label, ...] = ("step",)
     """Of the spans: SPANS, or the whole step alone in records of format 1 and 2."""
     warmup_steps: int = 0
     """So many first steps are recorded and left out of the statistics."""
@@ -115,7 +116,7 @@ class TrialRecord(Frozen):
     """float32, one a step: the mean loss over the global batch."""
     telemetry: tuple[SpanFile, ...] = ()
     """float64, one row a sample, one file a rank: how busy and how full its hardware was. NaN: not seen there."""
-    telemetry_columns: tuple[str, ...] = ()
+    telemetry_columns: tuple[Label, ...] = ()
     weights: SpanFile | None = None
     """The trained weights, where the study keeps them."""
     transfer: tuple[str, ...] = ()
@@ -160,7 +161,7 @@ def to_json(record: TrialRecord) -> str:
 
 def from_json(text: str) -> TrialRecord:
     """Raises ValueError for whatever is not exactly what `to_json` wrote."""
-    body: Any = json.loads(text)
+    body = parsed(text)
     if isinstance(body, dict) and isinstance(found := body.get("schema_version"), int) and found > SCHEMA:
         raise StoreError(
             f"a record of format {found} was made by a newer worldsize (this one reads {SCHEMA}); update it"
@@ -168,6 +169,18 @@ def from_json(text: str) -> TrialRecord:
     if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
         raise ValueError("the checksum does not fit the content")
     return TrialRecord.model_validate_json(json.dumps(body))
+
+
+def parsed(text: str) -> Any:
+    """Strict JSON. Raises ValueError for whatever is none, for numbers that are none, and for nesting without end."""
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
 
 
 def _digest(body: Any) -> str:

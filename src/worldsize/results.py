@@ -271,6 +271,11 @@ def load(folder: Path | str) -> Results:
     spec = StudyFile.read(home.study_file).spec()
     records, damaged = {}, []
     plan, facts = read_plan(home)
+    if strangers := {trial.on for trial in plan.trials.values()} - spec.targets.keys():
+        raise StoreError(
+            f"{home.plan_file} has trials on {min(strangers)!r}, which is no target of {home.study_file}; put back "
+            "what belongs together, or use a new folder"
+        )
     for trial_id in plan.trials:
         try:
             record = home.record(trial_id)
@@ -286,7 +291,7 @@ def read_plan(home: StudyFolder) -> tuple[Plan, WorkloadFacts]:
     try:
         stored = read_json(home.plan_file)
         return Plan.from_dict(stored), facts_from(stored["facts"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{home.plan_file} is missing, damaged or of another version ({type(error).__name__}); "
             "use the version that made the folder, or a new folder"

@@ -6,12 +6,13 @@ line numbers; `plan.py` multiplies a StudySpec out into TrialSpecs.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PositiveFloat, PositiveInt, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PositiveFloat, Tag, model_validator
 
 from worldsize.augment_spec import AugmentSpec
-from worldsize.frozen import Frozen, NonNegativeFloat, listed, named
+from worldsize.frozen import Count, Epochs, FileName, Frozen, Label, NonNegativeFloat, listed, named
 from worldsize.largest import LargestSpec
 from worldsize.on_spec import On, OnSlurm, Place, SlurmSpec, on_short
 from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec
@@ -26,7 +27,9 @@ def _switched_off(value: Any) -> Any:
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """Names become folder names, job names and titles: letters, digits, '.', '_' and '-' only."""
 
-Batches = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+MOST_TRIALS = 100_000
+"""Of a study: more would take minutes to plan, and years to run."""
+Batches = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
 def _search_or_list(value: Any) -> str:
@@ -57,7 +60,7 @@ class WorkloadSpec(Frozen):
     """Pixels of a side to which images are brought, for image-folder and steering."""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Of data that come without a test part of their own."""
-    model: str | None = None
+    model: Label | None = None
     """Another model than the workload's own: cnn, resnet18, torchvision:NAME, ..."""
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
     """Of the model: {layers: 4, width: 256}."""
@@ -68,7 +71,7 @@ class WorkloadSpec(Frozen):
     """A file of weights to begin with, or `torchvision` for those that come with a torchvision model."""
     freeze: Literal["backbone"] | None = None
     """Train the head alone; the rest keeps its weights."""
-    unfreeze_epoch: PositiveInt | None = None
+    unfreeze_epoch: Count | None = None
     """From this epoch on (counted from 0) everything is trained."""
 
     @property
@@ -86,7 +89,7 @@ class WorkloadSpec(Frozen):
 class AxesSpec(Frozen):
     """Every axis is a list; the study is their product."""
 
-    workers: Annotated[tuple[PositiveInt, ...], BeforeValidator(listed), Field(min_length=1)]
+    workers: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
     """`auto` is short for 1, 2, 4, ... as far as the machine goes, with `adaptive: true`."""
     adaptive: bool = False
     """Probe counts and batches only while the answer can still change, then train what it recommends."""
@@ -94,7 +97,7 @@ class AxesSpec(Frozen):
     """Weak scaling: the global batch grows with the workers. `{largest: true}` searches for the largest that fits."""
     global_batch: Annotated[Batches | None, BeforeValidator(listed)] = None
     """Strong scaling: the same global batch is shared out among the workers."""
-    accumulation: Annotated[tuple[PositiveInt, ...], BeforeValidator(listed), Field(min_length=1)] = (1,)
+    accumulation: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)] = (1,)
     """So many batches a worker are computed one after another before gradients are exchanged once."""
     optimizer: Annotated[
         tuple[Annotated[OptimizerAxis, BeforeValidator(named)], ...], BeforeValidator(listed), Field(min_length=1)
@@ -159,9 +162,9 @@ class ProbeSpec(Frozen):
     """Stop when the median step time is known this well (half of its 90 % interval, relative)."""
     max_seconds: PositiveFloat = 5.0
     """Stop then in any case, once the warm-up and five steps are done."""
-    warmup_steps: PositiveInt = 5
+    warmup_steps: Count = 5
     """Run and recorded, left out of the statistics."""
-    repeats: PositiveInt | None = None
+    repeats: Count | None = None
     """Probes are cheap: they may be repeated more often than training. Default: the study's `repeats`."""
 
 
@@ -169,10 +172,10 @@ class PretrainSpec(Frozen):
     """Training on other data first; its weights are where the trials of the study begin."""
 
     workload: Annotated[WorkloadSpec, BeforeValidator(named)]
-    workers: PositiveInt = 1
-    batch_per_worker: PositiveInt
+    workers: Count = 1
+    batch_per_worker: Count
     optimizer: Annotated[OptimizerSpec, BeforeValidator(named)]
-    epochs: PositiveInt
+    epochs: Epochs
     schedule: Schedule = ScheduleSpec()
 
 
@@ -188,11 +191,11 @@ class StudySpec(Frozen):
     train: Annotated[TrainSpec | None, BeforeValidator(_switched_off)] = None
     """Leave it out for throughput only."""
     pretrain: Annotated[PretrainSpec | None, BeforeValidator(_switched_off)] = None
-    repeats: PositiveInt = 3
+    repeats: Count = 3
     seed: Seed = 0
     device: Device = "auto"
     """auto: cuda where a GPU is visible."""
-    threads: PositiveInt = 1
+    threads: Count = 1
     """Threads a worker computes with on the CPU."""
     memory_limit_gb: PositiveFloat | None = None
     """Of each worker, in 10^9 bytes: of the GPU's memory, or on a CPU of what the process may allocate."""
@@ -228,6 +231,26 @@ class StudySpec(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _not_too_many_trials(self) -> Self:
+        """Counted before anything is multiplied out."""
+        axes = self.axes
+        sizes = {
+            "targets": len(self.targets),
+            **{name: len(getattr(axes, name)) for name in ("workers", "batches", "accumulation")},
+            "optimizer settings": sum(entry.size for entry in axes.optimizer),
+            **{name: len(getattr(axes, name)) for name in ("strategy", "precision")},
+            "starts": len(self.starts),
+            "repeats": (self.probe_repeats if self.probe else 0) + (self.repeats if self.train else 0),
+        }
+        if (total := math.prod(sizes.values())) > MOST_TRIALS:
+            factors = " x ".join(f"{count} {name}" for name, count in sizes.items() if count > 1)
+            raise ValueError(
+                f"the study multiplies out to {total:,} trials ({factors}); at most {MOST_TRIALS:,} can be planned: "
+                "give fewer values or repeats"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _pretrained_weights_have_a_source(self) -> Self:
         if self.pretrain is not None and self.workload.pretrained is not None:
             raise ValueError("workload.pretrained and pretrain both give weights to begin with: keep one")
@@ -257,6 +280,11 @@ class StudySpec(Frozen):
         """Of the repeats, in their order."""
         return self.axes.seed or tuple(range(self.seed, self.seed + self.repeats))
 
+    def seed_of(self, repeat: int) -> int:
+        """Repeats beyond the listed seeds, as probes may have, count on from the study's own."""
+        listed_seeds = self.axes.seed or ()
+        return listed_seeds[repeat] if repeat < len(listed_seeds) else self.seed + repeat
+
     @property
     def probe_repeats(self) -> int:
         return (self.probe.repeats if self.probe else None) or self.repeats
@@ -273,13 +301,14 @@ class StudySpec(Frozen):
 class TrialSpec(Frozen):
     """One point of a study, run once: all that the worker needs."""
 
-    id: str
+    id: FileName
+    """The name of its folder."""
     kind: Literal["probe", "train", "pretrain"]
     workload: WorkloadSpec
     """`pretrained` is set where this trial begins with weights: a file, or one that a trial of this folder made."""
-    workers: PositiveInt
-    batch_per_worker: PositiveInt
-    accumulation: PositiveInt = 1
+    workers: Count
+    batch_per_worker: Count
+    accumulation: Count = 1
     scaling: Literal["strong", "weak"]
     optimizer: OptimizerSpec
     strategy: Annotated[StrategySpec, BeforeValidator(named)]
@@ -288,7 +317,7 @@ class TrialSpec(Frozen):
     """After the rate rule. 0 for a probe, which measures steps and must not wander off."""
     repeat: int
     seed: int
-    threads: PositiveInt
+    threads: Count
     probe: ProbeSpec | None = None
     largest: LargestSpec | None = None
     """A probe that tries batches until the largest that fits is known; `batch_per_worker` is the first of them."""

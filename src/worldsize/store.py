@@ -28,19 +28,34 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
+import re
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.errors import StoreError
-from worldsize.record import SPAN_UNIT_S, SpanFile, TrialRecord, from_json, to_json
+from worldsize.errors import StoreError, WorldsizeError
+from worldsize.frozen import FILE_NAME
+from worldsize.record import SPAN_UNIT_S, SpanFile, TrialRecord, from_json, parsed, to_json
 from worldsize.spec import TrialSpec
 
+MOST_TEXT_BYTES = 2**28
+"""Of a file that is read whole: JSON, events, logs."""
+MOST_ARRAY_BYTES = 2**33
+NPY = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][uif][1248])', 'fortran_order': (True|False), "
+    rb"'shape': \((\d{1,15}(?:, \d{1,15})*),?\), \} *\n",
+    re.DOTALL,
+)
+"""The beginning of an array as numpy saves it: numbers only."""
 TRIAL_MARK = "--- trial "
 """Begins the line in a rank's log that separates one trial's output from the next."""
 
@@ -77,8 +92,88 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
+class DamagedError(StoreError, ValueError):
+    """A file of a study folder that is not what the program writes. A record that it belongs to is damaged."""
+
+
+def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
+    """A plain file, open to be read: a pipe would be waited for, a device read without end, a link leads elsewhere.
+    `follow` is for files that the user names."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise DamagedError(f"{path} is a link; put the file itself in its place") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DamagedError(f"{path} is no plain file; put one in its place, or remove it")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path, *, most: int = MOST_TEXT_BYTES, follow: bool = False) -> bytes:
+    """The content of a plain file, which every file of a study folder is read with."""
+    with open_regular(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise DamagedError(f"{path} has {size:,} bytes, and such a file at most {most:,}; shorten or remove it")
+        return file.read(size)
+
+
+def read_text(path: Path) -> str:
+    """What processes printed, its end if it is endless: whatever is no text in it is replaced."""
+    with open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_TEXT_BYTES))
+        return file.read(MOST_TEXT_BYTES).decode(errors="replace")
+
+
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    with whole(path):
+        return parsed(read_regular(path).decode())
+
+
+def json_lines(text: str | bytes) -> Iterator[dict[str, Any]]:
+    """A line cut short by a kill is no event."""
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and "event" in event:
+            yield event
+
+
+def as_array(content: bytes, name: str) -> npt.NDArray[Any]:
+    """An array as numpy saved it. What its beginning claims must be what follows: no memory is taken on its word."""
+    found = NPY.match(content)
+    if found is None or found.end() != 10 + int.from_bytes(content[8:10], "little"):
+        raise DamagedError(f"{name} is no array of numbers")
+    kind, fortran, numbers = (part.decode() for part in found.groups())
+    shape, dtype = tuple(int(number) for number in numbers.split(",")), np.dtype(kind)
+    claimed, left = math.prod(shape) * dtype.itemsize, len(content) - found.end()
+    if claimed != left:
+        raise DamagedError(f"{name} claims {claimed:,} bytes of numbers and has {left:,}")
+    order: Literal["C", "F"] = "F" if fortran == "True" else "C"
+    return np.ndarray(shape, dtype, content, found.end(), order=order)
+
+
+def _check_sum(found: str, file: SpanFile) -> None:
+    if found != file.sha256:
+        raise DamagedError(f"{file.name} does not fit its checksum")
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[None]:
+    """Around what is done with the content of `path`: where that is not as the program wrote it, the file is named."""
+    try:
+        yield
+    except WorldsizeError:
+        raise
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise DamagedError(
+            f"{path} is damaged or of another version ({type(error).__name__}: {error}); put back a whole copy, or "
+            "use a new folder"
+        ) from error
 
 
 def save_array(path: Path, rank: int, array: npt.NDArray[Any]) -> SpanFile:
@@ -108,6 +203,11 @@ def has_room(folder: Path) -> bool:
             return False
         raise
     return True
+
+
+def is_name(name: object) -> bool:
+    """Whether it can be the name of a file or folder inside another, and the id of a job."""
+    return isinstance(name, str) and re.fullmatch(FILE_NAME, name) is not None and not name.endswith("\n")
 
 
 class StudyFolder:
@@ -140,19 +240,35 @@ class StudyFolder:
         return [path for name in names for path in self.path.glob(f".{name}.*{TEMPORARY}")]
 
     def trial(self, trial_id: str) -> Path:
-        return self.path / "trials" / trial_id
+        return self._inside("trials", trial_id)
 
     def launch(self, launch_id: str) -> Path:
-        return self.path / "launches" / launch_id
+        return self._inside("launches", launch_id)
+
+    def _inside(self, room: str, name: str) -> Path:
+        """Names come from files of the folder, which anybody may have written: none of them leads out of it."""
+        path = self.path / room / name if is_name(name) else None
+        if path is None or path.is_symlink():
+            raise DamagedError(f"{name!r} is no folder of its own in {self.path / room}; use a new study folder")
+        return path
+
+    def refuse_links(self, trial_id: str) -> None:
+        """Before a trial writes into its folder, and through whatever an earlier owner of the folder left there."""
+        for path in self.trial(trial_id).glob("*"):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise DamagedError(f"{path} is a link, a pipe or a device, which the trial would write to; remove it")
 
     def launches(self) -> list[Path]:
-        return sorted(path for path in (self.path / "launches").glob("*") if path.is_dir())
+        found = (self.path / "launches").glob("[0-9][0-9][0-9][0-9]*-*")
+        return sorted(path for path in found if is_name(path.name) and path.is_dir() and not path.is_symlink())
 
     def trial_ids(self) -> list[str]:
-        return sorted(path.name for path in (self.path / "trials").glob("*") if path.is_dir())
+        return sorted(path.name for path in (self.path / "trials").glob("*") if is_name(path.name) and path.is_dir())
 
     def trial_spec(self, trial_id: str) -> TrialSpec:
-        return TrialSpec.model_validate_json((self.trial(trial_id) / "spec.json").read_text(encoding="utf-8"))
+        path = self.trial(trial_id) / "spec.json"
+        with whole(path):
+            return TrialSpec.model_validate_json(read_regular(path))
 
     def write_record(self, record: TrialRecord) -> None:
         """By rank 0 of the trial; by the driver for a trial whose processes are gone."""
@@ -165,19 +281,53 @@ class StudyFolder:
         """None while there is none. Raises ValueError when the record, or an array it vouches for, is damaged."""
         path = self.trial(trial_id) / "record.json"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_regular(path).decode()
         except FileNotFoundError:
             return None
         record = from_json(text)
-        arrays = (*record.spans, *record.noise, *record.exposed, *record.telemetry, record.losses, record.weights)
-        for file in filter(None, (*arrays, *(file for each in record.tries for file in each.spans))):
-            try:
-                content = (path.parent / file.name).read_bytes()
-            except OSError as error:
-                raise ValueError(f"{file.name} is missing") from error
-            if hashlib.sha256(content).hexdigest() != file.sha256:
-                raise ValueError(f"{file.name} does not fit its checksum")
+        if record.trial != trial_id:
+            raise ValueError(f"it is of {record.trial}")
+        if record.outcome == "failed" and record.failure is None:
+            raise ValueError("it failed, and does not say why")
+        try:
+            self._check_arrays(record)
+        except OSError as error:
+            raise ValueError(f"{Path(str(error.filename)).name} is missing ({error.strerror})") from error
         return record
+
+    def _check_arrays(self, record: TrialRecord) -> None:
+        """Raises ValueError where an array that the record vouches for is not the one it was written with, or is none
+        of the kind and shape that it must have: whoever changes an array can change its checksum too."""
+        width = len(record.columns)
+        of_all_ranks: list[tuple[Sequence[SpanFile], str, int | None]] = [
+            (record.spans, "<u4", width),
+            *((each.spans, "<u4", width) for each in record.tries),
+            (record.exposed, "<u4", 2),
+            (record.noise, "<f4", None),
+            *(((file,), "<f8", len(record.telemetry_columns)) for file in record.telemetry),
+        ]
+        for files, kind, columns in of_all_ranks:
+            arrays = self._arrays(record, files, check=True)
+            for file, array in zip(files, arrays, strict=True):
+                if array.dtype.str != kind or array.ndim != 2 or array.shape[1] != (columns or array.shape[1]):
+                    raise ValueError(f"{file.name} has not the columns that it should have")
+                if array.shape != arrays[0].shape:
+                    raise ValueError(f"{file.name} has not as many rows as that of the first rank")
+        if record.losses is not None and self._arrays(record, [record.losses], check=True)[0].ndim != 1:
+            raise ValueError(f"{record.losses.name} is not one loss a step")
+        if record.weights is not None:
+            with open_regular(self.trial(record.trial) / record.weights.name) as weights:
+                _check_sum(hashlib.file_digest(weights, "sha256").hexdigest(), record.weights)
+
+    def _arrays(self, record: TrialRecord, files: Sequence[SpanFile], *, check: bool = False) -> list[npt.NDArray[Any]]:
+        """Their checksums are looked at once, when the record is read."""
+        folder, found = self.trial(record.trial), []
+        for file in files:
+            content = read_regular(folder / file.name, most=MOST_ARRAY_BYTES)
+            if check:
+                _check_sum(hashlib.sha256(content).hexdigest(), file)
+            found.append(as_array(content, file.name))
+        return found
 
     def quarantine(self, trial_id: str) -> Path:
         """Sets a damaged record aside, so that the trial runs again. By the driver, under its lock."""
@@ -191,32 +341,28 @@ class StudyFolder:
 
     def span_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
         """Seconds of every span after warm-up: steps x ranks x the record's columns."""
-        arrays = [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.spans]
+        arrays = self._arrays(record, record.spans)
         if not arrays:
             return np.zeros((0, 1, len(record.columns)))
         return np.stack([array[record.warmup_steps :] for array in arrays], axis=1) * SPAN_UNIT_S
 
     def exposed(self, record: TrialRecord) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
         """Which steps exchanged gradients, and the seconds of each, one column a rank."""
-        arrays = [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.exposed]
+        arrays = self._arrays(record, record.exposed)
         return arrays[0][:, 0], np.stack([array[:, 1] for array in arrays], axis=1) * SPAN_UNIT_S
 
     def noise(self, record: TrialRecord) -> list[npt.NDArray[np.float32]]:
         """Square norms of gradients, of each rank."""
-        return [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.noise]
+        return self._arrays(record, record.noise)
 
     def telemetry(self, record: TrialRecord) -> list[npt.NDArray[np.float64]]:
         """Rows of each rank, as `telemetry_columns` names their columns."""
-        return [np.load(self.trial(record.trial) / file.name, allow_pickle=False) for file in record.telemetry]
+        return self._arrays(record, record.telemetry)
 
     def events(self, trial_id: str) -> Iterator[dict[str, Any]]:
         """A line cut short by a kill is no event."""
         try:
-            text = (self.trial(trial_id) / "events.jsonl").read_text(encoding="utf-8", errors="replace")
+            text = read_text(self.trial(trial_id) / "events.jsonl")
         except FileNotFoundError:
             return
-        for line in text.splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+        yield from json_lines(text)

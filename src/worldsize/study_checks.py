@@ -13,7 +13,7 @@ from worldsize.on_spec import OnSlurm
 from worldsize.plan import Plan, make_plan
 from worldsize.same_study import changes_between
 from worldsize.spec import StudySpec
-from worldsize.store import StudyFolder, read_json
+from worldsize.store import StudyFolder, read_json, whole
 from worldsize.studyfile import StudyFile
 
 
@@ -76,7 +76,8 @@ def megabytes(size: float) -> str:
 
 def check_device(device: str | dict[str, str], home: StudyFolder) -> None:
     """Steps of a CPU and of a GPU are not repeats of one another."""
-    began = read_json(home.plan_file)["device"]
+    with whole(home.plan_file):
+        began = read_json(home.plan_file)["device"]
     if device != began:
         raise StoreError(
             f"{home.path} was begun on {began}, and this machine would continue it on {device}; "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
-from worldsize.frozen import Frozen, NonNegativeFloat, listed, named
+from worldsize.frozen import Count, Epochs, Frozen, Label, NonNegativeFloat, listed, named
 from worldsize.optimizer_spec import RateRule
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -21,7 +21,7 @@ class StrategySpec(Frozen):
     name: StrategyName = "ddp"
     every: Annotated[int, Field(ge=1)] = 8
     """local-sgd: ranks train alone and average their weights every so many steps."""
-    rank: PositiveInt = 2
+    rank: Count = 2
     """powersgd: gradients are sent as two matrices of this rank."""
     start_step: Annotated[int, Field(ge=2)] = 10
     """powersgd: the first steps send whole gradients."""
@@ -93,10 +93,10 @@ Schedule = Annotated[ScheduleSpec, BeforeValidator(named)]
 class UntilSpec(Frozen):
     """Train until a metric on the test samples is good enough; `not reached` is an answer."""
 
-    metric: str
+    metric: Label
     at_least: Finite | None = None
     at_most: Finite | None = None
-    max_epochs: PositiveInt = 100
+    max_epochs: Epochs = 100
     """Then it was not reached."""
 
     @model_validator(mode="after")
@@ -119,19 +119,19 @@ class UntilSpec(Frozen):
 class PlateauSpec(Frozen):
     """Stop early when the metric no longer gets better."""
 
-    epochs: PositiveInt = 5
+    epochs: Epochs = 5
     """So many epochs in a row without a gain."""
     gain: NonNegativeFloat = 0.001
     """What counts as one, as a share of the best value so far."""
 
 
 class TrainSpec(Frozen):
-    epochs: PositiveInt | None = None
-    steps: PositiveInt | None = None
+    epochs: Epochs | None = None
+    steps: Count | None = None
     until: UntilSpec | None = None
     rate_rule: RateRule = "auto"
     """How the rate follows the global batch. auto: linear for sgd and its kin, sqrt for adam and its kin."""
-    base_batch: PositiveInt | None = None
+    base_batch: Count | None = None
     """The global batch for which the optimiser's rate was chosen. Default: the smallest of the study."""
     warmup_epochs: NonNegativeFloat = 0.0
     """The rate rises to its value over so many epochs: from what it is at the base batch, or from 0 where that is no

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from worldsize.record import Failure, Outcome, Try
-from worldsize.store import TRIAL_MARK, StudyFolder, has_room, read_json
+from worldsize.store import TRIAL_MARK, StudyFolder, has_room, read_json, read_text
 
 LOG_LINES = 40
 PEER_LOST = re.compile(r"connection (closed|reset)|broken pipe|peer|socket|timed out|nccl", re.IGNORECASE)
@@ -145,6 +145,6 @@ def launch_log(launch: Path) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_text(path)
     except FileNotFoundError:
         return ""

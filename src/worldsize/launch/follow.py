@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from worldsize.store import StudyFolder
+from worldsize.store import StudyFolder, json_lines, open_regular
 
 LEAST_PATIENCE_S = 30.0
 PATIENCE_GAPS = 20.0
@@ -84,20 +83,14 @@ class Follower:
 
     def _new_lines(self, trial_id: str) -> Iterator[dict[str, Any]]:
         try:
-            with (self._folder.trial(trial_id) / "events.jsonl").open("rb") as file:
+            with open_regular(self._folder.trial(trial_id) / "events.jsonl") as file:
                 file.seek(self._offsets[trial_id])
                 text = file.read()
         except FileNotFoundError:
             return
         whole = text[: text.rfind(b"\n") + 1]
         self._offsets[trial_id] += len(whole)
-        for line in whole.splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and "event" in event:
-                yield event
+        yield from json_lines(whole)
 
     def _size(self, trial_id: str) -> int:
         path = self._folder.trial(trial_id) / "events.jsonl"

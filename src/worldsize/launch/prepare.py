@@ -37,6 +37,7 @@ def prepare(folder: StudyFolder, plan: Plan, goal: Goal, site: Site, launch: Lau
     """What is left of a launch, at the largest of its counts."""
     trials = [plan.trials[trial_id] for trial_id in left]
     for trial in trials:
+        folder.refuse_links(trial.id)
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
     launch = replace(launch, workers=max(trial.workers for trial in trials), trials=tuple(left))
     launch_id = launch.id(_next_number(folder))
@@ -50,7 +51,7 @@ def prepare_smoke(folder: StudyFolder, goal: Goal, site: Site, workers: int, on:
 
 
 def _next_number(folder: StudyFolder) -> int:
-    return 1 + max((int(path.name[:4]) for path in folder.launches()), default=0)
+    return 1 + max((int(path.name.partition("-")[0]) for path in folder.launches()), default=0)
 
 
 def _write(

@@ -7,7 +7,6 @@ never taken for an end.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from worldsize.launch.progress import Progress
 from worldsize.launch.slurm import FINAL, JobState
 from worldsize.launch.slurm_queue import Queue
 from worldsize.launch.target import LaunchEnd, OnEvent, Reason, Work
-from worldsize.store import read_json
+from worldsize.store import is_name, json_lines, read_json, read_text, whole
 
 GONE_AFTER = 2
 """Answers of squeue that leave a job out, before it is taken for gone."""
@@ -33,7 +32,7 @@ STACKS_S = 40.0
 class JobRunning:
     def __init__(self, work: Work, queue: Queue, on_event: OnEvent, progress: Progress, *, cancel: bool) -> None:
         self.work, self._queue, self._on_event, self._progress, self._cancel = work, queue, on_event, progress, cancel
-        self.job = read_json(work.path / "job.json")
+        self.job = read_job(work.path)
         self.name: str = self.job["name"]
         queue.names.add(self.name)
         self._answers, self._missing = queue.answers, 0  # earlier answers say nothing of this job
@@ -241,18 +240,24 @@ def queued_s(job: dict[str, Any], events: list[dict[str, Any]]) -> float | None:
     return max(0.0, float(start["at"]) - float(job["submitted_at"]))
 
 
+def read_job(launch: Path) -> dict[str, Any]:
+    """Its name and id are given to Slurm's commands: neither may be an option, nor several."""
+    path = launch / "job.json"
+    job: dict[str, Any] = read_json(path)
+    with whole(path):
+        if not is_name(job["name"]) or not (job["id"] is None or is_name(job["id"])):
+            raise ValueError(f"job {job['name']!r}, id {job['id']!r}")
+        if job["submitted_at"] is not None:
+            float(job["submitted_at"])
+    return job
+
+
 def job_events(launch: Path) -> list[dict[str, Any]]:
     """What the job has said of itself; a line cut short by a kill is no event."""
     try:
-        text = (launch / "job-events.jsonl").read_text(encoding="utf-8", errors="replace")
+        text = read_text(launch / "job-events.jsonl")
     except FileNotFoundError:
         return []
-    events = []
-    for line in text.splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and {"event", "job", "at"} <= event.keys():
-            events.append(event)
-    return events
+    return [
+        event for event in json_lines(text) if is_name(event.get("job")) and isinstance(event.get("at"), int | float)
+    ]

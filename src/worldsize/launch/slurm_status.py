@@ -8,8 +8,8 @@ from typing import Any
 
 from worldsize.errors import LaunchError
 from worldsize.launch.slurm import JobState, Scheduler, Slurm
-from worldsize.launch.slurm_follow import job_events, queued_s
-from worldsize.store import StudyFolder, read_json
+from worldsize.launch.slurm_follow import job_events, queued_s, read_job
+from worldsize.store import StudyFolder, read_json, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def submitted_job(folder: StudyFolder) -> str | None:
     """One whose end no driver has seen."""
     for path in folder.launches():
         if (path / "job.json").exists() and not (path / "end.json").exists():
-            told = [read_json(path / "job.json")["id"], *(event["job"] for event in job_events(path))]
+            told = [read_job(path)["id"], *(event["job"] for event in job_events(path))]
             if known := [str(job) for job in told if job]:
                 return known[-1]
     return None
@@ -50,13 +50,26 @@ def _closed(path: Path) -> JobStatus | None:
     if not (path / "job.json").exists() or not (path / "end.json").exists():
         return None
     end = read_json(path / "end.json")
-    told = {name: end[name] for name in ("reason", "attempts", "queued_s", "wall_s")}
-    return JobStatus(launch=path.name, id=end["job"], open=False, state="ended", **told) if end["job"] else None
+    with whole(path / "end.json"):
+        return (
+            JobStatus(
+                launch=path.name,
+                id=str(end["job"]),
+                open=False,
+                state="ended",
+                reason=str(end["reason"]),
+                attempts=int(end["attempts"]),
+                queued_s=None if end["queued_s"] is None else float(end["queued_s"]),
+                wall_s=float(end["wall_s"]),
+            )
+            if end["job"]
+            else None
+        )
 
 
 def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> list[JobStatus]:
     """Of every job, oldest first. Works without Slurm, on a copy of the folder."""
-    jobs = [(path, read_json(path / "job.json")) for path in folder.launches() if (path / "job.json").exists()]
+    jobs = [(path, read_job(path)) for path in folder.launches() if (path / "job.json").exists()]
     still_open = [job["name"] for path, job in jobs if not (path / "end.json").exists()]
     known: dict[str, JobState] = {}
     if still_open:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from worldsize.machine import Machine
 from worldsize.spec import StudySpec
-from worldsize.store import StudyFolder, read_json
+from worldsize.store import StudyFolder, read_json, whole
 
 OnEvent = Callable[[str, dict[str, Any]], None]
 Reason = Literal["", "interrupted", "cancelled", "time limit", "node failure", "preempted", "lost", "setup failed"]
@@ -40,17 +40,21 @@ class Work:
     @classmethod
     def stored(cls, folder: StudyFolder, launch_id: str, hang_timeout_s: float) -> Work:
         """Of a launch that an earlier driver has prepared."""
-        launch = read_json(folder.launch(launch_id) / "launch.json")
-        return cls(
-            folder=folder,
-            launch_id=launch_id,
-            trials=tuple(launch["trials"]),
-            workers=launch["workers"],
-            threads=launch["threads"],
-            cpu_limit_gb=launch["memory_limit_gb"] if launch["device"] == "cpu" else None,
-            hang_timeout_s=hang_timeout_s,
-            on=launch.get("on", ""),
-        )
+        path = folder.launch(launch_id) / "launch.json"
+        launch = read_json(path)
+        with whole(path):
+            for trial_id in launch["trials"]:
+                folder.trial(trial_id)  # names a folder of its own
+            return cls(
+                folder=folder,
+                launch_id=launch_id,
+                trials=tuple(launch["trials"]),
+                workers=launch["workers"],
+                threads=launch["threads"],
+                cpu_limit_gb=launch["memory_limit_gb"] if launch["device"] == "cpu" else None,
+                hang_timeout_s=hang_timeout_s,
+                on=launch.get("on", ""),
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from worldsize.analysis.points import Setting, setting_order
 from worldsize.inputs import Ended, labels, setting_of
 from worldsize.record import Epoch
 from worldsize.results import Results
-from worldsize.store import read_json
+from worldsize.store import read_json, whole
 
 MOST_EPOCHS = 80
 """A longer curve is thinned to so many points: evenly, and more closely at its beginning, where it changes most."""
@@ -157,20 +158,21 @@ def launches(results: Results) -> list[dict[str, Any]]:
         except (OSError, ValueError):  # still running, or killed with its driver
             continue
         _, kind, workers, on = (*path.name.split("-", 3), "", "", "")[:4]
-        phases = end.get("phases_s")
-        if (isinstance(phases, Mapping) or end.get("job")) and workers[1:].isdigit():
-            known = {str(name): float(seconds) for name, seconds in (phases or {}).items()}
-            found.append(
-                {
-                    "launch": path.name,
-                    "kind": kind,
-                    "workers": int(workers[1:]),
-                    "on": on,
-                    "wall_s": end["wall_s"],
-                    "phases_s": known,
-                    **{name: end.get(name) for name in ("job", "queued_s", "attempts", "reason")},
-                }
-            )
+        with whole(path / "end.json"):
+            phases = end.get("phases_s")
+            if (isinstance(phases, Mapping) or end.get("job")) and re.fullmatch(r"w[0-9]{1,9}", workers):
+                known = {str(name): float(seconds) for name, seconds in (phases or {}).items()}
+                found.append(
+                    {
+                        "launch": path.name,
+                        "kind": kind,
+                        "workers": int(workers[1:]),
+                        "on": on,
+                        "wall_s": float(end["wall_s"]),
+                        "phases_s": known,
+                        **{name: end.get(name) for name in ("job", "queued_s", "attempts", "reason")},
+                    }
+                )
     return found
 
 
