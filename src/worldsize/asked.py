@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from worldsize.errors import SpecError
 
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-PART = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
+PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)")
 MOST_WORKERS = 10_000_000
 
 
@@ -17,7 +17,7 @@ def counts_of(text: str) -> tuple[int, ...]:
     """`8,16,1024`."""
     found = []
     for part in text.split(","):
-        if not part.strip().isdecimal() or not 0 < int(part) <= MOST_WORKERS:
+        if not re.fullmatch(r"\s*[0-9]{1,8}\s*", part) or not 0 < int(part) <= MOST_WORKERS:
             raise SpecError(f"workers={text!r}: {part.strip()!r} is no count of workers; write --workers 8,16,1024")
         found.append(int(part))
     return tuple(sorted(set(found)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.util import find_spec
 from typing import Any
 
@@ -44,18 +45,19 @@ def _twice(spec: StudySpec) -> Found:
         values = getattr(spec.axes, axis)
         if not isinstance(values, tuple):
             continue  # a search, a switch
-        for index, value in enumerate(values):
-            if axis != "optimizer" and value in values[:index]:
+        seen: set[Any] = set()
+        for index, value in enumerate(values if axis != "optimizer" else ()):
+            if value in seen:
                 yield ("axes", axis, index), f"axes.{axis} names {getattr(value, 'label', value)} {remedy}"
-    settings: list[Any] = []
+            seen.add(value)
+    settings: set[Any] = set()
     for index, entry in enumerate(spec.axes.optimizer):
-        here = list(entry.settings())
-        here = [setting.model_copy(update={"name": setting.family}) for setting in here]
-        for number, setting in enumerate(here):
-            if setting in settings or setting in here[:number]:
-                yield ("axes", "optimizer", index), f"axes.optimizer names {setting.name} {setting.rate:g} {remedy}"
-                break
-        settings += here
+        here = [setting.model_copy(update={"name": setting.family}) for setting in entry.settings()]
+        counts = Counter(here)
+        twice = next((setting for setting in here if setting in settings or counts[setting] > 1), None)
+        if twice is not None:
+            yield ("axes", "optimizer", index), f"axes.optimizer names {twice.name} {twice.rate:g} {remedy}"
+        settings |= counts.keys()
 
 
 def _noise_scale(spec: StudySpec) -> Found:

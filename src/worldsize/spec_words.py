@@ -30,6 +30,8 @@ def worded(item: Any, loc: Loc) -> str:
         text = f"{loc[-1]!r} is missing{_inside(loc[:-1])}; add it"
     elif kind == "too_short":
         text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
+    elif kind in ("string_pattern_mismatch", "string_too_long") and loc[-1] in ("model", "metric"):
+        text = f"{name}={value} is no name; use at most 200 printable characters, in one line"
     elif kind == "string_pattern_mismatch" and "workload" in loc:
         text = f"{name}={value}: a workload is a built-in name in lower case, or package.module:function"
     elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-2:] == ("slurm", "time"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import re
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -18,7 +19,10 @@ from worldsize.machine import Machine
 from worldsize.on_spec import OnSlurm, machine_of
 from worldsize.spec import StudySpec
 from worldsize.spec_words import worded
-from worldsize.yaml_tree import Loc, has, line_of, parse, plain
+from worldsize.store import DamagedError, read_regular
+from worldsize.yaml_tree import DEEPEST, MOST_BYTES, Loc, has, line_of, parse, plain, too_large
+
+PLACE = re.compile(r"[0-9]{1,9}")
 
 
 def builtin_studies() -> dict[str, Path]:
@@ -52,7 +56,10 @@ class StudyFile:
     @classmethod
     def read(cls, path: Path) -> StudyFile:
         try:
-            return cls(path.read_text(encoding="utf-8"), str(path))
+            content = read_regular(path, most=MOST_BYTES, follow=True)
+            return cls(content.decode(), str(path))
+        except DamagedError as error:
+            raise SpecError(str(error)) from error
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
 
@@ -68,7 +75,7 @@ class StudyFile:
     def override(self, assignment: str) -> None:
         """`train.epochs=2`: sets one field, read as YAML."""
         key, equals, text = assignment.partition("=")
-        option = f"--set {assignment}"
+        option = f"--set {assignment if len(assignment) <= 80 else assignment[:77] + '...'}"
         if not equals or not key:
             raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
         self._put(key, plain(parse(text, option), option), option)
@@ -129,7 +136,10 @@ class StudyFile:
         self._put("axes.adaptive", True, where)
 
     def _put(self, key: str, value: Any, option: str) -> None:
-        loc = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+        # No list has 10^9 entries, and int() takes other digits than ours: what is no place in a list is a name.
+        loc = tuple(int(part) if PLACE.fullmatch(part) else part for part in key.split("."))
+        if len(loc) > DEEPEST:
+            raise SpecError([Problem(f"the field has {len(loc)} parts; no field has more than {DEEPEST}", option)])
         node: Any = self._tree
         for part in loc[:-1]:
             inside = node[part] if has(node, part) else None
@@ -151,7 +161,11 @@ class StudyFile:
 
     def spec(self) -> StudySpec:
         try:
-            return StudySpec.model_validate_json(json.dumps(plain(self._tree, self.label)))
+            found_spec = StudySpec.model_validate_json(json.dumps(plain(self._tree, self.label)))
+            # As it is stored, defaults filled in, it must be readable again: YAML has less than twice these bytes.
+            if (size := len(found_spec.model_dump_json())) > MOST_BYTES // 2:
+                raise SpecError([Problem(f"with its defaults filled in, {too_large(2 * size)}", self.label)])
+            return found_spec
         except ValidationError as error:
             items = error.errors(include_url=False)
             # A list with a wrong item is also said to be too short: the item is what is wrong.

@@ -3,49 +3,109 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
 from worldsize.errors import Problem, SpecError
 
 Loc = tuple[str | int, ...]
 """A place in the tree."""
+MOST_BYTES = 256_000
+"""Of a study file. The built-in ones have a few thousand."""
+MOST_VALUES = 20_000
+"""Lists, mappings and what is in them, with every alias counted as all that it stands for."""
+DEEPEST = 50
+"""Lists and mappings inside one another."""
+LARGEST_INT = 2**63 - 1
+LONG_INT = re.compile(r"[-+]?[0-9_]{20,}")
 
 
 def parse(text: str, label: str) -> Any:
     try:
+        _check_extent(text, label)
         tree = YAML(typ="rt").load(text)
     except (YAMLError, ValueError) as error:  # ruamel lets a date that is none through as a ValueError
         mark = getattr(error, "problem_mark", None)
         where = f"{label}, line {mark.line + 1}" if mark else label
-        reason = (getattr(error, "problem", None) or str(error)).splitlines()[0]
+        reason = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
         raise SpecError([Problem(f"not valid YAML: {reason}; mend the line", where)]) from error
     return tree
 
 
+def _check_extent(text: str, label: str) -> None:
+    """Before anything is built of it: a few lines of aliases can stand for billions of values."""
+    if len(text.encode(errors="replace")) > MOST_BYTES:
+        raise SpecError([Problem(too_large(len(text)), label)])
+    sizes: dict[str, int] = {}
+    """Values that an anchor stands for."""
+    open_: list[tuple[str | None, int]] = []
+    """Lists and mappings that have not ended: anchor, and values before it."""
+    values = 0
+    for event in YAML(typ="rt").parse(text):
+        problem = ""
+        if isinstance(event, CollectionEndEvent):
+            anchor, before = open_.pop()
+            sizes |= {anchor: values - before} if anchor else {}
+        elif isinstance(event, CollectionStartEvent):
+            open_.append((event.anchor, values))
+            values += 1
+            if len(open_) > DEEPEST:
+                problem = f"lists and mappings are nested more than {DEEPEST} deep; write it flatter"
+        elif isinstance(event, ScalarEvent):
+            values += 1
+            sizes |= {event.anchor: 1} if event.anchor else {}
+            if event.style is None and LONG_INT.fullmatch(event.value):
+                problem = too_long_int(f"{event.value[:12]}...")
+        elif isinstance(event, AliasEvent):
+            values += sizes.get(event.anchor, 1)
+            if any(anchor == event.anchor for anchor, _ in open_):
+                problem = f"the alias *{event.anchor} stands inside what it stands for; write the values out"
+        if values > MOST_VALUES:
+            problem = (
+                f"the study has more than {MOST_VALUES:,} values, aliases written out; use fewer, or a range to search"
+            )
+        if problem:
+            raise SpecError([Problem(problem, f"{label}, line {event.start_mark.line + 1}")])
+
+
+def too_large(size: int) -> str:
+    return f"a study of {size:,} bytes is more than the {MOST_BYTES:,} that one may have; shorten it"
+
+
+def too_long_int(shown: str) -> str:
+    return f"the whole number {shown} does not fit into 64 bits; use one of at most 18 digits"
+
+
 def plain(node: Any, label: str) -> Any:
     """Plain values only: a tag such as !!python/object is refused, never built."""
-    line = getattr(getattr(node, "lc", None), "line", None)
-    where = label if line is None else f"{label.partition(', line ')[0]}, line {line + 1}"
     tag = getattr(getattr(node, "tag", None), "value", None)
     if tag is not None:
-        raise SpecError([Problem(f"the YAML tag {tag} is not allowed; write plain values", where)])
+        raise SpecError([Problem(f"the YAML tag {tag} is not allowed; write plain values", label)])
     if isinstance(node, Mapping):
-        return {str(key): plain(value, where) for key, value in node.items()}
+        return {str(key): plain(value, _where(node, key, label)) for key, value in node.items()}
     if isinstance(node, str):
         return str(node)
-    if isinstance(node, Sequence):
-        return [plain(value, where) for value in node]
+    if isinstance(node, Sequence) and not isinstance(node, bytes):
+        return [plain(value, _where(node, place, label)) for place, value in enumerate(node)]
     if node is None or isinstance(node, bool):
         return node
     if isinstance(node, int):
+        if abs(node) > LARGEST_INT:
+            raise SpecError([Problem(too_long_int(f"{hex(node)[:14]}..."), label)])
         return int(node)
     if isinstance(node, float) and float("-inf") < node < float("inf"):
         return float(node)
-    raise SpecError([Problem(f"{shown(node)} is neither text, nor a finite number, nor true or false", where)])
+    raise SpecError([Problem(f"{shown(node)} is neither text, nor a finite number, nor true or false", label)])
+
+
+def _where(node: Any, part: str | int, label: str) -> str:
+    line = line_of(node, (part,))
+    return label if line is None else f"{label.partition(', line ')[0]}, line {line}"
 
 
 def has(node: Any, part: str | int) -> bool:
