@@ -67,10 +67,13 @@ class Problem:
 
 
 def visible(text: str) -> str:
-    """Text from outside (names, log lines, messages) as it can be shown: no character of it steers a terminal."""
+    """Text from outside (names, log lines, messages) as it can be shown: no character of it steers a terminal, turns
+    the direction of what follows, or cannot be written at all."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
         character
-        if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf")
+        if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs")
         else f"\\x{ord(character):02x}"
         for character in text
     )

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from worldsize.errors import visible
 from worldsize.export.tables import Cell, epoch_rows, outcome, parameters, step_row
 from worldsize.record import TrialRecord
 from worldsize.results import Results
@@ -95,7 +96,7 @@ def _key(name: str) -> str:
 
 
 def _text(value: Cell) -> str:
-    return str(value)[:MOST_CHARACTERS]
+    return visible(str(value))[:MOST_CHARACTERS]
 
 
 def _chunks(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from worldsize.errors import visible
 from worldsize.export.tables import Cell, Table, span_tables, tables
 from worldsize.results import Results
 
@@ -26,8 +27,9 @@ def _write(path: Path, table: Table) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def _column(values: list[Cell]) -> pa.Array:
+def _column(cells: list[Cell]) -> pa.Array:
     """The type of all its values, so that 1 among 1.5 is no surprise to whoever reads it; null where it has none."""
+    values = [visible(cell) if isinstance(cell, str) else cell for cell in cells]
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:
         kinds = {float}

@@ -10,6 +10,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from worldsize.errors import visible
 from worldsize.export.tables import epoch_rows, finals, parameters, safe_name, step_row
 from worldsize.record import TrialRecord
 from worldsize.results import Results
@@ -26,7 +27,8 @@ def write_tensorboard(results: Results, stage: Path, target: Path, steps: bool) 
         trial = results.trials[trial_id]
         writer = EventFileWriter(str(stage / safe_name(trial_id)))
         try:
-            known = {key: value for key, value in parameters(results, trial).items() if value is not None}
+            facts = parameters(results, trial).items()
+            known = {key: visible(each) if isinstance(each, str) else each for key, each in facts if each is not None}
             hparams = hparams_pb(known, trial_id=trial_id, start_time_secs=record.started_at)
             writer.add_event(Event(wall_time=record.started_at, summary=hparams))
             for tag, step, at_s, value in _scalars(results, trial, record, steps):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from worldsize.errors import visible
 from worldsize.export.tables import Cell, Table, span_tables, tables
 from worldsize.results import Results
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = ("=", "+", "-", "@", "\t", "\n")
 """With these a spreadsheet takes a text for a formula, and runs it."""
 
 
@@ -21,8 +22,12 @@ def write_csv(results: Results, stage: Path, target: Path, steps: bool) -> None:
 
 
 def cell(value: Cell) -> Cell:
-    """Numbers as they are, -0.1 too; a text that begins like a formula gets a quote mark before it."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    """Numbers as they are, -0.1 too; a text that begins like a formula gets a quote mark before it, and what would
+    steer a terminal is written out."""
+    if not isinstance(value, str):
+        return value
+    words = visible(value)
+    return f"'{words}" if words.startswith(FORMULA) else words
 
 
 def _write(path: Path, table: Table) -> None:

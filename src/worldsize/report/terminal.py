@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -237,9 +238,8 @@ def failure_view(record: TrialRecord) -> Text:
     failure = record.failure
     where = f"rank {failure.rank}" if failure.rank is not None else "no rank to blame"
     step = f", after step {failure.step}" if failure.step is not None else ""
-    text = Text.assemble(
-        (f"{record.trial} failed", "bold red"), f" ({where}{step}): {visible(failure.error.splitlines()[0])}"
-    )
+    first_line = visible(failure.error).partition("\n")[0]
+    text = Text.assemble((f"{record.trial} failed", "bold red"), f" ({where}{step}): {first_line}")
     for line in failure.log[-5:]:
         text.append(f"\n    {visible(line)}", style="dim")
     return text
@@ -254,7 +254,17 @@ def data_view(rows: list[DataSetStatus], root: Path) -> Group:
     return Group(table, Text(f"in {visible(str(root))}; `worldsize data fetch NAME` downloads one", style="dim"))
 
 
+class PlainConsole(Console):
+    """Whatever is printed, in a table or a bar too: no character of the text steers the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
 def console(*, stderr: bool = False) -> Console:
     """No emoji codes, no markup: names and log lines are shown as they are. A file has room for a whole table."""
-    found = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
-    return found if found.is_terminal else Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=120)
+    found = PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if not found.is_terminal:
+        found.width = 120
+    return found
