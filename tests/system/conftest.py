@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,6 +26,7 @@ axes:
 probe: {max_seconds: 0.2, repeats: 2}
 train: {steps: 30}
 repeats: 1
+interconnect_s: 0
 oversubscribe: true
 """
 """4 probes in one launch, then one training trial on 1 and one on 2 workers."""
@@ -39,6 +42,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(folder: Path) -> Start:
+    return starter(folder)
+
+
+def starter(folder: Path) -> Start:
     """Starts `worldsize run` on the small study; `fault` is planted in its workers."""
 
     def begin(*options: str, fault: str = "", **popen: object) -> subprocess.Popen[str]:
@@ -47,7 +54,7 @@ def start(folder: Path) -> Start:
             environment |= {
                 "PLANTED": fault,
                 "PLANTED_MARKER": str(folder.parent / "planted"),
-                "PYTHONPATH": str(PLANTED),
+                "PYTHONPATH": os.pathsep.join([str(PLANTED), environment.get("PYTHONPATH", "")]),
             }
         command = [
             sys.executable,
@@ -64,6 +71,21 @@ def start(folder: Path) -> Start:
         return subprocess.Popen([*command, *options], **settings)  # type: ignore[call-overload,no-any-return]
 
     return begin
+
+
+@pytest.fixture(scope="session")
+def whole_quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The quickstart exactly as a newcomer runs it: almost a minute, once for all tests of the long tier."""
+    folder = tmp_path_factory.mktemp("runs") / "quickstart"
+    return folder, run_quickstart(folder)
+
+
+def run_quickstart(folder: Path, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "worldsize.cli", "run", "--json", "--dir", str(folder), *options]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:

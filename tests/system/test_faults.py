@@ -8,20 +8,112 @@ import pty
 import re
 import signal
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
 import worldsize
-from tests.system.conftest import Start, processes_of, records, wait_for
+from tests.system.conftest import SMALL, Start, processes_of, records, starter, wait_for
 
 
 def outcomes(folder: Path) -> dict[str, str]:
     return {trial[:4]: record.outcome for trial, record in worldsize.load(folder).records.items()}
 
 
-def test_a_driver_killed_in_the_middle_is_continued_by_the_same_command(folder: Path, start: Start) -> None:
+THROUGHPUT = SMALL.replace("train: {steps: 30}\n", "")
+"""The 4 probes alone: one launch."""
+TWO_WORKERS = SMALL.replace("workers: [1, 2]", "workers: [2]")
+"""2 probes in one launch, then training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Of a driver: what it said, and what was there when it had ended."""
+
+    code: int
+    output: str
+    kept: dict[str, int]
+    processes: list[psutil.Process]
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ending]:
+    """One study, whose drivers are ended in every way in turn, each while a rank is held in the next trial."""
+    folder = tmp_path_factory.mktemp("ended") / "study"
+    (folder.parent / "small.yaml").write_text(THROUGHPUT)
+    start = starter(folder)
+    found: dict[str, Ending] = {}
+
+    def held(trial: int, **popen: object) -> subprocess.Popen[str]:
+        driver = start(fault=f"hold:0:000{trial}:0", **popen)
+        try:
+            wait_for(lambda: len(records(folder)) == trial)
+        except AssertionError:
+            driver.kill()  # a rank that is held would never end by itself
+            raise
+        return driver
+
+    def note(name: str, driver: subprocess.Popen[str], output: str) -> None:
+        code = driver.wait(15)
+        found[name] = Ending(code=code, output=output, kept=records(folder), processes=processes_of(folder))
+
+    ours, theirs = pty.openpty()
+    driver = held(1, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    second = start()
+    output, _ = second.communicate()
+    note("second", second, output.replace(str(driver.pid), "PID OF THE FIRST"))
+    driver.send_signal(signal.SIGINT)
+    note("ctrl-c", driver, _read_all(ours))
+    driver = held(2)
+    driver.terminate()
+    note("terminated", driver, driver.communicate()[0])
+    driver = held(3)
+    driver.kill()
+    output, _ = driver.communicate()
+    wait_for(lambda: not processes_of(folder), 10)  # workers end with the driver, before anything resumes
+    note("killed", driver, output)
+    driver = start("--json")
+    note("last", driver, driver.communicate()[0])
+    return found
+
+
+def test_a_second_driver_is_refused(endings: dict[str, Ending]) -> None:
+    assert endings["second"].code == 2
+    assert "is being run by pid PID OF THE FIRST" in endings["second"].output
+    assert endings["second"].processes  # those of the first, which it left alone
+
+
+def test_ctrl_c_keeps_everything(endings: dict[str, Ending]) -> None:
+    assert endings["ctrl-c"].code == 130
+    assert "stopped; finished trials are kept" in endings["ctrl-c"].output
+    assert endings["ctrl-c"].kept == endings["second"].kept
+    assert endings["ctrl-c"].processes == []
+
+
+def test_a_terminated_driver_ends_its_workers(endings: dict[str, Ending]) -> None:
+    assert endings["terminated"].code == 130
+    assert endings["terminated"].processes == []
+
+
+def test_the_workers_of_a_killed_driver_end(endings: dict[str, Ending]) -> None:
+    assert endings["killed"].code == -signal.SIGKILL
+    assert endings["killed"].processes == []
+
+
+def test_the_same_command_continues_whatever_ended_the_driver(endings: dict[str, Ending]) -> None:
+    assert endings["last"].code == 0, endings["last"].output
+    assert [len(endings[name].kept) for name in ("ctrl-c", "terminated", "killed", "last")] == [1, 2, 3, 4]
+    for name in ("ctrl-c", "terminated", "killed"):
+        kept = endings[name].kept
+        assert {trial: endings["last"].kept[trial] for trial in kept} == kept
+    assert endings["last"].processes == []
+
+
+@pytest.mark.long
+def test_a_driver_killed_in_the_middle_is_continued_with_training(folder: Path, start: Start) -> None:
     driver = start(fault="slow:0:0003:0")
     wait_for(lambda: len(records(folder)) >= 3)
     driver.kill()
@@ -39,11 +131,11 @@ def test_a_driver_killed_in_the_middle_is_continued_by_the_same_command(folder: 
 
 
 def test_an_error_on_one_rank_is_a_record_and_the_rest_goes_on(folder: Path, start: Start) -> None:
-    trial = "0003" if _workers(folder, "0003") == 2 else "0002"
-    driver = start(fault=f"raise:1:{trial}:8")
+    (folder.parent / "small.yaml").write_text(TWO_WORKERS)
+    driver = start(fault="raise:1:0000:8")
     output, _ = driver.communicate()
     assert driver.returncode == 1, output
-    assert outcomes(folder) == {f"000{n}": "failed" if f"000{n}" == trial else "finished" for n in range(6)}
+    assert outcomes(folder) == {"0000": "failed", "0001": "finished", "0002": "finished"}
     (failed,) = worldsize.load(folder).failed()
     assert failed.failure is not None
     assert (failed.failure.rank, failed.failure.step) == (1, 8)
@@ -58,41 +150,22 @@ def test_an_error_on_one_rank_is_a_record_and_the_rest_goes_on(folder: Path, sta
     assert {name for name, time in records(folder).items() if kept[name] != time} == {failed.trial}
 
 
-def _workers(folder: Path, number: str) -> int:
-    """Probes are in a seeded order: look up which of them has two workers."""
-    study = worldsize.Study.from_file(folder.parent / "small.yaml")
-    return next(trial.workers for trial in study.plan().trials.values() if trial.id.startswith(number))
-
-
 def test_a_killed_rank_is_tried_again(folder: Path, start: Start) -> None:
-    driver = start(fault="kill:0:0005:10:once")
+    (folder.parent / "small.yaml").write_text(THROUGHPUT)
+    driver = start(fault="kill:0:0003:8:once")
     output, _ = driver.communicate()
-    assert driver.returncode == 0, output
+    assert_tried_again(driver.returncode, output, folder, "0003")
+
+
+def assert_tried_again(code: int, output: str, folder: Path, trial: str) -> None:
+    assert code == 0, output
     assert "killed by SIGKILL" in output
     assert "trying again (1 of 1)" in output
     assert set(outcomes(folder).values()) == {"finished"}
     culprits = [
         json.loads((launch / "end.json").read_text())["culprit"] for launch in sorted(folder.glob("launches/*"))
     ]
-    assert [culprit[:4] for culprit in culprits if culprit] == ["0005"]
-
-
-def test_ctrl_c_keeps_everything_and_the_same_command_continues(folder: Path, start: Start) -> None:
-    ours, theirs = pty.openpty()
-    driver = start(fault="slow:0:0003:0", stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    wait_for(lambda: len(records(folder)) >= 2)
-    driver.send_signal(signal.SIGINT)
-    seen = _read_all(ours)
-    assert driver.wait(15) == 130
-    assert "stopped; finished trials are kept" in seen
-    assert processes_of(folder) == []
-    before = records(folder)
-    second = start("--json")
-    output, _ = second.communicate()
-    assert second.returncode == 0, output
-    after = records(folder)
-    assert {trial: after[trial] for trial in before} == before
+    assert [culprit[:4] for culprit in culprits if culprit] == [trial]
 
 
 def _read_all(descriptor: int) -> str:
@@ -107,19 +180,6 @@ def _read_all(descriptor: int) -> str:
         text += chunk
     os.close(descriptor)
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.decode(errors="replace"))
-
-
-def test_a_second_driver_is_refused_and_status_can_look(folder: Path, start: Start) -> None:
-    first = start(fault="slow:0:000:0")
-    wait_for(lambda: len(records(folder)) >= 1)
-    second = start()
-    output, _ = second.communicate()
-    assert second.returncode == 2
-    assert f"is being run by pid {first.pid}" in output
-    first.terminate()
-    output, _ = first.communicate()
-    assert first.returncode == 130, output
-    assert processes_of(folder) == []
 
 
 @pytest.mark.long
@@ -165,9 +225,7 @@ def test_any_rank_killed_at_any_step(folder: Path, start: Start, seed: int) -> N
     rank, step = seed % 2, (0, 7, 19, 29)[seed]
     driver = start(fault=f"kill:{rank}:0005:{step}:once")
     output, _ = driver.communicate()
-    assert driver.returncode == 0, output
-    assert "killed by SIGKILL" in output
-    assert set(outcomes(folder).values()) == {"finished"}
+    assert_tried_again(driver.returncode, output, folder, "0005")
     assert processes_of(folder) == []
 
 

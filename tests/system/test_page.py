@@ -62,7 +62,8 @@ def browser() -> Iterator[Browser]:
 
 
 def quickstart(home: Path) -> Path:
-    return publish(worldsize.Study.from_file("quickstart", set=["oversubscribe=true"]).run(home / "study")).page.parent
+    """As it was run for all tests."""
+    return publish(worldsize.load(home)).page.parent
 
 
 def optimizers_linear(home: Path) -> Path:
@@ -105,6 +106,8 @@ REPORTS = (quickstart, optimizers_linear, largest_batch, ended_badly, hostile_na
 @pytest.fixture(scope="module", params=REPORTS, ids=lambda make: make.__name__)
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a report."""
+    if request.param is quickstart:
+        return quickstart(request.getfixturevalue("whole_quickstart")[0])
     made: Path = request.param(tmp_path_factory.mktemp(request.param.__name__))
     return made
 

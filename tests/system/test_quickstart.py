@@ -12,25 +12,30 @@ import numpy as np
 import pytest
 
 import worldsize
-from tests.system.conftest import processes_of, records
+from tests.system.conftest import processes_of, records, run_quickstart
+
+QUICKER = ("--set", "probe.repeats=2", "--set", "probe.max_seconds=0.3", "--set", "interconnect_s=1")
+"""16 s of probes fewer; the same launches, trials and files."""
 
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("runs") / "quickstart"
-    return folder, run(folder)
-
-
-def run(folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "worldsize.cli", "run", "--json", "--dir", str(folder)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
-    found: dict[str, Any] = json.loads(answer.stdout)
-    return found
+    return folder, run_quickstart(folder, *QUICKER)
 
 
 def test_the_answer_names_workers_speedup_and_accuracy(quickstart: tuple[Path, dict[str, Any]]) -> None:
-    _, found = quickstart
+    assert_it_answers(quickstart[1])
+
+
+@pytest.mark.long
+def test_the_answer_as_a_newcomer_gets_it(whole_quickstart: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = whole_quickstart
+    assert_it_answers(found)
+    assert len(worldsize.load(folder).records) == 18  # 8 probes on 1 and on 2 workers, and training on each
+
+
+def assert_it_answers(found: dict[str, Any]) -> None:
     setting = found["answer"]["setting"]
     assert setting["workers"] in (1, 2)
     assert setting["speedup"]["low"] <= setting["speedup"]["value"] <= setting["speedup"]["high"]
@@ -42,7 +47,7 @@ def test_the_answer_names_workers_speedup_and_accuracy(quickstart: tuple[Path, d
 def test_running_again_shows_the_answer_and_runs_nothing(quickstart: tuple[Path, dict[str, Any]]) -> None:
     folder, found = quickstart
     before = records(folder)
-    assert run(folder) == found
+    assert run_quickstart(folder, *QUICKER) == found
     assert records(folder) == before
     assert processes_of(folder) == []
 
@@ -80,7 +85,8 @@ def test_the_environment_is_recorded(quickstart: tuple[Path, dict[str, Any]]) ->
 
 
 def test_a_changed_study_is_refused_with_the_difference(quickstart: tuple[Path, dict[str, Any]]) -> None:
-    command = [sys.executable, "-m", "worldsize.cli", "run", "--dir", str(quickstart[0]), "--set", "train.epochs=3"]
+    command = [sys.executable, "-m", "worldsize.cli", "run", "--dir", str(quickstart[0]), *QUICKER]
+    command += ["--set", "train.epochs=3"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert "train.epochs: 2 -> 3" in answer.stderr
@@ -92,7 +98,7 @@ def test_a_damaged_record_is_run_again_and_named(quickstart: tuple[Path, dict[st
     path.write_text(path.read_text().replace('"outcome": "finished"', '"outcome": "diverged"'))
     before = records(folder)
     assert worldsize.load(folder).damaged == (path.parent.name,)
-    command = [sys.executable, "-m", "worldsize.cli", "run", "--dir", str(folder)]
+    command = [sys.executable, "-m", "worldsize.cli", "run", "--dir", str(folder), *QUICKER]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     assert f"{path.parent.name}: its record is damaged" in answer.stdout
