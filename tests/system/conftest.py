@@ -15,6 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.system.ranks import run_trials
+from tests.system.trials import CURVES, NOISE
+from worldsize.store import StudyFolder
+
 PLANTED = Path(__file__).parent / "planted"
 SMALL = """\
 name: small
@@ -71,6 +75,12 @@ def starter(folder: Path) -> Start:
         return subprocess.Popen([*command, *options], **settings)  # type: ignore[call-overload,no-any-return]
 
     return begin
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    """The trials of `trials.py`, all in one launch, without a driver."""
+    return run_trials(tmp_path_factory.mktemp("trained"), [*CURVES.values(), *NOISE.values()])
 
 
 @pytest.fixture(scope="session")

@@ -39,10 +39,20 @@ class Ending:
 
 
 @pytest.fixture(scope="module")
-def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ending]:
-    """One study, whose drivers are ended in every way in turn, each while a rank is held in the next trial."""
-    folder = tmp_path_factory.mktemp("ended") / "study"
-    (folder.parent / "small.yaml").write_text(THROUGHPUT)
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the study of `endings`."""
+    home = tmp_path_factory.mktemp("ended")
+    (home / "small.yaml").write_text(THROUGHPUT)
+    return home / "study"
+
+
+@pytest.fixture(scope="module")
+def endings(ended: Path) -> dict[str, Ending]:
+    """One study, whose drivers are ended in every way in turn, each while a rank is held in the next trial.
+
+    The last driver runs to the end, although a rank of its is killed.
+    """
+    folder = ended
     start = starter(folder)
     found: dict[str, Ending] = {}
 
@@ -75,7 +85,7 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ending]:
     output, _ = driver.communicate()
     wait_for(lambda: not processes_of(folder), 10)  # workers end with the driver, before anything resumes
     note("killed", driver, output)
-    driver = start("--json")
+    driver = start(fault="kill:0:0003:8:once")
     note("last", driver, driver.communicate()[0])
     return found
 
@@ -150,11 +160,8 @@ def test_an_error_on_one_rank_is_a_record_and_the_rest_goes_on(folder: Path, sta
     assert {name for name, time in records(folder).items() if kept[name] != time} == {failed.trial}
 
 
-def test_a_killed_rank_is_tried_again(folder: Path, start: Start) -> None:
-    (folder.parent / "small.yaml").write_text(THROUGHPUT)
-    driver = start(fault="kill:0:0003:8:once")
-    output, _ = driver.communicate()
-    assert_tried_again(driver.returncode, output, folder, "0003")
+def test_a_killed_rank_is_tried_again(ended: Path, endings: dict[str, Ending]) -> None:
+    assert_tried_again(endings["last"].code, endings["last"].output, ended, "0003")
 
 
 def assert_tried_again(code: int, output: str, folder: Path, trial: str) -> None:
@@ -162,9 +169,8 @@ def assert_tried_again(code: int, output: str, folder: Path, trial: str) -> None
     assert "killed by SIGKILL" in output
     assert "trying again (1 of 1)" in output
     assert set(outcomes(folder).values()) == {"finished"}
-    culprits = [
-        json.loads((launch / "end.json").read_text())["culprit"] for launch in sorted(folder.glob("launches/*"))
-    ]
+    ends = sorted(folder.glob("launches/*/end.json"))  # none where the driver itself was killed
+    culprits = [json.loads(end.read_text())["culprit"] for end in ends]
     assert [culprit[:4] for culprit in culprits if culprit] == [trial]
 
 

@@ -1,86 +1,49 @@
 """The gradient noise scale of real training: from two processes, from micro-batches of one, and from single samples.
 
-One launch of two processes runs all trials; the tests read what they stored.
+One launch runs all trials (trials.py); the tests read what they stored.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from tests.system.ranks import run_trials
+from tests.system.trials import COMMON, NOISE, NOISE_BATCH, NOISE_STEPS
 from worldsize.analysis.noise_scale import NoiseScale, noise_scale, of_ranks
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.spec import TrialSpec, WorkloadSpec
+from worldsize.spec import WorkloadSpec
 from worldsize.store import StudyFolder
-from worldsize.train_spec import TrainSpec
 from worldsize.worker import workloads
 from worldsize.worker.shards import epoch_order
 from worldsize.worker.workloads.base import batch
 
-STEPS, GLOBAL_BATCH, SEED = 60, 32, 0
-STILL: dict[str, Any] = {"peak_rate": 0.0, "train": TrainSpec(steps=STEPS, noise_scale=True)}
-"""The model stays as it is, so that all trials of this kind see the same samples at the same weights."""
-LEARNING: dict[str, Any] = {"workers": 2, "batch_per_worker": 225, "accumulation": 2, "peak_rate": 0.02}
-"""An epoch of 14 steps, of which the last has 300 of 900 samples."""
-TRIALS: dict[str, dict[str, Any]] = {
-    "workers": {"workers": 2, "batch_per_worker": GLOBAL_BATCH // 2, **STILL},
-    "halves": {"workers": 1, "batch_per_worker": GLOBAL_BATCH // 2, "accumulation": 2, **STILL},
-    "eighths": {"workers": 1, "batch_per_worker": GLOBAL_BATCH // 8, "accumulation": 8, **STILL},
-    "on": {**LEARNING, "train": TrainSpec(epochs=1, noise_scale=True, clip_norm=0.5)},
-    "off": {**LEARNING, "train": TrainSpec(epochs=1, clip_norm=0.5)},
-}
 
-
-def trial(name: str) -> TrialSpec:
-    common: dict[str, Any] = {
-        "id": f"000{list(TRIALS).index(name)}",
-        "kind": "train",
-        "workload": WorkloadSpec(name="digits"),
-        "scaling": "strong",
-        "optimizer": OptimizerSpec(rate=0.02, momentum=0.9),
-        "strategy": "ddp",
-        "precision": "fp32",
-        "repeat": 0,
-        "seed": SEED,
-        "threads": 1,
-    }
-    return TrialSpec(**common, **TRIALS[name])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    return run_trials(tmp_path_factory.mktemp("noise"), [trial(name) for name in TRIALS])
-
-
-def rows(folder: StudyFolder, name: str) -> list[npt.NDArray[np.float32]]:
-    record = folder.record(trial(name).id)
+def rows(trained: StudyFolder, name: str) -> list[npt.NDArray[np.float32]]:
+    record = trained.record(NOISE[name].id)
     assert record is not None
     assert [file.name for file in record.noise] == [f"noise-rank{rank:02d}.npy" for rank in range(len(record.noise))]
-    return [np.load(folder.trial(record.trial) / file.name, allow_pickle=False) for file in record.noise]
+    return [np.load(trained.trial(record.trial) / file.name, allow_pickle=False) for file in record.noise]
 
 
-def measured(folder: StudyFolder, name: str) -> NoiseScale:
-    small, big = of_ranks(rows(folder, name))
-    return noise_scale(small, big, GLOBAL_BATCH / small.shape[1])
+def measured(trained: StudyFolder, name: str) -> NoiseScale:
+    small, big = of_ranks(rows(trained, name))
+    return noise_scale(small, big, NOISE_BATCH / small.shape[1])
 
 
-def test_two_workers_see_what_two_micro_batches_do(folder: StudyFolder) -> None:
-    of_workers, alone = of_ranks(rows(folder, "workers")), of_ranks(rows(folder, "halves"))
-    assert of_workers[0].shape == (STEPS, 2)
+def test_two_workers_see_what_two_micro_batches_do(trained: StudyFolder) -> None:
+    of_workers, alone = of_ranks(rows(trained, "workers")), of_ranks(rows(trained, "halves"))
+    assert of_workers[0].shape == (NOISE_STEPS, 2)
     for ours, theirs in zip(of_workers, alone, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
 
 
-def test_every_way_to_measure_agrees_with_single_samples(folder: StudyFolder) -> None:
+def test_every_way_to_measure_agrees_with_single_samples(trained: StudyFolder) -> None:
     gradient_sq, variance = of_single_samples()
     for name in ("workers", "halves", "eighths"):
-        found = measured(folder, name)
+        found = measured(trained, name)
         assert found.variance == pytest.approx(variance, rel=0.1)
         assert found.value == pytest.approx(variance / gradient_sq, rel=0.25)
         assert found.low < variance / gradient_sq < found.high  # type: ignore[operator]
@@ -90,11 +53,13 @@ def of_single_samples() -> tuple[float, float]:
     """|mean gradient|^2 and tr(covariance), without bias, at the weights of the trials that stay as they are: of all
     their samples, and of every fifth of them."""
     workload = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
-    torch.manual_seed(SEED)
+    torch.manual_seed(COMMON["seed"])
     model = workload.build_model()
-    count = STEPS * GLOBAL_BATCH
+    count = NOISE_STEPS * NOISE_BATCH
     images, labels = batch(
-        workload.train, torch.from_numpy(epoch_order(len(workload.train), SEED, 0)[:count]), torch.device("cpu")
+        workload.train,
+        torch.from_numpy(epoch_order(len(workload.train), COMMON["seed"], 0)[:count]),
+        torch.device("cpu"),
     )
     images = workload.prepare(images)
 
@@ -108,15 +73,15 @@ def of_single_samples() -> tuple[float, float]:
     return of_all - variance / count, variance
 
 
-def test_measuring_changes_nothing(folder: StudyFolder) -> None:
-    on, off = (np.load(folder.trial(trial(name).id) / "losses.npy") for name in ("on", "off"))
+def test_measuring_changes_nothing(trained: StudyFolder) -> None:
+    on, off = (np.load(trained.trial(NOISE[name].id) / "losses.npy") for name in ("on", "off"))
     assert len(on) == 14
     assert on[0] - on[-1] > 0.1  # equal curves of a dead model would prove nothing
     assert np.abs(on - off).max() < 1e-5
 
 
-def test_partial_batches_are_left_out(folder: StudyFolder) -> None:
-    of_each = rows(folder, "on")
+def test_partial_batches_are_left_out(trained: StudyFolder) -> None:
+    of_each = rows(trained, "on")
     assert [array.shape for array in of_each] == [(14, 2)] * 2
     assert all(array.dtype == np.float32 for array in of_each)
     for array in of_each:
@@ -128,5 +93,5 @@ def test_partial_batches_are_left_out(folder: StudyFolder) -> None:
     assert (big > 0.5 * small.mean(axis=1)).all()  # what is left of the noise of 450 samples
 
 
-def test_nothing_is_stored_where_nothing_is_measured(folder: StudyFolder) -> None:
-    assert rows(folder, "off") == []
+def test_nothing_is_stored_where_nothing_is_measured(trained: StudyFolder) -> None:
+    assert rows(trained, "off") == []

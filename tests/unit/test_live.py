@@ -93,7 +93,7 @@ def test_a_page_follows_trials_that_run_elsewhere(tmp_path: Path, started: list[
 
 
 def test_a_live_page_comes_back_and_the_last_one_does_not(tmp_path: Path) -> None:
-    home = made_study(tmp_path / "made")
+    home = made_study(tmp_path / "made", STUDY.replace("train: {epochs: 30}\n", ""))  # fewer figures to draw
     (home.trial(home.trial_ids()[-1]) / "record.json").unlink()
     made = publish(load(home.path), printed=False, live=True)
     text = made.page.read_text(encoding="utf-8")

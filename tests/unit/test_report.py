@@ -23,13 +23,14 @@ from worldsize.report.draw_print import rendered
 from worldsize.report.evidence import thinned
 from worldsize.report.figures import figures
 from worldsize.report.page import page, script_json
-from worldsize.report.publish import publish, publish_document, to_json
+from worldsize.report.publish import Published, publish, publish_document, to_json
 from worldsize.report.sheets import sheets
 from worldsize.report.written import write_files
 from worldsize.results import load
 from worldsize.studyfile import StudyFile
 
 MIXED = STUDY.replace("rate: 0.05}", "rate: [0.05, 3.0]}, {name: adam, rate: 0.001}")
+PROBES = STUDY.replace("[1, 2, 4]", "[1]").replace("train: {epochs: 30}\n", "").replace("[64]", "[32, 64]")
 LIMIT_BYTES = 6_000_000
 
 
@@ -59,6 +60,15 @@ class Reader(HTMLParser):
 def made(tmp_path_factory: pytest.TempPathFactory) -> Document:
     home = made_study(tmp_path_factory.mktemp("study") / "made", MIXED, failing=("0009",))
     return document(load(home.path))
+
+
+@pytest.fixture(scope="module")
+def published(made: Document, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Published]:
+    """Drawing every figure takes seconds: the document whose every text is an attack, over an older report."""
+    folder = tmp_path_factory.mktemp("published")
+    write_files(folder, {"figures/noise.svg": b"old"}, last="figures/noise.svg")
+    (folder / "figures" / "mine.svg").write_text("kept")
+    return folder, publish_document(hostile(made), folder)
 
 
 def keys(found: Document) -> list[str]:
@@ -96,8 +106,7 @@ def test_figures_of_a_study_that_trains(made: Document) -> None:
 
 
 def test_figures_only_where_there_is_data(tmp_path: Path) -> None:
-    text = STUDY.replace("[1, 2, 4]", "[1]").replace("train: {epochs: 30}\n", "").replace("[64]", "[32, 64]")
-    found = document(load(made_study(tmp_path / "probe", text).path))
+    found = document(load(made_study(tmp_path / "probe", PROBES).path))
     assert keys(found) == ["step", "wall-time", "batch", "devices"]
 
 
@@ -219,7 +228,7 @@ def test_page_shows_failures_commands_environments_and_what_was_left_out(made: D
     assert "2.13" in text
 
 
-def test_hostile_text_stays_text(made: Document, tmp_path: Path) -> None:
+def test_hostile_text_stays_text(made: Document, published: tuple[Path, Published]) -> None:
     bad = hostile(made)
     drawn = figures(bad)
     content = page(bad, drawn, sheets(bad))
@@ -232,9 +241,9 @@ def test_hostile_text_stays_text(made: Document, tmp_path: Path) -> None:
         for panel in figure.panels:
             texts = json.dumps(chart(panel, list(figure.legend)))
             assert not re.search(r"<(?!/?b>|br>)", texts)
-        for name, content in rendered(figure).items():
-            (tmp_path / name).write_bytes(content)
-    for path in tmp_path.glob("*.svg"):
+    pictures = [published[0] / "figures" / f"{figure.key}.svg" for figure in drawn]
+    assert len(pictures) == 10
+    for path in pictures:
         for element in ElementTree.parse(path).iter():  # strict XML: what is not well-formed raises
             assert not element.tag.endswith("script")
             assert not [name for name in element.attrib if name.startswith("on")]
@@ -245,19 +254,17 @@ def test_json_in_a_script_cannot_end_it() -> None:
     assert json.loads(script_json({"a</script>": "\u2028"})) == {"a</script>": "\u2028"}
 
 
-def test_files_sizes_and_what_an_older_report_left(made: Document, tmp_path: Path) -> None:
-    stale = tmp_path / "figures" / "noise.svg"
-    write_files(tmp_path, {"figures/noise.svg": b"old"}, last="figures/noise.svg")
-    (tmp_path / "figures" / "mine.svg").write_text("kept")
-    found = publish_document(made, tmp_path)
+def test_files_sizes_and_what_an_older_report_left(made: Document, published: tuple[Path, Published]) -> None:
+    folder, found = published
     assert found.size_bytes == found.page.stat().st_size < LIMIT_BYTES
-    assert not stale.exists()
-    assert (tmp_path / "figures" / "mine.svg").exists()
+    assert not (folder / "figures" / "noise.svg").exists()
+    assert (folder / "figures" / "mine.svg").exists()
+    assert list(found.figures) == keys(made)
     for key in found.figures:
-        assert all((tmp_path / "figures" / f"{key}.{ending}").stat().st_size for ending in ("svg", "pdf", "png"))
-    assert b"/Type3" not in (tmp_path / "figures" / "speedup.pdf").read_bytes()
-    assert {path.stem for path in (tmp_path / "tables").iterdir()} == set(found.tables)
-    assert json.loads((tmp_path / "report.json").read_text()) == made
+        assert all((folder / "figures" / f"{key}.{ending}").stat().st_size for ending in ("svg", "pdf", "png"))
+    assert b"/Type3" not in (folder / "figures" / "speedup.pdf").read_bytes()
+    assert {path.stem for path in (folder / "tables").iterdir()} == set(found.tables)
+    assert json.loads((folder / "report.json").read_text()) == hostile(made)
 
 
 def test_the_same_document_gives_the_same_bytes(made: Document) -> None:
@@ -301,7 +308,7 @@ def test_thinning_keeps_ends_and_beginnings() -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    home = made_study(tmp_path / "made")
+    home = made_study(tmp_path / "made", PROBES)
     asked = CliRunner().invoke(app, ["report", str(home.path), "--json"])
     assert json.loads(asked.output)["study"] == "made"
     assert not (home.path / "report").exists()

@@ -1,0 +1,57 @@
+"""Trials that several files of tests look at, for one launch to run them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from worldsize.optimizer_spec import OptimizerSpec
+from worldsize.spec import TrialSpec, WorkloadSpec
+from worldsize.train_spec import TrainSpec
+
+COMMON: dict[str, Any] = {
+    "kind": "train",
+    "workload": WorkloadSpec(name="digits"),
+    "scaling": "strong",
+    "strategy": "ddp",
+    "precision": "fp32",
+    "repeat": 0,
+    "seed": 0,
+    "threads": 1,
+}
+
+CURVE_STEPS, CURVE_BATCH = 20, 64
+
+
+def curve_trial(workers: int) -> TrialSpec:
+    """The same global batch, whatever the number of workers."""
+    return TrialSpec(
+        id=f"000{workers}-w{workers}",
+        workers=workers,
+        batch_per_worker=CURVE_BATCH // workers,
+        optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
+        peak_rate=0.05,
+        train=TrainSpec(steps=CURVE_STEPS),
+        **COMMON,
+    )
+
+
+CURVES = {workers: curve_trial(workers) for workers in (2, 1, 4)}
+
+NOISE_STEPS, NOISE_BATCH = 60, 32
+STILL: dict[str, Any] = {"peak_rate": 0.0, "train": TrainSpec(steps=NOISE_STEPS, noise_scale=True)}
+"""The model stays as it is, so that all trials of this kind see the same samples at the same weights."""
+LEARNING: dict[str, Any] = {"workers": 2, "batch_per_worker": 225, "accumulation": 2, "peak_rate": 0.02}
+"""An epoch of 14 steps, of which the last has 300 of 900 samples."""
+MEASURED: dict[str, dict[str, Any]] = {
+    "workers": {"workers": 2, "batch_per_worker": NOISE_BATCH // 2, **STILL},
+    "halves": {"workers": 1, "batch_per_worker": NOISE_BATCH // 2, "accumulation": 2, **STILL},
+    "eighths": {"workers": 1, "batch_per_worker": NOISE_BATCH // 8, "accumulation": 8, **STILL},
+    "on": {**LEARNING, "train": TrainSpec(epochs=1, noise_scale=True, clip_norm=0.5)},
+    "off": {**LEARNING, "train": TrainSpec(epochs=1, clip_norm=0.5)},
+}
+NOISE = {
+    name: TrialSpec(
+        id=f"001{number}-noise", optimizer=OptimizerSpec(rate=0.02, momentum=0.9), **COMMON, **MEASURED[name]
+    )
+    for number, name in enumerate(MEASURED)
+}
