@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    Event,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
 
 from worldsize.errors import Problem, SpecError
 
@@ -19,6 +28,7 @@ MOST_BYTES = 256_000
 """Of a study file. The built-in ones have a few thousand."""
 MOST_VALUES = 20_000
 """Lists, mappings and what is in them, with every alias counted as all that it stands for."""
+LONGEST_KEY = 200
 DEEPEST = 50
 """Lists and mappings inside one another."""
 LARGEST_INT = 2**63 - 1
@@ -33,44 +43,75 @@ def parse(text: str, label: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"{label}, line {mark.line + 1}" if mark else label
         reason = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
-        raise SpecError([Problem(f"not valid YAML: {reason}; mend the line", where)]) from error
+        raise SpecError([Problem(f"not valid YAML: {reason[:200]}; mend the line", where)]) from error
     return tree
 
 
 def _check_extent(text: str, label: str) -> None:
     """Before anything is built of it: a few lines of aliases can stand for billions of values."""
-    if len(text.encode(errors="replace")) > MOST_BYTES:
-        raise SpecError([Problem(too_large(len(text)), label)])
-    sizes: dict[str, int] = {}
-    """Values that an anchor stands for."""
-    open_: list[tuple[str | None, int]] = []
-    """Lists and mappings that have not ended: anchor, and values before it."""
-    values = 0
+    if (size := len(text.encode(errors="replace"))) > MOST_BYTES:
+        raise SpecError([Problem(too_large(size), label)])
+    extent = _Extent()
     for event in YAML(typ="rt").parse(text):
-        problem = ""
-        if isinstance(event, CollectionEndEvent):
-            anchor, before = open_.pop()
-            sizes |= {anchor: values - before} if anchor else {}
-        elif isinstance(event, CollectionStartEvent):
-            open_.append((event.anchor, values))
-            values += 1
-            if len(open_) > DEEPEST:
-                problem = f"lists and mappings are nested more than {DEEPEST} deep; write it flatter"
-        elif isinstance(event, ScalarEvent):
-            values += 1
-            sizes |= {event.anchor: 1} if event.anchor else {}
-            if event.style is None and LONG_INT.fullmatch(event.value):
-                problem = too_long_int(f"{event.value[:12]}...")
-        elif isinstance(event, AliasEvent):
-            values += sizes.get(event.anchor, 1)
-            if any(anchor == event.anchor for anchor, _ in open_):
-                problem = f"the alias *{event.anchor} stands inside what it stands for; write the values out"
-        if values > MOST_VALUES:
-            problem = (
-                f"the study has more than {MOST_VALUES:,} values, aliases written out; use fewer, or a range to search"
-            )
-        if problem:
+        if problem := extent.problem_with(event):
             raise SpecError([Problem(problem, f"{label}, line {event.start_mark.line + 1}")])
+
+
+@dataclass
+class _Open:
+    """A list or mapping that has not ended."""
+
+    anchor: str | None
+    before: int
+    """Values before it."""
+    is_mapping: bool
+    children: int = 0
+
+
+class _Extent:
+    """How many values there are so far, aliases written out."""
+
+    def __init__(self) -> None:
+        self._values = 0
+        self._open: list[_Open] = []
+        self._sizes: dict[str, int] = {}
+        """Values that an anchor stands for."""
+
+    def problem_with(self, event: Event) -> str:
+        if isinstance(event, CollectionEndEvent):
+            ended = self._open.pop()
+            self._name(ended.anchor, self._values - ended.before)
+        elif isinstance(event, NodeEvent):
+            return self._new_value(event)
+        return ""
+
+    def _new_value(self, event: NodeEvent) -> str:
+        is_key = False
+        if self._open:
+            is_key = self._open[-1].is_mapping and self._open[-1].children % 2 == 0
+            self._open[-1].children += 1
+        starts, anchor = isinstance(event, CollectionStartEvent), event.anchor
+        size = self._sizes.get(anchor, 1) if isinstance(event, AliasEvent) else 1
+        self._values += size
+        if isinstance(event, AliasEvent) and any(each.anchor == anchor for each in self._open):
+            return f"the alias *{anchor} stands inside what it stands for; write the values out"
+        if self._values > MOST_VALUES:
+            return f"there are more than {MOST_VALUES:,} values, aliases written out; use fewer, or a range to search"
+        if is_key and (starts or size > 1 or len(getattr(event, "value", "")) > LONGEST_KEY):
+            return f"a key is one word of at most {LONGEST_KEY} characters, no list and no mapping; write it so"
+        if starts:
+            self._open.append(_Open(anchor, self._values - 1, isinstance(event, MappingStartEvent)))
+            if len(self._open) > DEEPEST:
+                return f"lists and mappings are nested more than {DEEPEST} deep; write it flatter"
+        elif isinstance(event, ScalarEvent):
+            self._name(anchor, 1)
+            if event.style is None and LONG_INT.fullmatch(event.value):
+                return too_long_int(f"{event.value[:12]}...")
+        return ""
+
+    def _name(self, anchor: str | None, size: int) -> None:
+        if anchor:
+            self._sizes[anchor] = size
 
 
 def too_large(size: int) -> str:
@@ -85,7 +126,7 @@ def plain(node: Any, label: str) -> Any:
     """Plain values only: a tag such as !!python/object is refused, never built."""
     tag = getattr(getattr(node, "tag", None), "value", None)
     if tag is not None:
-        raise SpecError([Problem(f"the YAML tag {tag} is not allowed; write plain values", label)])
+        raise SpecError([Problem(f"the YAML tag {tag[:40]} is not allowed; write plain values", label)])
     if isinstance(node, Mapping):
         return {str(key): plain(value, _where(node, key, label)) for key, value in node.items()}
     if isinstance(node, str):
