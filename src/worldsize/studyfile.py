@@ -20,7 +20,7 @@ from worldsize.on_spec import OnSlurm, machine_of
 from worldsize.spec import StudySpec
 from worldsize.spec_words import worded
 from worldsize.store import DamagedError, read_regular
-from worldsize.yaml_tree import DEEPEST, MOST_BYTES, Loc, has, line_of, parse, plain, too_large
+from worldsize.yaml_tree import LONGEST_KEY, MOST_BYTES, Loc, has, line_of, parse, plain, too_large
 
 PLACE = re.compile(r"[0-9]{1,9}")
 
@@ -136,10 +136,10 @@ class StudyFile:
         self._put("axes.adaptive", True, where)
 
     def _put(self, key: str, value: Any, option: str) -> None:
+        if len(key) > LONGEST_KEY:
+            raise SpecError([Problem(f"the field has {len(key)} characters; none has more than {LONGEST_KEY}", option)])
         # No list has 10^9 entries, and int() takes other digits than ours: what is no place in a list is a name.
         loc = tuple(int(part) if PLACE.fullmatch(part) else part for part in key.split("."))
-        if len(loc) > DEEPEST:
-            raise SpecError([Problem(f"the field has {len(loc)} parts; no field has more than {DEEPEST}", option)])
         node: Any = self._tree
         for part in loc[:-1]:
             inside = node[part] if has(node, part) else None
