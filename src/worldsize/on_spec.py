@@ -106,6 +106,8 @@ class OnSlurm(Frozen):
 
 
 OnName = Literal["local", "mpi"]
+TargetOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,31})?$")]
+"""Of a trial or a launch: empty where the study has one target, which needs no name."""
 TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$")]
 
 

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from worldsize.analysis.adaptive import Probe, next_probes
 from worldsize.grid import Line, StudyPoint, base_batch, scaled_rate, study_points
+from worldsize.on_spec import TargetOrNone
 from worldsize.spec import Start, StudySpec, TrialSpec, WorkloadSpec
 from worldsize.train_spec import StrategySpec, TrainSpec
 
@@ -33,7 +34,7 @@ class Launch:
     kind: Literal["probe", "train", "pretrain"]
     workers: int
     trials: tuple[str, ...]
-    on: str = ""
+    on: TargetOrNone = ""
     """The target it runs on, where the study has several."""
 
     def id(self, number: int) -> str:

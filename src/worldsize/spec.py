@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PositiveF
 from worldsize.augment_spec import AugmentSpec
 from worldsize.frozen import Count, Epochs, FileName, Frozen, Label, NonNegativeFloat, listed, named
 from worldsize.largest import LargestSpec
-from worldsize.on_spec import On, OnSlurm, Place, SlurmSpec, on_short
+from worldsize.on_spec import On, OnSlurm, Place, SlurmSpec, TargetOrNone, on_short
 from worldsize.optimizer_spec import OptimizerAxis, OptimizerSpec
 from worldsize.train_spec import Schedule, ScheduleSpec, StrategySpec, TrainSpec
 
@@ -324,7 +324,7 @@ class TrialSpec(Frozen):
     train: TrainSpec | None = None
     search: str | None = None
     """The search this trial belongs to."""
-    on: str = ""
+    on: TargetOrNone = ""
     """The target it runs on, where the study has several."""
     stop_hopeless: bool = False
     """Whether it is stopped early when it stays behind the others of the same search."""
