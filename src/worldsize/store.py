@@ -217,6 +217,9 @@ class StudyFolder:
         self.path = path
         self.study_file = path / "study.yaml"
         self.plan_file = path / "plan.json"
+        for room in (path / "trials", path / "launches"):
+            if room.is_symlink():
+                raise DamagedError(f"{room} is a link, which leads out of the study folder; link the whole folder")
 
     @classmethod
     def existing(cls, path: Path) -> StudyFolder:

@@ -212,6 +212,17 @@ def test_no_trial_writes_through_a_link(folder: StudyFolder, name: str) -> None:
     assert (outside / "precious").read_text(encoding="utf-8") == "mine"
 
 
+@pytest.mark.parametrize("room", ["trials", "launches"])
+def test_the_folder_itself_may_be_a_link_and_its_parts_may_not(folder: StudyFolder, room: str) -> None:
+    link = folder.path.with_name("link")
+    link.symlink_to(folder.path)
+    assert len(load(link).records) == 2
+    (folder.path / room).rename(folder.path.parent / room)
+    (folder.path / room).symlink_to(folder.path.parent / room)
+    with pytest.raises(StoreError, match=f"{room} is a link"):
+        load(folder.path)
+
+
 def test_the_lock_empties_nothing_through_a_link(folder: StudyFolder) -> None:
     precious = folder.path.parent / "precious"
     precious.write_text("mine", encoding="utf-8")

@@ -19,7 +19,7 @@ from worldsize.launch.progress import Progress
 from worldsize.launch.stacks import dump_stacks
 from worldsize.launch.target import LaunchEnd, OnEvent, Reason, Running, Work
 from worldsize.lock import process_started_at, same_process
-from worldsize.store import read_json, write_json
+from worldsize.store import read_json, whole, write_json
 from worldsize.tether import tie_to_parent
 
 POLL_S = 0.1
@@ -143,7 +143,9 @@ def end_leftover(launch: Path) -> bool:
     if not (launch / "process.json").exists():
         return False
     process = read_json(launch / "process.json")
-    if process["started_at"] is None or not same_process(process["pid"], process["started_at"]):
-        return False
-    end_tree(process["pid"])
+    with whole(launch / "process.json"):
+        pid, started_at = int(process["pid"]), process["started_at"]
+        if started_at is None or not same_process(pid, float(started_at)):
+            return False
+    end_tree(pid)
     return True
