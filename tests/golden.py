@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.made import Made, write_study
-from worldsize.cli import app
+from worldsize.answer.results import load
+from worldsize.cli.main import app
 from worldsize.machine import Machine
 from worldsize.report.document import document
-from worldsize.report.figures import figures
-from worldsize.report.sheet_files import to_csv
-from worldsize.report.sheets import sheets
-from worldsize.results import load
-from worldsize.spec import TrialSpec
+from worldsize.report.pages import figures, sheets
+from worldsize.report.write.tables import to_csv
+from worldsize.spec.study import TrialSpec
 
 DATA = Path(__file__).parent / "data"
 GOLDEN = DATA / "golden"

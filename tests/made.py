@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from worldsize.answer.results import Results, load
+from worldsize.folder.files import write_json
+from worldsize.folder.record import SPAN_UNIT_S, SPANS, Epoch, Failure, SpanFile, TrialRecord
+from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.machine import Machine
-from worldsize.plan import Launch, Plan
-from worldsize.record import SPAN_UNIT_S, SPANS, Epoch, Failure, SpanFile, TrialRecord
-from worldsize.results import Results, load
-from worldsize.spec import TrialSpec
-from worldsize.store import StudyFolder, save_array, write_json
-from worldsize.study import Study
-from worldsize.train_spec import steps_per_epoch
+from worldsize.plan.plan import Launch, Plan
+from worldsize.spec.study import TrialSpec
+from worldsize.spec.training import steps_per_epoch
+from worldsize.study.study import Study
 
 STEPS = 60
 Times = Callable[[TrialSpec], Mapping[str, float]]

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from worldsize.data.cifar import FOLDER, TEST_FILES, TRAIN_FILES
+from worldsize.data.arrays import FOLDER, TEST_FILES, TRAIN_FILES
 
 DIGITS = {"train": 2_000, "t10k": 500}
 CIFAR_RECORDS = 100
-"""In a batch. The official batches have 10,000: tests set `worldsize.data.cifar.RECORDS` to read these."""
+"""In a batch. The official batches have 10,000: tests set `worldsize.data.arrays.RECORDS` to read these."""
 FRUITS = [f"{state}{fruit}" for state in ("fresh", "rotten") for fruit in ("apples", "banana", "oranges")]
 FRUIT_IMAGES = {"train": 24, "test": 6}
 CALTECH = ["Leopards", "Motorbikes", "airplanes", *(f"class{number:02}" for number in range(3, 20))]

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from worldsize.answer.predict.table_projection import Projection, project
+    from worldsize.answer.results import Results, load
     from worldsize.errors import WorldsizeError
-    from worldsize.results import Results, load
-    from worldsize.study import Study
-    from worldsize.tableprojection import Projection, project
+    from worldsize.study.study import Study
 
 __version__ = "0.1.0"
 __all__ = ["Projection", "Results", "Study", "WorldsizeError", "__version__", "load", "project"]
@@ -25,17 +25,17 @@ __all__ = ["Projection", "Results", "Study", "WorldsizeError", "__version__", "l
 def __getattr__(name: str) -> Any:
     """Loaded on first use: a worker imports this package too and needs none of it."""
     if name in ("Results", "load"):
-        from worldsize import results
+        from worldsize.answer import results
 
         return getattr(results, name)
     if name == "Study":
-        from worldsize.study import Study
+        from worldsize.study.study import Study
 
         return Study
     if name in ("Projection", "project"):
-        from worldsize import tableprojection
+        from worldsize.answer.predict import table_projection
 
-        return getattr(tableprojection, name)
+        return getattr(table_projection, name)
     if name == "WorldsizeError":
         from worldsize.errors import WorldsizeError
 

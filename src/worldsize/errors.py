@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from dataclasses import dataclass
+from typing import Any
 
 
 class WorldsizeError(Exception):
@@ -77,3 +79,12 @@ def visible(text: str) -> str:
         else f"\\x{ord(character):02x}"
         for character in text
     )
+
+
+class DamagedError(StoreError, ValueError):
+    """A file of a study folder that is not what the program writes. A record that it belongs to is damaged."""
+
+
+def shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench import startup
-from worldsize.analysis.stats import median_step
-from worldsize.plan import make_plan
-from worldsize.spec import AxesSpec, StudySpec, WorkloadSpec
-from worldsize.train_spec import TrainSpec
+from worldsize.analysis.estimate import median_step
+from worldsize.plan.plan import make_plan
+from worldsize.spec.study import AxesSpec, StudySpec
+from worldsize.spec.training import TrainSpec
+from worldsize.spec.workload import WorkloadSpec
 
 Result = tuple[str, str, bool]
 HERE = Path(__file__).parent
@@ -30,7 +31,7 @@ def help_command() -> Result:
     times = []
     for _ in range(5):
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "worldsize.cli", "--help"], capture_output=True, check=True)
+        subprocess.run([sys.executable, "-m", "worldsize.cli.main", "--help"], capture_output=True, check=True)
         times.append(time.perf_counter() - started)
     return f"{min(times):.2f} s", "0.5 s", min(times) < 0.5
 

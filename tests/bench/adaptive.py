@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worldsize.adapt import foretold
-from worldsize.analysis.adaptive import Probe, ends_the_climb, next_probes, pooled
-from worldsize.analysis.ground import Ground, Timed
-from worldsize.analysis.knee import climb
-from worldsize.analysis.throughput import joined
+from worldsize.analysis.projection.step_model import Ground, Timed, joined
+from worldsize.analysis.speed.adaptive import Probe, ends_the_climb, next_probes, pooled
+from worldsize.analysis.speed.recommend import climb
+from worldsize.study.adaptive_rounds import foretold
 
 COUNTS, REPEATS = (1, 2, 4, 8, 16), 3
 CASES = ((0.01, 0.0), (0.03, 0.0), (0.06, 0.0), (0.03, 0.1))
@@ -102,8 +101,8 @@ def grid(one: Machine, noise: float, rng: np.random.Generator) -> Measured:
 
 
 def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator) -> Measured:
-    """As `worldsize.adapt` has it: each count once beside the next, for which it leaves one of its own repeats; so does
-    the largest, where it is not foretold to pay. What noise leaves open is not repeated here."""
+    """As `worldsize.study.adaptive_rounds` has it: each count once beside the next, for which it leaves one of its own
+    repeats; so does the largest, where it is not foretold to pay. What noise leaves open is not repeated here."""
     where, found = Ground(places=max(COUNTS), cores=one.cores), Measured()
 
     def launch(repeats: Mapping[Probe, int]) -> None:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from worldsize.spec import WorkloadSpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
 from worldsize.worker.workloads.base import batch
 

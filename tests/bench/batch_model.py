@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 import worldsize
-from worldsize import inputs
-from worldsize.analysis.batch_runs import target_runs
-from worldsize.analysis.batch_study import batch_studies
-from worldsize.analysis.learning import Target, Trained
-from worldsize.results import Results
+from worldsize.analysis.learning.larger_batches import batch_studies
+from worldsize.analysis.learning.steps_to_target import target_runs
+from worldsize.analysis.learning.variants import Target, Trained
+from worldsize.answer import from_records
+from worldsize.answer.results import Results
 
 STUDY = """\
 name: batches
@@ -60,7 +60,7 @@ class HeldOut:
 
 def curves(results: Results) -> list[Trained]:
     return [
-        inputs.trained(results.trials[name], record, results.facts.metric, 1)
+        from_records.trained(results.trials[name], record, results.facts.metric, 1)
         for name, record in results.records.items()
         if record.outcome != "failed" and results.trials[name].kind == "train"
     ]

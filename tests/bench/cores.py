@@ -21,17 +21,17 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.exchange import sweep
-from worldsize.adapt import next_climb
-from worldsize.analysis import ground as grounds
-from worldsize.analysis.adaptive import Probe
-from worldsize.analysis.ground import Ground, Timed
-from worldsize.analysis.recommend import recommend
-from worldsize.analysis.scaling import scaling
-from worldsize.analysis.throughput_fit import fit_throughput
-from worldsize.prediction import Question, predict
-from worldsize.prediction_inputs import ground, timed
-from worldsize.results import Results, load
-from worldsize.study import Study
+from worldsize.analysis.projection import step_model as grounds
+from worldsize.analysis.projection.step_model import Ground, Timed, fit_throughput
+from worldsize.analysis.speed.adaptive import Probe
+from worldsize.analysis.speed.recommend import recommend
+from worldsize.analysis.speed.scaling import scaling
+from worldsize.answer.from_records import ground, timed
+from worldsize.answer.predict.predict import predict
+from worldsize.answer.predict.question import Question
+from worldsize.answer.results import Results, load
+from worldsize.study.adaptive_rounds import next_climb
+from worldsize.study.study import Study
 
 FITTED, ASKED, COUNTS = (1, 2, 3, 4, 6), (8, 12, 16), (1, 2, 4, 8, 16)
 WORKLOADS = {

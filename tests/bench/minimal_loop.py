@@ -10,16 +10,17 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.study import ProbeSpec, TrialSpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
-from worldsize.worker.clock import CpuLaps, Phases
 from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Course, run_steps
-from worldsize.worker.optim import rate_of_step
-from worldsize.worker.parallel import Team
-from worldsize.worker.strategies import make_strategy
+from worldsize.worker.measure.step_clock import CpuLaps, Phases
+from worldsize.worker.optimizers import rate_of_step
+from worldsize.worker.parallel import make_strategy
+from worldsize.worker.parallel.team import Team
 
 BATCH, STEPS, ROUNDS = 96, 10, 40
 

@@ -20,14 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from worldsize.analysis.laws import fit_amdahl, fit_gustafson, fit_log, fit_power, fit_usl
-from worldsize.analysis.projection import Projected, crossing_cost, project_series
-from worldsize.analysis.series_law import DEFAULT, LawSettings, fit_series_law
-from worldsize.analysis.stats import Floats
-from worldsize.analysis.table import TableSeries
+from worldsize.analysis.estimate import Floats
+from worldsize.analysis.projection.bare import Projected, crossing_cost, project_series
+from worldsize.analysis.projection.classical_laws import fit_amdahl, fit_gustafson, fit_log, fit_power, fit_usl
+from worldsize.analysis.projection.series_law import DEFAULT, LawSettings, TableSeries, fit_series_law
+from worldsize.answer.predict.table import GivenSeries, Table, read_table
+from worldsize.answer.predict.table_projection import crossings_of_others
 from worldsize.errors import TableError
-from worldsize.tablefile import GivenSeries, Table, read_table
-from worldsize.tableprojection import crossings_of_others
 
 CORPUS = Path(__file__).parents[1] / "data" / "series.csv"
 OTHER = Path(__file__).parents[2] / "docs" / "benchmarks" / "other-series.csv"

@@ -29,8 +29,8 @@ CHILD = """
 import json, resource, sys, time
 began = time.perf_counter()
 from pathlib import Path
-from worldsize.results import load
-from worldsize.report.publish import publish
+from worldsize.answer.results import load
+from worldsize.report.write.publish import publish
 results = load(sys.argv[1])
 loaded = time.perf_counter()
 made = publish(results, Path(sys.argv[2]))

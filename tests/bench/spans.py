@@ -17,18 +17,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
-from worldsize.train_spec import StrategySpec
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.study import ProbeSpec, TrialSpec
+from worldsize.spec.training import StrategySpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
-from worldsize.worker.clock import CpuLaps, Phases, laps_for
 from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Course, run_steps
-from worldsize.worker.meters import ProcessMeter
-from worldsize.worker.parallel import Team
-from worldsize.worker.strategies import make_strategy
-from worldsize.worker.telemetry import Telemetry
+from worldsize.worker.measure.meters import ProcessMeter
+from worldsize.worker.measure.step_clock import CpuLaps, Phases, laps_for
+from worldsize.worker.measure.telemetry import Telemetry
+from worldsize.worker.parallel import make_strategy
+from worldsize.worker.parallel.team import Team
 
 TURNS = 60
 CASES = {"cuda": ("resnet18", 512, "bf16", 10, 1.01), "cpu": (None, 64, "fp32", 10, 1.03)}

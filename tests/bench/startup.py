@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from worldsize.folder.files import write_atomic, write_json
+from worldsize.folder.record import SPAN_UNIT_S
+from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.commands import worker_environment
 from worldsize.launch.local import LocalTarget
 from worldsize.launch.target import Work
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.record import SPAN_UNIT_S
-from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
-from worldsize.store import StudyFolder, write_atomic, write_json
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.study import ProbeSpec, TrialSpec
+from worldsize.spec.workload import WorkloadSpec
 
 WORKERS, BATCH, PROBES = 2, 64, 10
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.system.ranks import run_trials
 from tests.system.trials import CURVES, NOISE
-from worldsize.store import StudyFolder
+from worldsize.folder.study_folder import StudyFolder
 
 PLANTED = Path(__file__).parent / "planted"
 SMALL = """\
@@ -63,7 +63,7 @@ def starter(folder: Path) -> Start:
         command = [
             sys.executable,
             "-m",
-            "worldsize.cli",
+            "worldsize.cli.main",
             "run",
             str(folder.parent / "small.yaml"),
             "--dir",
@@ -91,7 +91,7 @@ def whole_quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, di
 
 
 def run_quickstart(folder: Path, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "worldsize.cli", "run", "--json", "--dir", str(folder), *options]
+    command = [sys.executable, "-m", "worldsize.cli.main", "run", "--json", "--dir", str(folder), *options]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     found: dict[str, Any] = json.loads(answer.stdout)

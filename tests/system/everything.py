@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from tests.made import Made, write_study
-from worldsize.report.document import Document, document
-from worldsize.spec import TrialSpec
+from worldsize.report.blocks import Document
+from worldsize.report.document import document
+from worldsize.spec.study import TrialSpec
 
 STUDY = """\
 name: everything

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from worldsize.store import write_json
-from worldsize.worker.clocks import clock_offsets
-from worldsize.worker.interconnect import measure_links
-from worldsize.worker.parallel import Crew
+from worldsize.folder.files import write_json
+from worldsize.worker.measure.clocks import clock_offsets
+from worldsize.worker.measure.links import measure_links
+from worldsize.worker.parallel.team import Crew
 
 SHIFT_NS = 7_000_000_000
 """By which the clock of each rank is ahead of the one before it, in the second alignment."""

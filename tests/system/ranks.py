@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.system.netns import Cable
+from worldsize.folder.files import write_atomic, write_json
+from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.local import LocalTarget
 from worldsize.launch.target import Work
-from worldsize.spec import TrialSpec
-from worldsize.store import StudyFolder, write_atomic, write_json
+from worldsize.spec.study import TrialSpec
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 240

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from worldsize.tether import tie_to_parent
+from worldsize.machine import tie_to_parent
 
 NODES = ("n1", "n2")
 CPUS = 4

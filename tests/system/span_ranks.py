@@ -21,17 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from tests.system.netns import limit_here
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.record import SPAN_UNIT_S
-from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
-from worldsize.train_spec import StrategySpec
+from worldsize.folder.record import SPAN_UNIT_S
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.study import ProbeSpec, TrialSpec
+from worldsize.spec.training import StrategySpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
-from worldsize.worker.clock import CpuLaps, Phases
 from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
-from worldsize.worker.loop import Course, exchange_blocks, run_steps
-from worldsize.worker.parallel import Crew, Team
-from worldsize.worker.strategies import make_strategy
+from worldsize.worker.loop import Course, run_steps
+from worldsize.worker.measure.step_clock import CpuLaps, Phases
+from worldsize.worker.parallel import make_strategy
+from worldsize.worker.parallel.team import Crew, Team
+from worldsize.worker.probe import exchange_blocks
 from worldsize.worker.workloads.base import Split
 
 SLEEP_S = 0.02

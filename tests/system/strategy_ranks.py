@@ -19,11 +19,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.train_spec import StrategySpec
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.training import StrategySpec
 from worldsize.worker import models, workloads
-from worldsize.worker.parallel import Crew, Team
-from worldsize.worker.strategies import make_strategy
+from worldsize.worker.parallel import make_strategy
+from worldsize.worker.parallel.team import Crew, Team
 
 STEPS, BATCH = 20, 16
 """A rank's batch."""

@@ -6,8 +6,8 @@ import pytest
 
 import worldsize
 from tests.bench.batch_model import curves, held_out, medians
-from worldsize.analysis.learning import Target
-from worldsize.results import Results
+from worldsize.analysis.learning.variants import Target
+from worldsize.answer.results import Results
 
 STUDY = """\
 name: batches

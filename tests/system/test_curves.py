@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.system.trials import CURVE_STEPS, CURVES
-from worldsize.store import StudyFolder
+from worldsize.folder.study_folder import StudyFolder
 
 
 def test_curves_agree_on_sub_groups_of_one_launch(trained: StudyFolder) -> None:

@@ -15,8 +15,8 @@ import pytest
 from tests.system.link_ranks import SHIFT_NS
 from tests.system.netns import Cable, two_nodes
 from tests.system.ranks import run_ranks, tried
-from worldsize.analysis.link import Link, fit_link
-from worldsize.worker.interconnect import SIZES
+from worldsize.analysis.speed.network import Link, fit_link
+from worldsize.worker.measure.links import SIZES
 
 Seen = list[dict[str, Any]]
 

@@ -10,7 +10,9 @@ import pytest
 
 import worldsize
 from tests.system.wide import ROOM, imported_bytes, run_wide
-from worldsize.report.terminal import answer_view, console, status_view
+from worldsize.report.views.status import status_view
+from worldsize.report.write.console import console
+from worldsize.report.write.terminal import answer_view
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ import pytest
 
 from tests.made import hostile
 from tests.system.everything import everything
-from worldsize.report.document import Document
-from worldsize.report.sheet_files import to_latex
-from worldsize.report.sheets import SHEETS, sheets
+from worldsize.report.blocks import Document
+from worldsize.report.pages import SHEETS, sheets
+from worldsize.report.write.tables import to_latex
 
 pytestmark = pytest.mark.long
 

@@ -29,7 +29,7 @@ MBIT_PER_S = (200, 100, 50)
 
 def worldsize_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "worldsize.cli", *arguments],
+        [sys.executable, "-m", "worldsize.cli.main", *arguments],
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from tests.system.trials import COMMON, NOISE, NOISE_BATCH, NOISE_STEPS
-from worldsize.analysis.noise_scale import NoiseScale, noise_scale, of_ranks
-from worldsize.spec import WorkloadSpec
-from worldsize.store import StudyFolder
+from worldsize.analysis.learning.noise_scale import NoiseScale, noise_scale, of_ranks
+from worldsize.folder.study_folder import StudyFolder
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
-from worldsize.worker.shards import epoch_order
+from worldsize.worker.parallel.shards import epoch_order
 from worldsize.worker.workloads.base import batch
 
 

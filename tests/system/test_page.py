@@ -20,8 +20,8 @@ import worldsize
 from tests.made import hostile
 from tests.system.everything import everything
 from tests.system.wide import ROOM, imported_bytes, run_wide
-from worldsize.report.publish import publish, publish_document
-from worldsize.report.words import number
+from worldsize.report.words.numbers import number
+from worldsize.report.write.publish import publish, publish_document
 
 pytestmark = pytest.mark.long
 

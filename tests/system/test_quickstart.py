@@ -85,7 +85,7 @@ def test_the_environment_is_recorded(quickstart: tuple[Path, dict[str, Any]]) ->
 
 
 def test_a_changed_study_is_refused_with_the_difference(quickstart: tuple[Path, dict[str, Any]]) -> None:
-    command = [sys.executable, "-m", "worldsize.cli", "run", "--dir", str(quickstart[0]), *QUICKER]
+    command = [sys.executable, "-m", "worldsize.cli.main", "run", "--dir", str(quickstart[0]), *QUICKER]
     command += ["--set", "train.epochs=3"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 2
@@ -98,7 +98,7 @@ def test_a_damaged_record_is_run_again_and_named(quickstart: tuple[Path, dict[st
     path.write_text(path.read_text().replace('"outcome": "finished"', '"outcome": "diverged"'))
     before = records(folder)
     assert worldsize.load(folder).damaged == (path.parent.name,)
-    command = [sys.executable, "-m", "worldsize.cli", "run", "--dir", str(folder), *QUICKER]
+    command = [sys.executable, "-m", "worldsize.cli.main", "run", "--dir", str(folder), *QUICKER]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     assert f"{path.parent.name}: its record is damaged" in answer.stdout

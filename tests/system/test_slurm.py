@@ -62,7 +62,7 @@ class Driver:
             environment |= {"PLANTED": fault, "PLANTED_MARKER": marker, "PYTHONPATH": str(PLANTED)}
         return subprocess.Popen(
             [
-                *(sys.executable, "-m", "worldsize.cli", command, self.study, "--dir", str(self.folder)),
+                *(sys.executable, "-m", "worldsize.cli.main", command, self.study, "--dir", str(self.folder)),
                 *options,
             ],
             env=environment,
@@ -102,7 +102,7 @@ class Driver:
         raise AssertionError(f"it never said {words!r}:\n{''.join(heard)}\n{self.slurm.jobs()}")
 
     def status(self) -> str:
-        command = [sys.executable, "-m", "worldsize.cli", "status", str(self.folder)]
+        command = [sys.executable, "-m", "worldsize.cli.main", "status", str(self.folder)]
         return subprocess.run(
             command, env=self.slurm.environment, stdout=subprocess.PIPE, text=True, check=True, timeout=60
         ).stdout
@@ -171,7 +171,7 @@ def test_the_quickstart_over_one_and_two_nodes_to_its_report(driver: Driver, tmp
     # Moved, and reported where there is no Slurm.
     copy = tmp_path / "copy"
     driver.folder.rename(copy)
-    command = [sys.executable, "-m", "worldsize.cli", "report", str(copy), "--out", str(tmp_path / "report")]
+    command = [sys.executable, "-m", "worldsize.cli.main", "report", str(copy), "--out", str(tmp_path / "report")]
     subprocess.run(command, env={**driver.slurm.environment, "SLURM_CONF": "/nowhere"}, check=True, timeout=300)
     assert len((tmp_path / "report" / "tables" / "jobs.csv").read_text().splitlines()) == 1 + 5
     assert [row["workers"] for row in worldsize.load(copy).table()] == [1, 2, 4]

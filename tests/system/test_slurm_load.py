@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.slurm import cluster, left_behind
-from worldsize.study import Study
+from worldsize.study.study import Study
 
 STUDY = """\
 name: many
@@ -25,7 +25,7 @@ on: {slurm: {time: 10, max_jobs: 3}}
 """
 DRIVER = """\
 import json, sys, time
-from worldsize.study import Study
+from worldsize.study.study import Study
 began = time.monotonic()
 results = Study.from_file(sys.argv[1]).run(sys.argv[2])
 told = {"cpu_s": time.process_time(), "wall_s": time.monotonic() - began, "records": len(results.records)}

@@ -13,8 +13,8 @@ import pytest
 from tests.system.netns import two_nodes
 from tests.system.ranks import run_ranks, tried
 from tests.system.span_ranks import FAST_MBIT, SLOW_MBIT
-from worldsize.analysis.breakdown import WAITING, Traffic, exposed, waiting_apart
-from worldsize.record import SPAN_UNIT_S, SPANS
+from worldsize.analysis.speed.breakdown import WAITING, Traffic, exposed, waiting_apart
+from worldsize.folder.record import SPAN_UNIT_S, SPANS
 
 NAMES = (*SPANS, WAITING)
 

@@ -13,10 +13,10 @@ from torch import nn
 
 from tests.system.ranks import run_ranks
 from tests.system.strategy_ranks import CASES
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.train_spec import StrategySpec
-from worldsize.worker.parallel import Team
-from worldsize.worker.strategies import make_strategy
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.training import StrategySpec
+from worldsize.worker.parallel import make_strategy
+from worldsize.worker.parallel.team import Team
 
 Seen = tuple[dict[str, npt.NDArray[np.float64]], ...]
 

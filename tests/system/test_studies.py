@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import worldsize
-from worldsize.studyfile import builtin_studies
+from worldsize.spec.file import builtin_studies
 
 
 def run(study: str, folder: Path, data: Path, *options: str, cwd: Path | None = None) -> dict[str, Any]:
-    command = [sys.executable, "-m", "worldsize.cli", "run", study, "--json", "--dir", str(folder), *options]
+    command = [sys.executable, "-m", "worldsize.cli.main", "run", study, "--json", "--dir", str(folder), *options]
     environment = {**os.environ, "WORLDSIZE_DATA": str(data), "WORLDSIZE_CACHE": str(folder.parent / "cache")}
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd)
     assert answer.returncode == 0, answer.stderr
@@ -115,7 +115,7 @@ def test_a_workload_from_outside_the_package(tmp_path: Path) -> None:
 
 
 def test_a_model_that_does_not_exist_ends_the_run_with_one_message(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "worldsize.cli", "run", "quickstart", "--dir", str(tmp_path / "study")]
+    command = [sys.executable, "-m", "worldsize.cli.main", "run", "quickstart", "--dir", str(tmp_path / "study")]
     changes = ("workload.model=resnet81", "axes.workers=[1]", "oversubscribe=true")
     options = [word for change in changes for word in ("--set", change)]
     answer = subprocess.run([*command, *options], capture_output=True, text=True, check=False)

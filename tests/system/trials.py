@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.spec import TrialSpec, WorkloadSpec
-from worldsize.train_spec import TrainSpec
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.study import TrialSpec
+from worldsize.spec.training import TrainSpec
+from worldsize.spec.workload import WorkloadSpec
 
 COMMON: dict[str, Any] = {
     "kind": "train",

@@ -50,7 +50,9 @@ ROOM = 240e6
 
 def imported_bytes() -> int:
     """What a worker of this torch holds before it does anything."""
-    check = "import worldsize.worker.session as s; from worldsize.worker.memory import allocated_bytes as a; print(a())"
+    check = (
+        "import worldsize.worker.session; from worldsize.worker.measure.memory import allocated_bytes as a; print(a())"
+    )
     return int(subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True).stdout)
 
 
@@ -70,7 +72,7 @@ def run_wide(
     text = STUDY.format(workers=workers, batches=batches, rates=rates, train=train, skip=skip, limit_gb=limit / 1e9)
     (folder / "wide.py").write_text(WIDE)
     (folder / "wide.yaml").write_text(text)
-    command = [sys.executable, "-m", "worldsize.cli", "run", "wide.yaml", "--json", "--dir", "study"]
+    command = [sys.executable, "-m", "worldsize.cli.main", "run", "wide.yaml", "--json", "--dir", "study"]
     paths = os.pathsep.join([str(PLANTED), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         command,

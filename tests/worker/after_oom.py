@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from tests.worker.test_loop import course, squares
-from worldsize.largest import LEAST
-from worldsize.spec import ProbeSpec
-from worldsize.worker import batches
-from worldsize.worker.loop import Course, run_steps, whole_batches
-from worldsize.worker.memory import allocated_bytes, limit_memory
+from worldsize.spec.study import LEAST, ProbeSpec
+from worldsize.worker import largest_batch
+from worldsize.worker.loop import Course, run_steps
+from worldsize.worker.measure.memory import allocated_bytes, limit_memory
+from worldsize.worker.probe import whole_batches
 from worldsize.worker.workloads.base import Split
 
 WIDTH = 65_536
@@ -54,7 +54,7 @@ def main() -> None:
     for batch in (*larger, size):
         made.trial = bare.model_copy(update={"batch_per_worker": batch})
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        done = batches._tried(made, spec)
+        done = largest_batch._tried(made, spec)
         outcomes.append(done.outcome)
     step_s = made.laps.seconds()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before

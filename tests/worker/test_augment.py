@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from worldsize.augment_spec import AugmentSpec
+from worldsize.spec.workload import AugmentSpec
 from worldsize.worker.augment import augment, crop, cut_out, generator_for, warp
 
 torch.set_num_threads(1)

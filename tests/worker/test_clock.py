@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldsize.worker.clock import COPY, DATA, FORWARD, OPTIMIZER, REST, CpuLaps, Phases, laps_for
+from worldsize.worker.measure.step_clock import COPY, DATA, FORWARD, OPTIMIZER, REST, CpuLaps, Phases, laps_for
 
 
 def test_laps_leave_out_what_lies_between_stretches() -> None:

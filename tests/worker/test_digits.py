@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from worldsize.catalog import WORKLOADS
-from worldsize.spec import WorkloadSpec
+from worldsize.data.catalog import WORKLOADS
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
-from worldsize.worker.workloads import digits
+from worldsize.worker.workloads import images as digits
 from worldsize.worker.workloads.base import Split
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from worldsize.record import Epoch, curve, rival_curve
-from worldsize.train_spec import PlateauSpec, TrainSpec, UntilSpec
+from worldsize.folder.record import Epoch, curve, rival_curve
+from worldsize.spec.training import PlateauSpec, TrainSpec, UntilSpec
 from worldsize.worker.ending import Ending, diverged_at, on_plateau
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from worldsize.worker import models
-from worldsize.worker.flops import FlopCount, Peak, count_flop, measured_peak, peak_flops, published_peak
+from worldsize.worker.measure.flops import FlopCount, Peak, count_flop, measured_peak, peak_flops, published_peak
 
 CPU = torch.device("cpu")
 
@@ -239,7 +239,7 @@ def test_the_share_of_convolutions() -> None:
 
 NEWER = """
 import torch
-from worldsize.worker.flops import _products, arithmetic, measured_peak
+from worldsize.worker.measure.flops import _products, arithmetic, measured_peak
 if NEWER:
     torch.backends.cuda.matmul.fp32_precision = "tf32"
 torch.cuda.get_device_capability = lambda _: (9, 0)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from worldsize.worker.hopeless import hopeless
+from worldsize.worker.median_stopping import hopeless
 
 RIVALS = [[0.5, 0.6, 0.7, 0.8], [0.4, 0.5, 0.6, 0.7], [0.1, 0.1, 0.1, 0.1]]
 """Running averages after two epochs: 0.55, 0.45, 0.1."""
@@ -67,5 +67,7 @@ def test_a_trial_that_gives_no_number_is_worse_than_any() -> None:
 
 
 def test_it_loads_nothing_heavy() -> None:
-    check = "import worldsize.worker.hopeless, sys; sys.exit(bool({'numpy', 'scipy', 'torch'} & set(sys.modules)))"
+    check = (
+        "import worldsize.worker.median_stopping, sys; sys.exit(bool({'numpy', 'scipy', 'torch'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

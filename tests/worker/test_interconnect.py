@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from worldsize.worker.clocks import ClockOffset, clock_offsets, offset_of
-from worldsize.worker.interconnect import ROUNDS, SIZES, Plan, Turn, links_of, measure_links
+from worldsize.worker.measure.clocks import ClockOffset, clock_offsets, offset_of
+from worldsize.worker.measure.links import ROUNDS, SIZES, Plan, Turn, links_of, measure_links
 
 BUDGET_S = 3.0
 

@@ -10,18 +10,20 @@ import pytest
 import torch
 from torch import nn
 
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.record import SPANS
-from worldsize.spec import ProbeSpec, TrialSpec, WorkloadSpec
-from worldsize.train_spec import PlateauSpec, TrainSpec, UntilSpec
-from worldsize.worker.clock import CpuLaps, Phases
+from worldsize.folder.record import SPANS
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.study import ProbeSpec, TrialSpec
+from worldsize.spec.training import PlateauSpec, TrainSpec, UntilSpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
-from worldsize.worker.loop import Course, evaluate, median_precision, probe, run_steps, train
-from worldsize.worker.optim import rate_of_step
-from worldsize.worker.parallel import Team
-from worldsize.worker.shards import epoch_shares
-from worldsize.worker.strategies import make_strategy
+from worldsize.worker.loop import Course, evaluate, run_steps, train
+from worldsize.worker.measure.step_clock import CpuLaps, Phases
+from worldsize.worker.optimizers import rate_of_step
+from worldsize.worker.parallel import make_strategy
+from worldsize.worker.parallel.shards import epoch_shares
+from worldsize.worker.parallel.team import Team
+from worldsize.worker.probe import median_precision, probe
 from worldsize.worker.workloads.base import Split, Workload, batch
 
 SAMPLES, TEST_SAMPLES = 103, 37

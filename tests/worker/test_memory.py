@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from worldsize.launch.commands import worker_environment
-from worldsize.worker.memory import is_out_of_memory
+from worldsize.worker.measure.memory import is_out_of_memory
 
 ROOT = Path(__file__).parents[2]
 FITS, TOO_LARGE = 96, 1024
@@ -49,7 +49,7 @@ def test_a_limit_below_what_torch_needs_is_refused_with_what_it_needs() -> None:
     check = (
         "import json, torch\n"
         "from worldsize.errors import SpecError\n"
-        "from worldsize.worker.memory import limit_memory\n"
+        "from worldsize.worker.measure.memory import limit_memory\n"
         "try: limit_memory(0.05, torch.device('cpu'))\n"
         "except SpecError as error: print(json.dumps(str(error)))\n"
     )

@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from worldsize.errors import SpecError
-from worldsize.worker.models import MODELS, build, head_of, load_torchvision_weights
+from worldsize.worker.models import MODELS, build, load_torchvision_weights
 from worldsize.worker.models.decoder import rotary_turns, rotate
+from worldsize.worker.models.transfer import head_of
 
 torch.set_num_threads(1)
 

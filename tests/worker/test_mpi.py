@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from worldsize.errors import LaunchError
-from worldsize.worker.mpi import place
+from worldsize.worker.process import place
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "PMIX_NAMESPACE": "run-2"}
 MEETING = {"MASTER_ADDR": "there", "MASTER_PORT": "1234"}

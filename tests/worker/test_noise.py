@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.worker.test_loop import SAMPLES, course
-from worldsize.spec import TrialSpec
-from worldsize.train_spec import TrainSpec
+from worldsize.spec.study import TrialSpec
+from worldsize.spec.training import TrainSpec
 from worldsize.worker.loop import Course, run_steps, train
-from worldsize.worker.noise import NoiseMeter, PartNoise, meter_for
+from worldsize.worker.parallel.gradient_noise import NoiseMeter, PartNoise, meter_for
 from worldsize.worker.workloads.base import batch
 
 

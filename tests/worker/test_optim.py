@@ -12,11 +12,12 @@ import torch
 from torch import nn, optim
 from torch.nn import functional as F
 
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.spec import TrialSpec, WorkloadSpec
-from worldsize.train_spec import TrainSpec
-from worldsize.worker.layerwise import EPSILON, Lamb, Lars
-from worldsize.worker.optim import make_optimizer, optimizer_recipe, rate_of_step
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.study import TrialSpec
+from worldsize.spec.training import TrainSpec
+from worldsize.spec.workload import WorkloadSpec
+from worldsize.worker.optimizers import make_optimizer, optimizer_recipe, rate_of_step
+from worldsize.worker.optimizers.layerwise import EPSILON, Lamb, Lars
 
 Array = npt.NDArray[np.float64]
 CPU = torch.device("cpu")

@@ -11,13 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from worldsize.data.sources import (
-    linear_regression,
-    markov_entropy_bits,
-    markov_table,
-    markov_text,
-    stationary,
-)
+from worldsize.data.linear import linear_regression
+from worldsize.data.text import markov_entropy_bits, markov_table, markov_text, stationary
 from worldsize.errors import SpecError
 from worldsize.worker.models import build
 

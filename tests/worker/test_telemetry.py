@@ -15,13 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from worldsize.analysis.telemetry import usage
-from worldsize.record import TrialRecord
-from worldsize.store import StudyFolder, save_array
-from worldsize.worker import telemetry as telemetry_module
-from worldsize.worker.meters import HostMeter, ProcessMeter, Source
-from worldsize.worker.nvml import GpuMeter, gpu_id, throttled
-from worldsize.worker.telemetry import COLUMNS, INDEX, Telemetry, telemetry_of
+from worldsize.analysis.speed.hardware import usage
+from worldsize.folder.record import TrialRecord
+from worldsize.folder.study_folder import StudyFolder, save_array
+from worldsize.worker.measure import telemetry as telemetry_module
+from worldsize.worker.measure.meters import GpuMeter, HostMeter, ProcessMeter, Source, gpu_id, throttled
+from worldsize.worker.measure.telemetry import COLUMNS, INDEX, Telemetry, telemetry_of
 
 
 def wait_for(what: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from worldsize.errors import DataError, SpecError
-from worldsize.worker.models import build, freeze, head_of, load_pretrained, save_weights, unfreeze
+from worldsize.worker.models import build
+from worldsize.worker.models.transfer import freeze, head_of, load_pretrained, save_weights, unfreeze
 
 torch.set_num_threads(1)
 

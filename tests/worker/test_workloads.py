@@ -15,15 +15,16 @@ from tests.small_data import CIFAR_RECORDS
 from tests.worker.test_loop import course
 from worldsize.data.text import TextOptions, read_text
 from worldsize.errors import DataError, SpecError
-from worldsize.optimizer_spec import OptimizerSpec
-from worldsize.spec import WorkloadSpec
-from worldsize.train_spec import TrainSpec
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.training import TrainSpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
 from worldsize.worker.loop import train
-from worldsize.worker.models import freeze
-from worldsize.worker.workloads.base import Windows, batch
-from worldsize.worker.workloads.classes import Normalise
+from worldsize.worker.models.transfer import freeze
+from worldsize.worker.workloads.base import batch
+from worldsize.worker.workloads.images import Normalise
 from worldsize.worker.workloads.steering import regression_metrics
+from worldsize.worker.workloads.text import Windows
 
 SMALL: dict[str, dict[str, Any]] = {
     "digits": {},
@@ -77,7 +78,7 @@ def _few(data: Any) -> Any:
 
 
 def test_cifar10_is_read(small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worldsize.data.cifar.RECORDS", CIFAR_RECORDS)
+    monkeypatch.setattr("worldsize.data.arrays.RECORDS", CIFAR_RECORDS)
     assert_cifar10_is_read(load("cifar10", small_data, tmp_path), train=500, test=100, every=1)
 
 

@@ -1,6 +1,6 @@
 """One image file to pixels, and the program that does it for a list of files.
 
-Imports Pillow but neither numpy nor torch: `decoders.py` starts this file once a core, and what it imports is waited
+Imports Pillow but neither numpy nor torch: `data/cache.py` starts this file once a core, and what it imports is waited
 for by everybody.
 """
 

@@ -1,13 +1,90 @@
-"""Options of the linear workload."""
+"""The linear workload: its options, and a seeded regression whose Hessian is known exactly."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from worldsize.data.options import Options
-from worldsize.data.sources import LinearData, linear_regression
+from worldsize.data.text import THE_LAW, Floats
+from worldsize.errors import SpecError
+from worldsize.spec.workload import Options
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearData:
+    inputs: npt.NDArray[np.float32]
+    """samples x features."""
+    targets: npt.NDArray[np.float32]
+    weights: Floats
+    """The minimiser of the loss, exactly; it leaves noise^2 / 2."""
+    largest_eigenvalue: float
+    """Of the Hessian: gradient descent converges below a rate of 2 / largest_eigenvalue and diverges above."""
+
+
+def linear_regression(
+    samples: int,
+    features: int,
+    condition_number: float,
+    noise: float,
+    seed: int,
+    *,
+    largest_eigenvalue: float = 1.0,
+    stream: int = 0,
+) -> LinearData:
+    """A regression through the origin (no bias) whose Hessian has stated eigenvalues, in the sample as drawn.
+
+    loss(w) = mean over samples of (w.x - y)^2 / 2, so its Hessian is X^T X / N. With orthonormal U and V,
+
+        X = sqrt(N) U diag(sqrt(l)) V^T   =>   X^T X / N = V diag(l) V^T
+
+    and l runs from largest / condition_number to largest in equal ratios. The targets are X w* plus noise of that root
+    mean square, orthogonal to X: it moves the minimum up and not aside. w* has the length 1 in each eigendirection, so
+    that from w = 0 at rate r, after t steps,
+
+        loss = (noise^2 + sum of l_i (1 - r l_i)^(2t)) / 2.
+
+    Another `stream` is another sample of the same w* and the same Hessian: test data.
+    """
+    _check_regression(samples, features, condition_number, noise, largest_eigenvalue)
+    law, draws = np.random.default_rng([seed, THE_LAW]), np.random.default_rng([seed, 1 + stream])
+    directions = _orthonormal(law, features, features)
+    weights = directions @ law.choice([-1.0, 1.0], size=features)
+    eigenvalues = np.geomspace(largest_eigenvalue / condition_number, largest_eigenvalue, features)
+    basis = _orthonormal(draws, samples, features + (noise > 0))
+    inputs = samples**0.5 * (basis[:, :features] * np.sqrt(eigenvalues)) @ directions.T
+    targets = inputs @ weights
+    if noise:
+        targets += noise * samples**0.5 * basis[:, features]
+    return LinearData(
+        inputs=inputs.astype(np.float32),
+        targets=targets.astype(np.float32),
+        weights=weights,
+        largest_eigenvalue=largest_eigenvalue,
+    )
+
+
+def _orthonormal(draws: np.random.Generator, rows: int, columns: int) -> Floats:
+    """Columns of length 1 at right angles, evenly distributed: signs are fixed, as QR leaves them to the library."""
+    basis, triangle = np.linalg.qr(draws.standard_normal((rows, columns)))
+    return basis * np.where(np.diag(triangle) < 0, -1.0, 1.0)
+
+
+def _check_regression(samples: int, features: int, condition_number: float, noise: float, largest: float) -> None:
+    if features < 1 or samples < features + (noise > 0):
+        raise SpecError(
+            f"samples={samples} cannot carry features={features} with noise={noise} apart from them; "
+            f"use at least {max(features, 1) + (noise > 0)} samples and 1 feature"
+        )
+    if not 1 <= condition_number < float("inf"):
+        raise SpecError(f"condition_number={condition_number} is below 1 or not a number; use 1 or more")
+    if features == 1 and condition_number != 1:
+        raise SpecError(f"condition_number={condition_number} needs two eigenvalues; use features=2 or more, or 1")
+    if not 0 <= noise < float("inf") or not 0 < largest < float("inf"):
+        raise SpecError(f"noise={noise}, largest_eigenvalue={largest}: use noise of 0 or more, an eigenvalue above 0")
 
 
 class LinearOptions(Options):

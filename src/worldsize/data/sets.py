@@ -2,6 +2,8 @@
 
 Every file is known by its size and its SHA-256, so damage is found before a study spends hours on it and an address
 needs no trust: one of the official ones is plain http, and the MD5 that authors publish can be forged.
+
+Also: where data is looked for, and where decoded images are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from worldsize.errors import DataError
-from worldsize.store import read_json, write_json
+from worldsize.folder.files import read_json, write_json
+from worldsize.spec.workload import WorkloadSpec
 
 SUMS_NAME = ".checksums.json"
 """Beside the data: the checksums found, each with the size and time of the file it was found for."""
@@ -266,3 +269,24 @@ def _sums(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return sums if isinstance(sums, dict) else {}
+
+
+def find_path(spec: WorkloadSpec, root: Path) -> Path:
+    """`path` of a workload: from the current folder, then from the data folder."""
+    assert spec.path is not None
+    places = [Path(spec.path).expanduser().absolute(), root / spec.path]
+    for place in places:
+        if place.exists():
+            return place
+    looked = " and ".join(str(place) for place in dict.fromkeys(places))
+    raise DataError(
+        f"path={spec.path!r} of the workload {spec.name} is not there (looked at {looked}); correct it, or give the "
+        "folder that holds it with --data DIR or WORLDSIZE_DATA"
+    )
+
+
+def cache_root() -> Path:
+    """$WORLDSIZE_CACHE, else the user's cache folder."""
+    if given := os.environ.get("WORLDSIZE_CACHE"):
+        return Path(given).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "worldsize" / "decoded"

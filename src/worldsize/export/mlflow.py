@@ -14,10 +14,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from worldsize.answer.results import Results
 from worldsize.errors import visible
 from worldsize.export.tables import Cell, epoch_rows, outcome, parameters, step_row
-from worldsize.record import TrialRecord
-from worldsize.results import Results
+from worldsize.folder.record import TrialRecord
 
 DATABASE = "mlflow.db"
 STATUS = {"failed": "FAILED", "stopped": "KILLED"}

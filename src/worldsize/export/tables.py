@@ -1,18 +1,28 @@
-"""A study as plain tables: its trials, their epochs, where their steps went, its settings; raw spans on request."""
+"""A study as plain tables: its trials, their epochs, where their steps went, its settings; raw spans on request.
+
+CSV: RFC 4180, UTF-8, no value as an empty cell. Text that a spreadsheet would run is told to be text.
+Parquet: the same tables with their types.
+"""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from worldsize import inputs
-from worldsize.record import TrialRecord
-from worldsize.results import Results
-from worldsize.spec import TrialSpec
+from worldsize.answer import from_records
+from worldsize.answer.results import Results
+from worldsize.errors import visible
+from worldsize.folder.record import TrialRecord
+from worldsize.spec.study import TrialSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Cell = str | int | float | bool | None
 FACTS = ("host", "device", "gpu", "torch", "worldsize")
@@ -79,7 +89,7 @@ def parameters(results: Results, trial: TrialSpec) -> dict[str, Cell]:
         "weight_decay": optimizer.weight_decay if trained else None,
         "rate": optimizer.rate if trained else None,
         "peak_rate": trial.peak_rate if trained else None,
-        "variant": inputs.labels(trial, len(results.spec.starts))[1] if trained else None,
+        "variant": from_records.labels(trial, len(results.spec.starts))[1] if trained else None,
         "repeat": trial.repeat,
         "seed": trial.seed,
     }
@@ -177,3 +187,64 @@ def _table(name: str, rows: Iterable[dict[str, Cell]]) -> Table:
     kept = list(rows)
     columns = tuple(dict.fromkeys(column for row in kept for column in row))
     return Table(name=name, columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in kept))
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\n")
+"""With these a spreadsheet takes a text for a formula, and runs it."""
+
+
+def write_csv(results: Results, stage: Path, target: Path, steps: bool) -> None:
+    del target
+    for table in tables(results):
+        _write_csv_table(stage / f"{table.name}.csv", table)
+    for table in span_tables(results) if steps else ():
+        _write_csv_table(stage / "spans" / f"{table.name}.csv", table)
+
+
+def cell(value: Cell) -> Cell:
+    """Numbers as they are, -0.1 too; a text that begins like a formula gets a quote mark before it, and what would
+    steer a terminal is written out."""
+    if not isinstance(value, str):
+        return value
+    words = visible(value)
+    return f"'{words}" if words.startswith(FORMULA) else words
+
+
+def _write_csv_table(path: Path, table: Table) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(map(cell, table.columns))
+        writer.writerows(map(cell, row) for row in table.rows)
+
+
+def write_parquet(results: Results, stage: Path, target: Path, steps: bool) -> None:
+    del target
+    for table in tables(results):
+        _write_parquet_table(stage / f"{table.name}.parquet", table)
+    for table in span_tables(results) if steps else ():
+        _write_parquet_table(stage / "spans" / f"{table.name}.parquet", table)
+
+
+def _write_parquet_table(path: Path, table: Table) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(exist_ok=True)
+    values = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
+    columns = {name: _parquet_column(list(each)) for name, each in zip(table.columns, values, strict=True)}
+    pq.write_table(pa.table(columns), path)
+
+
+def _parquet_column(cells: list[Cell]) -> pa.Array:
+    """The type of all its values, so that 1 among 1.5 is no surprise to whoever reads it; null where it has none."""
+    import pyarrow as pa
+
+    values = [visible(cell) if isinstance(cell, str) else cell for cell in cells]
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        kinds = {float}
+    if len(kinds) > 1:
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    types = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+    return pa.array(values, types[kinds.pop()] if kinds else pa.null())

@@ -10,11 +10,11 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from worldsize.answer.results import Results
 from worldsize.errors import visible
 from worldsize.export.tables import epoch_rows, finals, parameters, safe_name, step_row
-from worldsize.record import TrialRecord
-from worldsize.results import Results
-from worldsize.spec import TrialSpec
+from worldsize.folder.record import TrialRecord
+from worldsize.spec.study import TrialSpec
 
 SCALARS = ("train_s", "evaluation_s", "train_loss")
 """Of an epoch, besides its metrics."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldsize.record import Failure, Outcome, Try
-from worldsize.store import TRIAL_MARK, StudyFolder, has_room, read_json, read_text
+from worldsize.folder.files import has_room, read_json
+from worldsize.folder.record import Failure, Outcome, Try
+from worldsize.folder.study_folder import TRIAL_MARK, StudyFolder, read_text
 
 LOG_LINES = 40
 PEER_LOST = re.compile(r"connection (closed|reset)|broken pipe|peer|socket|timed out|nccl", re.IGNORECASE)

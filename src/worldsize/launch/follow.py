@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from worldsize.store import StudyFolder, json_lines, open_regular
+from worldsize.folder.study_folder import StudyFolder, json_lines
+from worldsize.machine import open_regular
 
 LEAST_PATIENCE_S = 30.0
 PATIENCE_GAPS = 20.0

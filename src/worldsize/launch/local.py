@@ -1,5 +1,6 @@
 """Launches on this machine: torchrun or mpirun as a child that cannot outlive us, followed until its trials have
-records."""
+records.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +14,13 @@ from typing import Literal
 
 import psutil
 
+from worldsize.folder.files import read_json, whole, write_json
+from worldsize.folder.launches import LaunchEnd, Reason
 from worldsize.launch.commands import mpi_environment, mpirun_command, torchrun_command, worker_environment
 from worldsize.launch.follow import Follower
-from worldsize.launch.progress import Progress
 from worldsize.launch.stacks import dump_stacks
-from worldsize.launch.target import LaunchEnd, OnEvent, Reason, Running, Work
-from worldsize.lock import process_started_at, same_process
-from worldsize.store import read_json, whole, write_json
-from worldsize.tether import tie_to_parent
+from worldsize.launch.target import OnEvent, Progress, Running, Work
+from worldsize.machine import process_started_at, same_process, tie_to_parent
 
 POLL_S = 0.1
 STOP_GRACE_S = 3.0

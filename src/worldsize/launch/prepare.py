@@ -10,15 +10,15 @@ from pathlib import Path
 
 import psutil
 
-from worldsize.data.folders import cache_root
-from worldsize.data.sets import data_root
+from worldsize.data.sets import cache_root, data_root
+from worldsize.folder.files import write_atomic, write_json
+from worldsize.folder.record import rival_curve
+from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.commands import backend_for
 from worldsize.launch.target import Site, Work
-from worldsize.on_spec import nodes_for
-from worldsize.plan import Launch, Plan, launch_id
-from worldsize.record import rival_curve
-from worldsize.spec import StudySpec, TrialSpec
-from worldsize.store import StudyFolder, write_atomic, write_json
+from worldsize.plan.plan import Launch, Plan, launch_id
+from worldsize.spec.place import nodes_for
+from worldsize.spec.study import StudySpec, TrialSpec
 
 SHARE_TO_FILL = 0.8
 """Of the memory that is free when a launch starts: others on the machine need some too."""

@@ -1,5 +1,6 @@
 """Runs a plan: launches for the trials that have no record yet, as many at once as each target takes, until every
-trial has one."""
+trial has one.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from contextlib import suppress
 from typing import Any
 
 from worldsize.errors import DiskFullError, LaunchError
+from worldsize.folder.launches import LaunchEnd
+from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.prepare import Goal, prepare
-from worldsize.launch.progress import Progress
-from worldsize.launch.target import LaunchEnd, Running, Site, Work, open_work
+from worldsize.launch.target import Progress, Running, Site, Work, open_work
 from worldsize.launch.verdict import close, conclude, set_aside_if_damaged
-from worldsize.plan import Launch, Plan
-from worldsize.store import StudyFolder
+from worldsize.plan.plan import Launch, Plan
 
 
 def run_plan(

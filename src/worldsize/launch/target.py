@@ -1,19 +1,24 @@
-"""Where launches run, behind one small interface: local processes, MPI, Slurm jobs. The runner knows no other."""
+"""Where launches run, behind one small interface: local processes, MPI, Slurm jobs. The runner knows no other.
+
+Also: what a run tells whoever is watching.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from worldsize.folder.files import read_json, whole
+from worldsize.folder.launches import LaunchEnd
+from worldsize.folder.record import TrialRecord
+from worldsize.folder.study_folder import StudyFolder
 from worldsize.machine import Machine
-from worldsize.spec import StudySpec
-from worldsize.store import StudyFolder, read_json, whole
+from worldsize.plan.plan import Plan
+from worldsize.spec.study import StudySpec, TrialSpec
 
 OnEvent = Callable[[str, dict[str, Any]], None]
-Reason = Literal["", "interrupted", "cancelled", "time limit", "node failure", "preempted", "lost", "setup failed"]
-"""Why a launch ended, where it was not its own processes that ended it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,22 +60,6 @@ class Work:
                 hang_timeout_s=hang_timeout_s,
                 on=launch.get("on", ""),
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchEnd:
-    wall_s: float
-    started_at: float
-    returncode: int | None
-    hung: bool
-    patience_s: float
-    last_step: int | None
-    reason: Reason = ""
-    queued_s: float | None = None
-    """In a queue before it began; no part of `wall_s`."""
-    attempts: int = 1
-    """Starts of one job: a scheduler may put it back into its queue."""
-    job: str | None = None
 
 
 class Running(Protocol):
@@ -120,3 +109,19 @@ def open_work(folder: StudyFolder, on: str, hang_timeout_s: float) -> list[Work]
         if (launch / "launch.json").exists() and not (launch / "end.json").exists()
     ]
     return [work for work in found if work.on == on]
+
+
+class Progress(Protocol):
+    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
+    def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
+    def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...
+    def plan_grew(self, plan: Plan) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class Silent:
+    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
+    def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
+    def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...
+    def plan_grew(self, plan: Plan) -> None: ...
+    def note(self, text: str) -> None: ...

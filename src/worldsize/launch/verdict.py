@@ -7,12 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from worldsize.errors import DiskFullError, LaunchError, SpecError
+from worldsize.folder.files import read_json, write_atomic, write_json
+from worldsize.folder.launches import LaunchEnd
+from worldsize.folder.record import Failure, TrialRecord
+from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log, tries_told
-from worldsize.launch.progress import Progress
-from worldsize.launch.target import LaunchEnd, Work
-from worldsize.record import Failure, TrialRecord
-from worldsize.spec import TrialSpec
-from worldsize.store import StudyFolder, read_json, write_atomic, write_json
+from worldsize.launch.target import Progress, Work
+from worldsize.spec.study import TrialSpec
 
 NOBODYS_FAULT = ("interrupted", "cancelled", "preempted")
 

@@ -7,25 +7,25 @@ from dataclasses import asdict
 from typing import Any
 
 from worldsize import __version__
-from worldsize.analysis.choice import eligible
-from worldsize.analysis.intervals import times
-from worldsize.prediction import Outlook, outlook, to_dict
-from worldsize.report import evidence
-from worldsize.report.descriptions import batch_models, scaling_laws
-from worldsize.report.jobs import queue_words
-from worldsize.report.opening import answer_sentences, beyond, cautions, other_findings, recommended_study
-from worldsize.report.trial_details import common_configuration, left_out, trial_details
-from worldsize.results import Results
+from worldsize.analysis.estimate import times
+from worldsize.analysis.projection.choice import eligible
+from worldsize.answer import curves
+from worldsize.answer.laws import batch_models, scaling_laws
+from worldsize.answer.predict.predict import Outlook, outlook, to_dict
+from worldsize.answer.reruns import common_configuration, recommended_study, trial_details
+from worldsize.answer.results import Results
+from worldsize.report.blocks import Document
+from worldsize.report.sections.opening import answer_sentences, beyond, cautions, other_findings
+from worldsize.report.sections.steps import queue_words
+from worldsize.report.sections.trials import left_out
 
 FORMAT = 1
-
-Document = dict[str, Any]
 
 
 def document(results: Results) -> Document:
     """`Results.to_dict()`, its words, and what figures need. Strict JSON: what is not finite is None."""
-    pairs = evidence.ended(results)
-    groups = evidence.by_variant(results, pairs)
+    pairs = curves.ended(results)
+    groups = curves.by_variant(results, pairs)
     details, environments = trial_details(results)
     started = [record.started_at for record in results.records.values()]
     ended = [record.started_at + record.wall_s for record in results.records.values()]
@@ -55,12 +55,12 @@ def document(results: Results) -> Document:
         },
         "recommended_study": recommended_study(results),
         **_projected(seen),
-        "training": evidence.training(results, groups),
-        "curves": evidence.curves(results, groups),
-        "launches": evidence.launches(results),
-        "one_step": evidence.one_step(results, pairs),
-        "telemetry": evidence.telemetry(results, pairs),
-        "noise_over_time": evidence.noise_over_time(results, groups),
+        "training": curves.training(results, groups),
+        "curves": curves.curves(results, groups),
+        "launches": curves.launches(results),
+        "one_step": curves.one_step(results, pairs),
+        "telemetry": curves.telemetry(results, pairs),
+        "noise_over_time": curves.noise_over_time(results, groups),
         "laws": scaling_laws(results),
         "batch_models": batch_models(results),
         "configuration": common_configuration(results),

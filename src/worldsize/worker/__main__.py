@@ -10,15 +10,16 @@ import os
 import sys
 from pathlib import Path
 
-from worldsize.tether import tie_to_parent
+from worldsize.machine import tie_to_parent
 
 
 def main() -> None:
     # Before all else, torch's import above all. torchrun puts each rank into a session of its own: killing its group
     # would leave orphans.
     tie_to_parent(os.getppid())
-    from worldsize.store import StudyFolder
-    from worldsize.worker import mpi, process
+    from worldsize.folder.study_folder import StudyFolder
+    from worldsize.worker import process
+    from worldsize.worker import process as mpi
 
     folder, launch_id = StudyFolder(Path(sys.argv[1])), sys.argv[2]
     os.environ.update(mpi.place(os.environ, folder.launch(launch_id)))
@@ -42,7 +43,7 @@ def main() -> None:
 
 def _out_of_memory(error: BaseException) -> bool:
     try:
-        from worldsize.worker.memory import is_out_of_memory
+        from worldsize.worker.measure.memory import is_out_of_memory
     except Exception:  # torch itself could not be imported: that is what failed
         return isinstance(error, MemoryError)
     return is_out_of_memory(error)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from worldsize.augment_spec import AugmentSpec
+from worldsize.spec.workload import AugmentSpec
 
 DRAWS = (
     "shift_x", "shift_y", "zoom", "turn", "flip_x", "flip_y", "crop_x", "crop_y", "cutout_x", "cutout_y",

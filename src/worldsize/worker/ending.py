@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.record import Epoch, Outcome, curve
-from worldsize.train_spec import PlateauSpec, TrainSpec
-from worldsize.worker.hopeless import hopeless
+from worldsize.folder.record import Epoch, Outcome, curve
+from worldsize.spec.training import PlateauSpec, TrainSpec
+from worldsize.worker.median_stopping import hopeless
 
 EXPLODED = 1e4
 EXPLODED_STEPS = 10

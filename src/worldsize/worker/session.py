@@ -17,28 +17,31 @@ import torch._dynamo  # the first optimiser would load it, seconds long, in the 
 from pydantic import JsonValue
 from torch import nn
 
-from worldsize.record import SPANS, SpanFile, TrialRecord, rival_curve
-from worldsize.spec import TrialSpec, WorkloadSpec
-from worldsize.store import StudyFolder, read_json, save_array, write_json
-from worldsize.train_spec import StrategySpec
+from worldsize.folder.files import read_json, write_json
+from worldsize.folder.record import SPANS, SpanFile, TrialRecord, rival_curve
+from worldsize.folder.study_folder import StudyFolder, save_array
+from worldsize.spec.study import TrialSpec
+from worldsize.spec.training import StrategySpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import models, workloads
 from worldsize.worker.augment import generator_for
-from worldsize.worker.batches import search
-from worldsize.worker.clock import Phases, laps_for
-from worldsize.worker.clocks import clock_offsets
 from worldsize.worker.ending import Ending
 from worldsize.worker.environment import environment
-from worldsize.worker.flops import count_flop, peak_flops
-from worldsize.worker.interconnect import measure_links
 from worldsize.worker.journal import Journal
-from worldsize.worker.loop import Course, Result, probe, train
-from worldsize.worker.memory import free_memory, limit_memory
-from worldsize.worker.noise import meter_for
-from worldsize.worker.optim import rate_of_step
-from worldsize.worker.parallel import Crew, Team
+from worldsize.worker.largest_batch import search
+from worldsize.worker.loop import Course, Result, train
+from worldsize.worker.measure.clocks import clock_offsets
+from worldsize.worker.measure.flops import count_flop, peak_flops
+from worldsize.worker.measure.links import measure_links
+from worldsize.worker.measure.memory import free_memory, limit_memory
+from worldsize.worker.measure.step_clock import Phases, laps_for
+from worldsize.worker.measure.telemetry import COLUMNS, telemetry_of
+from worldsize.worker.optimizers import rate_of_step
+from worldsize.worker.parallel import make_strategy
+from worldsize.worker.parallel.gradient_noise import meter_for
+from worldsize.worker.parallel.team import Crew, Team
+from worldsize.worker.probe import probe
 from worldsize.worker.process import leave_if_superseded, mark_trial, stop_file
-from worldsize.worker.strategies import make_strategy
-from worldsize.worker.telemetry import COLUMNS, telemetry_of
 from worldsize.worker.workloads.base import batch
 
 

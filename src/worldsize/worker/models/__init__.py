@@ -12,9 +12,9 @@ from torch import nn
 
 from worldsize.errors import SpecError
 from worldsize.worker.models.decoder import decoder
-from worldsize.worker.models.plain import plain_cnn
 from worldsize.worker.models.resnet import resnet18, resnet50
 from worldsize.worker.models.shape import Shape, whole
+from worldsize.worker.models.small import cnn, linear, mlp, plain_cnn, softmax, steering_cnn
 from worldsize.worker.models.transfer import (
     Loaded,
     fit_weights,
@@ -24,7 +24,6 @@ from worldsize.worker.models.transfer import (
     save_weights,
     unfreeze,
 )
-from worldsize.worker.models.vision import cnn, linear, mlp, softmax, steering_cnn
 
 __all__ = [
     "MODELS",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from worldsize.errors import DataError, SpecError
-from worldsize.store import write_atomic
+from worldsize.folder.files import write_atomic
 
 WRAPPED = "module."
 """Begins every name in weights that were saved from inside DistributedDataParallel."""

@@ -1,4 +1,4 @@
-"""What is trained: data, model, loss, metric. One file a workload; `load` finds it by name."""
+"""What is trained: data, model, loss, metric. `load` finds a workload by name."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from worldsize.spec import WorkloadSpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker.workloads.base import Workload
 
 __all__ = ["Places", "Workload", "load"]
 
-MODULES = {"mnist": "mnist", "fashion-mnist": "mnist"}
-"""Workloads whose module has another name than they have."""
+LOADERS = {
+    "digits": "images:load_digits",
+    "mnist": "images:load_mnist",
+    "fashion-mnist": "images:load_mnist",
+    "cifar10": "images:load_cifar10",
+    "image-folder": "images:load_image_folder",
+    "steering": "steering:load",
+    "gpt": "text:load",
+    "linear": "linear:load",
+}
+"""Workload -> the module and the function that load it. A module is imported when it is asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +33,7 @@ class Places:
 
 
 def load(spec: WorkloadSpec, places: Places) -> Workload:
-    """The driver has checked that a built-in name is there (`catalog.py`)."""
-    module = "own" if spec.own else MODULES.get(spec.name, spec.name.replace("-", "_"))
-    workload: Workload = import_module(f"worldsize.worker.workloads.{module}").load(spec, places)
+    """The driver has checked that a built-in name is there (`data/catalog.py`)."""
+    module, _, function = ("own:load" if spec.own else LOADERS[spec.name]).partition(":")
+    workload: Workload = getattr(import_module(f"worldsize.worker.workloads.{module}"), function)(spec, places)
     return workload

@@ -9,8 +9,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from worldsize.augment_spec import AugmentSpec
-from worldsize.train_spec import TrainSpec
+from worldsize.spec.training import TrainSpec
+from worldsize.spec.workload import AugmentSpec
 
 ON_DEVICE_BYTES = 2 * 1024**3
 """Data up to this size live on the GPU, so that no step waits for a copy."""
@@ -58,31 +58,6 @@ class Split:
     def place(self, taken: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
         inputs, targets = taken
         return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Windows:
-    """A text cut into windows that do not overlap; the target of each byte is the next one."""
-
-    tokens: Tensor
-    """uint8."""
-    context: int
-
-    def __len__(self) -> int:
-        return (len(self.tokens) - 1) // self.context
-
-    def on(self, device: torch.device) -> Self:
-        if device.type != "cuda" or self.tokens.nbytes > ON_DEVICE_BYTES:
-            return self
-        return replace(self, tokens=self.tokens.to(device))
-
-    def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        starts = indices.to(self.tokens.device, non_blocking=True)[:, None] * self.context
-        return (self.tokens[starts + torch.arange(self.context + 1, device=self.tokens.device)],)
-
-    def place(self, taken: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-        tokens = taken[0].to(device, non_blocking=True).long()
-        return tokens[:, :-1], tokens[:, 1:]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from worldsize.data.linear import LinearOptions
-from worldsize.spec import WorkloadSpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import models
-from worldsize.worker.workloads import Places, Workload
-from worldsize.worker.workloads.base import Split
+from worldsize.worker.workloads import Places
+from worldsize.worker.workloads.base import Split, Workload
 
 TEST_STREAM = 1
 

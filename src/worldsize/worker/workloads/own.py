@@ -2,10 +2,15 @@
 
 The function returns a dict: `model` (a module, or a function that makes one), `train` and `test` (inputs and targets,
 two tensors each), `loss` and `metrics` (functions of outputs and targets that give one value a sample).
+
+As a program it says how large such a workload is, for the driver, which does not import torch:
+
+python -m worldsize.worker.workloads.own '{"name": "mine:task"}'
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -16,10 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from worldsize.errors import SpecError
-from worldsize.spec import WorkloadSpec
-from worldsize.worker.workloads import Places, Workload
-from worldsize.worker.workloads.base import OfEach, Split, batch
+from worldsize.data.sets import cache_root, data_root
+from worldsize.errors import SpecError, WorldsizeError
+from worldsize.spec.workload import WorkloadSpec
+from worldsize.worker.workloads import Places
+from worldsize.worker.workloads.base import OfEach, Split, Workload, batch
 
 KEYS = {"model", "train", "test", "loss", "metrics"}
 OPTIONAL = {"prepare", "higher_is_better"}
@@ -99,3 +105,28 @@ def _try_out(spec: WorkloadSpec, workload: Workload) -> None:
                 f"workload {spec.name}: {name} gives shape {tuple(values.shape)} for 2 samples; it must give one value "
                 'a sample, such as cross_entropy(..., reduction="none")'
             )
+
+
+def main() -> None:
+    spec = WorkloadSpec.model_validate_json(sys.argv[1])
+    workload = load(spec, Places(data=data_root(), cache=cache_root()))
+    described = describe(spec)
+    parameters = sum(parameter.numel() for parameter in workload.build_model().parameters())
+    facts = {
+        "title": f"your own {spec.name}",
+        "train_samples": len(workload.train),
+        "test_samples": len(workload.test),
+        "metric": next(iter(workload.measures), "loss"),
+        "metrics": ["loss", *workload.measures],
+        "higher_is_better": bool(described.get("higher_is_better", bool(workload.measures))),
+        # Six operations a parameter and sample: right for dense layers, a start for others.
+        "train_flop_per_sample": 6.0 * parameters,
+    }
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except WorldsizeError as error:
+        sys.exit(str(error))

@@ -6,14 +6,13 @@ import math
 
 import torch
 
-from worldsize.data.folders import find_path
+from worldsize.data.sets import find_path
 from worldsize.data.steering import read_steering
-from worldsize.spec import WorkloadSpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import models
-from worldsize.worker.workloads import Places, Workload
-from worldsize.worker.workloads.base import Split
-from worldsize.worker.workloads.classes import Normalise, pixel_statistics
-from worldsize.worker.workloads.decoding import report
+from worldsize.worker.workloads import Places
+from worldsize.worker.workloads.base import Split, Workload
+from worldsize.worker.workloads.images import Normalise, pixel_statistics, report_decoding
 
 HEIGHT = 60
 ASPECT = 4 / 3
@@ -24,7 +23,7 @@ def load(spec: WorkloadSpec, places: Places) -> Workload:
     height = spec.size or HEIGHT
     size = height, round(height * ASPECT)
     frames = read_steering(
-        find_path(spec, places.data), size, places.cache, test_share=spec.test_share, on_progress=report
+        find_path(spec, places.data), size, places.cache, test_share=spec.test_share, on_progress=report_decoding
     )
     for name, reason in frames.skipped:
         print(f"skipped {name!r}: {reason}")

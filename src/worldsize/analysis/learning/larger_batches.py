@@ -1,0 +1,337 @@
+"""What was trained at several batches -> what a larger batch will take: one set of models for each variant.
+
+Comparable are trials of one variant, strategy, precision and target: nothing but the global batch differs, however many
+workers share it. The models hold for the rate rule under which the trials were trained.
+
+Trends. A quantity against batch: v(B) = v_0 + d * log2(B / B_0), d what each doubling brings.
+
+For epochs until stable and for the metric after equal epochs, under the rate rule that was used. Batches are weighted
+by their errors; where they lie further from the line than these say, all errors are widened by sqrt(chi^2 / (k - 2)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from worldsize.analysis.estimate import Estimate, Interval, mean_interval
+from worldsize.analysis.learning.noise_scale import NoiseScale
+from worldsize.analysis.learning.stable import stable
+from worldsize.analysis.learning.steps_to_target import PREDICTED_LEVEL, BatchModel, fit_batches, target_runs
+from worldsize.analysis.learning.variants import Contest, Target, Trained, VariantSummary
+from worldsize.spec.setting import Setting
+
+MOST_DOUBLINGS = 2.0
+"""Beyond the batches that were trained: a straight line is a guess that wears off."""
+
+Unknown = Literal["too-far", "failed-there"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrendPoint:
+    global_batch: int
+    value: float
+    error: float | None
+    """Standard error. None: a single run, of which nobody knows how it would differ from another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrendPrediction:
+    global_batch: int
+    value: Interval | None
+    """80 %. None: not known."""
+    unknown: Unknown | None = None
+    """Why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    points: tuple[TrendPoint, ...]
+    """In the order of their batches."""
+    per_doubling: Interval
+    """80 %, by Student's t."""
+    fails_from: int | None
+    """From this batch on it was trained, and the quantity does not exist: diverged, or never stable."""
+    least: float
+    most: float
+    middle: float
+    """Weighted mean of log2 B, where the line is known best."""
+    at_middle: float
+    variance_at_middle: float
+    variance_of_slope: float
+    scatter: float
+    """Of what is measured at one batch about the line."""
+    freedom: float
+
+    def predict(self, global_batch: int) -> TrendPrediction:
+        """What the same measurement would find at this batch."""
+        sizes = [point.global_batch for point in self.points]
+        if self.fails_from is not None and global_batch >= self.fails_from:
+            return TrendPrediction(global_batch=global_batch, value=None, unknown="failed-there")
+        if max(math.log2(global_batch / sizes[-1]), math.log2(sizes[0] / global_batch)) > MOST_DOUBLINGS:
+            return TrendPrediction(global_batch=global_batch, value=None, unknown="too-far")
+        away = math.log2(global_batch) - self.middle
+        error = math.sqrt(self.variance_at_middle + self.variance_of_slope * away**2 + self.scatter**2)
+        value = self.at_middle + self.per_doubling.value * away
+        reach = _reach(self.freedom) * error
+        ends = (min(max(end, self.least), self.most) for end in (value, value - reach, value + reach))
+        return TrendPrediction(global_batch=global_batch, value=Interval(*ends))
+
+
+def fit_trend(
+    points: Sequence[TrendPoint],
+    *,
+    freedom: float,
+    fails_from: int | None = None,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> Trend | None:
+    """d = sum w (x - x_mean) v / sum w (x - x_mean)^2, x = log2 B, w = 1 / error^2.
+
+    `freedom`: degrees of freedom behind the errors. None: one batch, or two without errors: any line fits these.
+    """
+    points = sorted(points, key=lambda point: point.global_batch)
+    known = [point.error for point in points if point.error is not None]
+    all_known = len(known) == len(points)
+    errors = np.array(known) if all_known else np.ones(len(points))
+    freedom = freedom if all_known else 0.0
+    over = len(points) - 2
+    if len({point.global_batch for point in points}) < 2 or freedom + over < 1:
+        return None
+    sizes, values = np.log2([point.global_batch for point in points]), np.array([point.value for point in points])
+    weights = 1 / np.square(np.maximum(errors, 1e-12))
+    middle, at_middle = float(np.average(sizes, weights=weights)), float(np.average(values, weights=weights))
+    total = float((weights * np.square(sizes - middle)).sum())
+    slope = float((weights * (sizes - middle) * values).sum()) / total
+    left = values - at_middle - slope * (sizes - middle)
+    chi = float((weights * np.square(left)).sum())
+    # Where no error is known, what the line leaves is all that tells; else it can only add to them.
+    widen = max(chi / over if over else 1.0, 1.0 if all_known else 0.0)
+    reach = _reach(freedom + over) * math.sqrt(widen / total)
+    return Trend(
+        points=tuple(points),
+        per_doubling=Interval(slope, slope - reach, slope + reach),
+        fails_from=fails_from,
+        least=least,
+        most=most,
+        middle=middle,
+        at_middle=at_middle,
+        variance_at_middle=widen / float(weights.sum()),
+        variance_of_slope=widen / total,
+        scatter=math.sqrt(widen * float(np.mean(np.square(errors)))),
+        freedom=freedom + over,
+    )
+
+
+def _reach(freedom: float) -> float:
+    return float(stdtrit(freedom, (1 + PREDICTED_LEVEL) / 2))
+
+
+NORMAL_90 = 1.645
+PLAIN = ("sgd", "momentum", "nesterov")
+"""A step is as long as rate x gradient; the others divide by the size of gradients, so that a batch with less noise
+lengthens it by itself."""
+
+Group = tuple[str, str, str, str]
+"""Variant, strategy, precision, target."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchStudy:
+    """What larger batches do to one variant. A model is None where the trials do not say."""
+
+    variant: str
+    family: str
+    strategy: str
+    precision: str
+    on: str
+    rate_power: float | None
+    """The rate went with batch^this: 1 linear, 0.5 square root, 0 unscaled. None: a single batch."""
+    steps: BatchModel | None
+    """To the target, where there is one."""
+    epochs_stable: Trend | None
+    """Epochs until stable; None with a target, like the metric: training ends there."""
+    metric: Trend | None
+    """At the end of training."""
+
+
+def batch_studies(
+    curves: Iterable[Trained],
+    *,
+    target: Target | None,
+    noise_scales: Iterable[tuple[Setting, str, NoiseScale]] = (),
+    most_metric: float = math.inf,
+) -> list[BatchStudy]:
+    """In the order in which variants come. `most_metric`: the best that there is, such as an accuracy of 1."""
+    groups: dict[Group, list[Trained]] = defaultdict(list)
+    for curve in curves:
+        groups[curve.variant, *curve.setting.kind].append(curve)
+    noises: dict[Group, list[tuple[Setting, NoiseScale]]] = defaultdict(list)
+    for setting, variant, noise in noise_scales:
+        noises[variant, *setting.kind].append((setting, noise))
+    return [_study(key, here, target, noises[key], most_metric) for key, here in groups.items()]
+
+
+def _study(
+    key: Group,
+    curves: Sequence[Trained],
+    target: Target | None,
+    noises: Sequence[tuple[Setting, NoiseScale]],
+    most_metric: float,
+) -> BatchStudy:
+    power, plain = rate_power(curves), curves[0].family in PLAIN
+    model = None
+    if target is not None:
+        # At a rate that does not grow, larger batches save few steps, however noisy gradients are.
+        useful = power is None or power > 0
+        noise = known_noise(noises) if useful else None
+        model = fit_batches(target_runs(curves, target), noise, power if plain and power else 1.0)
+    by_batch: dict[int, list[Trained]] = defaultdict(list)
+    for curve in curves:
+        by_batch[curve.setting.global_batch].append(curve)
+    return BatchStudy(
+        variant=key[0],
+        family=curves[0].family,
+        strategy=key[1],
+        precision=key[2],
+        on=key[3],
+        rate_power=power,
+        steps=model,
+        epochs_stable=_stable_trend(by_batch) if target is None else None,
+        metric=_metric_trend(by_batch, most_metric) if target is None else None,
+    )
+
+
+def rate_power(curves: Iterable[Trained]) -> float | None:
+    """p of rate ~ batch^p, from the smallest and the largest batch."""
+    rates = {curve.setting.global_batch: curve.rate * curve.scaled for curve in curves}
+    small, large = min(rates), max(rates)
+    return None if small == large else math.log(rates[large] / rates[small]) / math.log(large / small)
+
+
+def known_noise(noises: Sequence[tuple[Setting, NoiseScale]]) -> NoiseScale | None:
+    """Of the largest batch that knows it: smaller ones see the same, through more noise. Else the highest bound."""
+    ordered = [noise for _, noise in sorted(noises, key=lambda pair: pair[0].global_batch, reverse=True)]
+    bounds = [noise for noise in ordered if noise.value is None and noise.low is not None]
+    return next(
+        (noise for noise in ordered if noise.value is not None), max(bounds, key=lambda n: n.low or 0.0, default=None)
+    )
+
+
+def _stable_trend(by_batch: dict[int, list[Trained]]) -> Trend | None:
+    """A batch whose runs do not settle is no point; where no larger one settles either, nothing is known from there."""
+    points, failed, freedom = [], [], 0
+    for batch, curves in by_batch.items():
+        found = stable([curve.metric for curve in curves if curve.learned])
+        if found.epoch is None or found.low is None or found.high is None:
+            failed.append(batch)
+            continue
+        error = max(found.high - found.low, 1) / 2 / NORMAL_90
+        points.append(TrendPoint(global_batch=batch, value=float(found.epoch), error=error))
+        freedom += found.repeats
+    return fit_trend(points, freedom=freedom, fails_from=_from(failed, points), least=1.0)
+
+
+def _metric_trend(by_batch: dict[int, list[Trained]], most: float) -> Trend | None:
+    """The error of each batch from the scatter of all repeats: that of two or three alone would be chance."""
+    finals = {
+        batch: [curve.final for curve in curves if curve.learned and curve.final is not None]
+        for batch, curves in by_batch.items()
+    }
+    kept = {batch: values for batch, values in finals.items() if 2 * len(values) > len(by_batch[batch])}
+    freedom = sum(len(values) - 1 for values in kept.values())
+    squares = sum(float(np.var(values)) * len(values) for values in kept.values())
+    scatter = math.sqrt(squares / freedom) if freedom else None
+    points = [
+        TrendPoint(
+            global_batch=batch,
+            value=float(np.mean(values)),
+            error=None if scatter is None else max(scatter, 1e-9) / math.sqrt(len(values)),
+        )
+        for batch, values in kept.items()
+    ]
+    return fit_trend(points, freedom=freedom, fails_from=_from(finals.keys() - kept.keys(), points), most=most)
+
+
+def _from(failed: Iterable[int], points: Sequence[TrendPoint]) -> int | None:
+    largest = max((point.global_batch for point in points), default=0)
+    return min((batch for batch in failed if batch > largest), default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regained:
+    base_batch: int
+    global_batch: int
+    unscaled: str
+    """The variant whose rate stayed what it was."""
+    lost: Estimate
+    """Metric at the base batch less that of `unscaled`, positive where it got worse."""
+    variant: str
+    """The best of the others at this batch."""
+    share: Estimate
+    """Of the loss that it wins back: 1 is all of it."""
+
+
+def regained(contests: Sequence[Contest], *, higher_is_better: bool) -> list[Regained]:
+    """share = (m - u) / (b - u), repeat by repeat: m the metric of the variant, u unscaled, b at the base batch.
+
+    Only where the loss is clear (its interval is above 0), since a share of no loss means nothing.
+    """
+    base_batch = min((contest.setting.global_batch for contest in contests), default=0)
+    sign = 1 if higher_is_better else -1
+    found = []
+    for contest in contests:
+        setting = contest.setting
+        if setting.global_batch == base_batch:
+            continue
+        base = next((other for other in contests if _base_of(other, setting, base_batch)), None)
+        plain = next((variant for variant in contest.variants if variant.scaled == 1 and _learned(variant)), None)
+        best = next((variant for variant in contest.variants if variant.scaled != 1 and _learned(variant)), None)
+        before = _same(plain, base) if plain and base else None
+        if before is None or plain is None or best is None or not _learned(before):
+            continue
+        b, u, m = (variant.metrics for variant in (before, plain, best))
+        lost = {key: sign * (b[key] - u[key]) for key in sorted(b.keys() & u.keys() & m.keys())}
+        if lost and _clear(list(lost.values())):
+            found.append(
+                Regained(
+                    base_batch=base_batch,
+                    global_batch=setting.global_batch,
+                    unscaled=plain.variant,
+                    lost=mean_interval(list(lost.values())),
+                    variant=best.variant,
+                    share=mean_interval(_shares(m, u, lost, sign)),
+                )
+            )
+    return found
+
+
+def _shares(m: Mapping[int, float], u: Mapping[int, float], lost: Mapping[int, float], sign: int) -> list[float]:
+    return [sign * (m[key] - u[key]) / loss for key, loss in lost.items()]
+
+
+def _clear(lost: list[float]) -> bool:
+    """One repeat cannot tell a loss from noise; in each of several, and on the whole, it must be one."""
+    return len(lost) > 1 and min(lost) > 0 and (mean_interval(lost).low or 0.0) > 0
+
+
+def _learned(variant: VariantSummary) -> bool:
+    return bool(variant.metrics) and not variant.diverged and not variant.stopped
+
+
+def _same(plain: VariantSummary, base: Contest) -> VariantSummary | None:
+    """The same at the base batch, or the best of its family there: another optimiser would be another loss."""
+    named = [variant for variant in base.variants if variant.variant == plain.variant]
+    return next(iter(named or [variant for variant in base.variants if variant.family == plain.family]), None)
+
+
+def _base_of(contest: Contest, setting: Setting, base_batch: int) -> bool:
+    """The same workers where the study has them, so that nothing but the batch differs."""
+    other = contest.setting
+    return other.kind == setting.kind and other.global_batch == base_batch

@@ -1,0 +1,375 @@
+"""Steps to a target against batch: steps(B) = S_min * (1 + B_crit / B), examples(B) = B * steps(B).
+
+Far below B_crit twice the batch halves the steps and examples stay constant; far above it steps stay constant at S_min
+(McCandlish et al. 2018). The law is for rates that follow the batch as they should; a rate that follows as B^p with
+p < 1 brings only (B_crit / B)^p, as seen with the square root rule.
+
+Everything is in logarithms of steps. With batches i, each of n_i runs that reached the target:
+
+    y_i = mean log steps = log S_min + log(1 + (B_crit / B_i)^p) + error,   var = scatter^2 / n_i + misfit^2 + doubt_i^2
+
+scatter: how runs of one batch differ; misfit: how far a batch may lie from the law; doubt: evaluations are apart. A run
+that did not reach the target took more steps than it ran: P(log steps > log ran). B_crit has an even prior in its
+logarithm over all that the batches could tell apart, or one about the gradient noise scale. What is likely after all
+that is drawn from, so that every quantity has an interval, however few batches there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from scipy.special import gammaincinv, log_ndtr, logsumexp, stdtrit
+
+from worldsize.analysis.estimate import Floats, Interval
+from worldsize.analysis.learning.noise_scale import NoiseScale
+from worldsize.analysis.learning.variants import Target, Trained
+
+INTERPOLATED = 0.5
+"""Of the gap between two evaluations, how much doubt interpolating leaves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetRun:
+    """One training towards a target."""
+
+    global_batch: int
+    steps: float | None
+    """To the target, between evaluations. None: not reached."""
+    doubt: float = 0.0
+    """Standard deviation of log(steps) that evaluating so rarely leaves."""
+    ran_steps: float
+    """Up to the evaluation that met the target, or to the end of training."""
+    diverged: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSteps:
+    """The runs of one batch."""
+
+    global_batch: int
+    runs: int
+    reached: int
+    diverged: int
+    steps: float | None
+    """Geometric mean of those that reached the target."""
+    doubt: float
+
+    @property
+    def fails(self) -> bool:
+        return 2 * self.reached <= self.runs
+
+
+def target_runs(curves: Iterable[Trained], target: Target) -> list[TargetRun]:
+    return [target_run(curve, target) for curve in curves]
+
+
+def target_run(curve: Trained, target: Target) -> TargetRun:
+    """log s = log s0 + f (log s1 - log s0), f = (target - m0) / (m1 - m0), between the evaluations 0 and 1 around it.
+
+    In the logarithm of steps, since curves bend that way: they rise fast, then slowly. A target met by the first
+    evaluation lies anywhere before it: half of its steps, and a wide doubt.
+    """
+    batch, metric = curve.setting.global_batch, curve.metric if curve.goal is None else curve.goal
+    met = target.met(metric)
+    if not met.any():
+        ran = float(curve.steps[-1]) if len(curve.steps) else 0.0
+        return TargetRun(global_batch=batch, steps=None, ran_steps=ran, diverged=curve.outcome == "diverged")
+    first = int(np.argmax(met))
+    after = float(curve.steps[first])
+    if first == 0:
+        return TargetRun(global_batch=batch, steps=after / 2, doubt=_uniform(after, after / 2), ran_steps=after)
+    before, low, high = float(curve.steps[first - 1]), float(metric[first - 1]), float(metric[first])
+    share = (target.value - low) / (high - low) if math.isfinite(low) else 0.5
+    steps = math.exp(math.log(before) + share * math.log(after / before))
+    doubt = INTERPOLATED * _uniform(after - before, steps)
+    return TargetRun(global_batch=batch, steps=steps, doubt=doubt, ran_steps=after)
+
+
+def by_batch(runs: Sequence[TargetRun]) -> list[BatchSteps]:
+    found = []
+    for size in sorted({run.global_batch for run in runs}):
+        here = [run for run in runs if run.global_batch == size]
+        logs = [math.log(run.steps) for run in here if run.steps is not None]
+        found.append(
+            BatchSteps(
+                global_batch=size,
+                runs=len(here),
+                reached=len(logs),
+                diverged=sum(run.diverged for run in here),
+                steps=math.exp(float(np.mean(logs))) if logs else None,
+                doubt=float(np.mean([run.doubt for run in here if run.steps is not None])) if logs else 0.0,
+            )
+        )
+    return found
+
+
+def _uniform(width: float, value: float) -> float:
+    """Standard deviation of what lies anywhere within the width, relative."""
+    return width / math.sqrt(12) / value
+
+
+BELOW, ABOVE = 8.0, 128.0
+"""B_crit is looked for from an 8th of the smallest batch to 128 times the largest. Further below, steps are constant to
+any eye; and who trains small batches at scaled rates mostly sees examples stay constant: hence the wider upper side."""
+NOISE_SCALE_TIMES, NOISE_SCALE_FACTOR = 2.0, 3.0
+"""B_crit is twice the noise scale within a factor of 3, two times out of three. They are the same for the best rate of
+each batch; below that, as rates that follow a rule mostly are, examples stay constant for longer."""
+MISFITS = ((0.01, 0.5), (0.04, 0.3), (0.1, 0.15), (0.25, 0.04), (0.6, 0.01))
+"""How far batches lie from the law, and how likely that is before anything is seen."""
+SCATTER_NODES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Quantiles of chi^2: repeats are few, so that their scatter is itself not well known."""
+STUCK = 0.05
+"""Of runs that miss the target, so many do for reasons of their own: more steps would not have helped."""
+BATCH_NODES, LEAST_NODES = 121, 25
+DRAWS = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    reached: Sequence[BatchSteps]
+    """Batches at which the target was reached, in rising order."""
+    missed: Sequence[TargetRun]
+    """Runs that ended before it."""
+    scatter: float
+    """Standard deviation of log steps between runs of one batch, and the degrees of freedom behind it."""
+    freedom: float
+    noise: NoiseScale | None
+
+    @property
+    def noise_known(self) -> bool:
+        """Whether the noise scale says anything: a value, or that it is at least so much."""
+        return self.noise is not None and bool(self.noise.value or self.noise.low)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """Of what is likely, one value a draw."""
+
+    log_least: Floats
+    log_critical: Floats
+    spread: Floats
+    """Standard deviation of one run about the law."""
+    normal: Floats
+
+    def log_steps(self, global_batch: int, power: float, drift: float) -> Floats:
+        law = self.log_least + excess(self.log_critical - math.log(global_batch), power)
+        return np.asarray(law + np.hypot(self.spread, drift) * self.normal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Node:
+    """One scatter and one misfit; arrays of B_crit x S_min."""
+
+    spread: float
+    log_least: Floats
+    log_weight: Floats
+
+
+def draw(evidence: Evidence, power: float, seed: int) -> Draws:
+    """From a grid of scatter x misfit x B_crit x S_min, each place as often as it is likely."""
+    sizes = np.log([batch.global_batch for batch in evidence.reached])
+    critical = np.linspace(sizes[0] - math.log(BELOW), sizes[-1] + math.log(ABOVE), BATCH_NODES)
+    nodes = [
+        _node(evidence, critical, power, _drawn_scatter(evidence, share), misfit, likely)
+        for share in SCATTER_NODES
+        for misfit, likely in MISFITS
+    ]
+    weights = np.concatenate([node.log_weight.ravel() for node in nodes])
+    rng = np.random.default_rng([seed, len(sizes)])
+    # One draw in each of equal parts of the whole weight: smoother than independent draws, and as unbiased.
+    parts = (np.arange(DRAWS) + rng.random(DRAWS)) / DRAWS
+    places = np.searchsorted(np.cumsum(np.exp(weights - logsumexp(weights))), parts)
+    places = np.minimum(places, len(weights) - 1)
+    node, inside = np.divmod(places, BATCH_NODES * LEAST_NODES)
+    return Draws(
+        log_least=np.stack([each.log_least.ravel() for each in nodes])[node, inside],
+        log_critical=critical[inside // LEAST_NODES],
+        spread=np.array([each.spread for each in nodes])[node],
+        normal=rng.standard_normal(DRAWS),
+    )
+
+
+def excess(log_ratio: Floats, power: float) -> Floats:
+    """log(1 + (B_crit / B)^power)."""
+    return np.logaddexp(0.0, power * log_ratio)
+
+
+def _drawn_scatter(evidence: Evidence, share: float) -> float:
+    """s * sqrt(freedom / chi^2): what the true scatter may be, by a quantile of chi^2."""
+    return evidence.scatter * math.sqrt(evidence.freedom / (2 * float(gammaincinv(evidence.freedom / 2, share))))
+
+
+def _node(evidence: Evidence, critical: Floats, power: float, scatter: float, misfit: float, likely: float) -> _Node:
+    """log weight = log prior - sum (y - law)^2 / (2 var) - sum log(var) / 2 + sum of log P(missed) over runs that did.
+
+    P(missed) = P(steps > ran), or stuck for reasons of its own.
+    S_min is looked for about its best value for each B_crit, 4 standard errors to either side.
+    """
+    logs = np.log([batch.steps for batch in evidence.reached if batch.steps is not None])
+    sizes = np.log([batch.global_batch for batch in evidence.reached])
+    variance = np.array([scatter**2 / batch.reached + misfit**2 + batch.doubt**2 for batch in evidence.reached])
+    seen = logs - excess(critical[:, None] - sizes, power)  # log S_min as each batch sees it
+    total = float((1 / variance).sum())
+    best = (seen / variance).sum(axis=1) / total
+    offsets = np.linspace(-4, 4, LEAST_NODES)
+    least = best[:, None] + offsets / math.sqrt(total)
+    fit = (np.square(seen - best[:, None]) / variance).sum(axis=1)
+    constant = math.log(likely) - 0.5 * float(np.log(variance).sum()) - 0.5 * math.log(total)
+    weight = constant + (_log_prior(critical, evidence) - 0.5 * fit)[:, None] - 0.5 * np.square(offsets)
+    spread = math.hypot(scatter, misfit)
+    for run in evidence.missed:
+        expected = least + excess(critical - math.log(run.global_batch), power)[:, None]
+        too_slow = math.log(1 - STUCK) + log_ndtr((expected - math.log(run.ran_steps)) / spread)
+        weight = weight + np.logaddexp(too_slow, math.log(STUCK))
+    return _Node(spread=spread, log_least=least, log_weight=weight)
+
+
+def _log_prior(critical: Floats, evidence: Evidence) -> Floats:
+    """Even, about the noise scale, or above the least that it may be."""
+    noise, spread = evidence.noise, math.log(NOISE_SCALE_FACTOR)
+    if noise is not None and noise.value:
+        return np.asarray(-0.5 * np.square((critical - math.log(NOISE_SCALE_TIMES * noise.value)) / spread))
+    if noise is not None and noise.low:
+        return np.asarray(log_ndtr((critical - math.log(NOISE_SCALE_TIMES * noise.low)) / spread))
+    return np.zeros_like(critical)
+
+
+PREDICTED_LEVEL = 0.80
+MOST_DOUBLINGS = 4
+"""Beyond the batches that were trained. The law says nothing of the rate at which training begins to diverge."""
+DRIFT = 0.06
+"""Standard deviation of log steps that each doubling beyond the trained batches adds: no law is exact."""
+USUAL_SCATTER, USUAL_RUNS = 0.08, 3.0
+"""What runs of one batch differ by when there are no repeats, and for how many degrees of freedom that counts."""
+SURE = 0.95
+
+Law = Literal["holds", "steps-rise", "examples-fall"]
+"""steps-rise: the largest batch needs more steps than a smaller one; examples-fall: fewer examples the larger it is."""
+Basis = Literal["batches", "noise-scale", "one-batch"]
+"""one-batch: nothing tells where steps stop falling, so anything between constant steps and constant examples."""
+Unknown = Literal["not-reached-there", "too-far", "steps-rise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsPrediction:
+    global_batch: int
+    steps: Interval | None
+    """Of one run, 80 %. None: not known."""
+    unknown: Unknown | None = None
+    """Why."""
+
+    def epochs(self, samples: int) -> Interval | None:
+        """steps * B / samples. The partial batch at an epoch's end is a step too."""
+        per_epoch = -(-samples // self.global_batch)
+        if self.steps is None:
+            return None
+        return Interval(*(end / per_epoch for end in (self.steps.value, self.steps.low, self.steps.high)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchModel:
+    batches: tuple[BatchSteps, ...]
+    """In rising order."""
+    basis: Basis
+    law: Law
+    power: float
+    critical_batch: Interval
+    """An end at the edge of what is looked for (`BELOW`, `ABOVE`) means: at most, or at least, that."""
+    least_steps: Interval
+    """S_min."""
+    fails_from: int | None
+    """The smallest batch at which half of the runs or more miss the target, where no larger one reaches it."""
+    draws: Draws = field(repr=False, compare=False)
+
+    def predict(self, global_batch: int) -> StepsPrediction:
+        """Steps that one run at this batch will take: the median of what is likely, and its 80 % interval."""
+        reached = [batch.global_batch for batch in self.batches if batch.steps is not None]
+        beyond = max(math.log2(global_batch / reached[-1]), math.log2(reached[0] / global_batch), 0.0)
+        unknown: Unknown | None = None
+        if self.fails_from is not None and global_batch >= self.fails_from:
+            unknown = "not-reached-there"
+        elif self.law == "steps-rise" and global_batch > reached[-1]:
+            unknown = "steps-rise"
+        elif beyond > MOST_DOUBLINGS:
+            unknown = "too-far"
+        if unknown:
+            return StepsPrediction(global_batch=global_batch, steps=None, unknown=unknown)
+        return StepsPrediction(
+            global_batch=global_batch, steps=_interval(self.draws.log_steps(global_batch, self.power, DRIFT * beyond))
+        )
+
+
+def fit_batches(
+    runs: Iterable[TargetRun], noise: NoiseScale | None = None, power: float = 1.0, seed: int = 0
+) -> BatchModel | None:
+    """None: no run reached the target."""
+    runs = list(runs)
+    batches = by_batch(runs)
+    reached = [batch for batch in batches if batch.steps is not None]
+    if not reached:
+        return None
+    scatter, freedom = _scatter(runs)
+    evidence = Evidence(reached=reached, missed=_missed(runs), scatter=scatter, freedom=freedom, noise=noise)
+    draws = draw(evidence, power, seed)
+    return BatchModel(
+        batches=tuple(batches),
+        basis="batches" if len(reached) > 1 else "noise-scale" if evidence.noise_known else "one-batch",
+        law=_law(reached, scatter, freedom),
+        power=power,
+        critical_batch=_interval(draws.log_critical),
+        least_steps=_interval(draws.log_least),
+        fails_from=_fails_from(batches),
+        draws=draws,
+    )
+
+
+def _fails_from(batches: Sequence[BatchSteps]) -> int | None:
+    found = None
+    for batch in reversed(batches):
+        if not batch.fails:
+            break
+        found = batch.global_batch
+    return found
+
+
+def _missed(runs: Sequence[TargetRun]) -> list[TargetRun]:
+    """What diverged says that the rate was too high, not how many steps are needed."""
+    return [run for run in runs if run.steps is None and not run.diverged and run.ran_steps > 0]
+
+
+def _scatter(runs: Sequence[TargetRun]) -> tuple[float, float]:
+    """Standard deviation of log steps between runs of one batch, pooled, and its degrees of freedom."""
+    squares, freedom = USUAL_RUNS * USUAL_SCATTER**2, USUAL_RUNS
+    for size in {run.global_batch for run in runs}:
+        logs = [math.log(run.steps) for run in runs if run.global_batch == size and run.steps is not None]
+        if len(logs) > 1:
+            squares += float(np.var(logs)) * len(logs)
+            freedom += len(logs) - 1
+    return math.sqrt(squares / freedom), freedom
+
+
+def _law(reached: Sequence[BatchSteps], scatter: float, freedom: float) -> Law:
+    """Whether the batches contradict the law by more than their scatter."""
+    logs = np.log([batch.steps for batch in reached if batch.steps is not None])
+    sizes = np.log([batch.global_batch for batch in reached])
+    variance = np.array([scatter**2 / batch.reached + batch.doubt**2 for batch in reached])
+    surely = float(stdtrit(freedom, SURE))
+    if len(reached) < 2:
+        return "holds"
+    least = int(np.argmin(logs[:-1]))
+    if logs[-1] - logs[least] > surely * math.sqrt(variance[-1] + variance[least]):
+        return "steps-rise"
+    centred = sizes - np.average(sizes, weights=1 / variance)
+    weight = float((centred**2 / variance).sum())
+    slope = float((centred * logs / variance).sum()) / weight
+    return "examples-fall" if slope + surely / math.sqrt(weight) < -1 else "holds"
+
+
+def _interval(logs: Floats) -> Interval:
+    tail = (1 - PREDICTED_LEVEL) / 2
+    low, middle, high = np.exp(np.quantile(logs, [tail, 0.5, 1 - tail]))
+    return Interval(float(middle), float(low), float(high))

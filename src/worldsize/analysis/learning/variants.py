@@ -1,0 +1,348 @@
+"""What trials learned -> how each variant did over its repeats, and the rate at which training begins to diverge.
+
+Variants -> the best of each family, and whether they really differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from worldsize.analysis.estimate import Estimate, Floats, from_logs, log_interval, mean_interval, student
+from worldsize.analysis.learning.stable import Stable, stable
+from worldsize.spec.setting import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What one trial learned. The arrays have one value for each epoch; all but the metrics are cumulative."""
+
+    setting: Setting
+    """What makes two trials comparable: workers, batch, strategy."""
+    variant: str
+    """What trials of one setting differ in: optimiser, rate, momentum."""
+    family: str
+    """Of the optimiser: sgd, momentum, adam."""
+    kin: str
+    """What its variant has in common with those that differ from it in the rate alone."""
+    rate: float
+    scaled: float
+    """After the rate rule: what it was multiplied by for the global batch."""
+    repeat: int
+    """Repeats of one number share their seed, whatever the variant."""
+    outcome: Literal["finished", "diverged", "plateaued", "stopped"]
+    """plateaued: ended because the metric got no better; stopped: because rivals were so much better."""
+    steps: Floats
+    samples: Floats
+    seconds: Floats
+    metric: Floats
+    train_metric: Floats
+    """The same metric of samples that were trained on. Empty where it was not measured."""
+    final: float | None
+    """None for training that diverged."""
+    goal: Floats | None = None
+    """The metric that a target names, which need not be the workload's own."""
+
+    @property
+    def learned(self) -> bool:
+        return self.outcome in ("finished", "plateaued") and self.final is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    value: float
+    at_least: bool
+
+    def met(self, metric: Floats) -> npt.NDArray[np.bool_]:
+        return metric >= self.value if self.at_least else metric <= self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """The first evaluation that met the target."""
+
+    epoch: int
+    steps: float
+    samples: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetSummary:
+    target: Target
+    repeats: int
+    reached: int
+    """Where it is less than `repeats`, the estimates speak only for those that reached it. They are None for none."""
+    epochs: Estimate | None
+    steps: Estimate | None
+    samples: Estimate | None
+    seconds: Estimate | None
+    of_repeats: dict[int, Reached]
+    """By the number of the repeat."""
+
+    @property
+    def always(self) -> bool:
+        return self.reached == self.repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantSummary:
+    setting: Setting
+    variant: str
+    family: str
+    rate: float
+    scaled: float
+    repeats: int
+    diverged: int
+    stopped: int
+    plateaued: int
+    metric: Estimate | None
+    """Of the repeats that were trained to their end."""
+    metrics: dict[int, float]
+    """The final metric of each of them, by the number of the repeat."""
+    target: TargetSummary | None
+    stable: Stable | None
+    """None with a target: training ends there, before any plateau."""
+    gap: Estimate | None
+    """How much better the metric is on samples that were trained on, at the end: positive is overfitting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateEdge:
+    held: float
+    """The highest rate below all that diverged."""
+    diverged: float
+    """The lowest that diverged."""
+    estimate: float
+    """sqrt(held * diverged): rates act by their ratio."""
+    highest_held: float
+    monotone: bool
+    """False: a rate diverged while a higher one held, so that the edge is no sharp line."""
+
+
+def to_target(curve: Trained, target: Target) -> Reached | None:
+    met = target.met(curve.metric if curve.goal is None else curve.goal)
+    if not met.any():
+        return None
+    first = int(np.argmax(met))
+    steps, samples, seconds = (float(of[first]) for of in (curve.steps, curve.samples, curve.seconds))
+    return Reached(epoch=first + 1, steps=steps, samples=samples, seconds=seconds)
+
+
+def target_summary(curves: Sequence[Trained], target: Target) -> TargetSummary:
+    found = {curve.repeat: reached for curve in curves if (reached := to_target(curve, target))}
+    each = list(found.values())
+    return TargetSummary(
+        target=target,
+        repeats=len(curves),
+        reached=len(each),
+        epochs=log_interval([reached.epoch for reached in each]) if each else None,
+        steps=log_interval([reached.steps for reached in each]) if each else None,
+        samples=log_interval([reached.samples for reached in each]) if each else None,
+        seconds=log_interval([reached.seconds for reached in each]) if each else None,
+        of_repeats=found,
+    )
+
+
+def summaries(
+    curves: Iterable[Trained],
+    *,
+    higher_is_better: bool,
+    target: Target | None = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> list[VariantSummary]:
+    """One for each variant at each setting, in the order in which they come. `bounds`: no metric lies beyond these."""
+    groups: dict[tuple[Setting, str], list[Trained]] = defaultdict(list)
+    for curve in curves:
+        groups[curve.setting, curve.variant].append(curve)
+    return [_summary(group, higher_is_better, target, bounds) for group in groups.values()]
+
+
+def rate_edges(curves: Iterable[Trained]) -> dict[tuple[Setting, str], RateEdge]:
+    """By setting and kin, where there is an edge, in rates as they were used. One that diverged once diverged."""
+    found: dict[tuple[Setting, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
+    for curve in curves:
+        found[curve.setting, curve.kin][curve.rate * curve.scaled] |= curve.outcome == "diverged"
+    return {key: edge for key, rates in found.items() if (edge := rate_edge(rates))}
+
+
+def rate_edge(diverged: Mapping[float, bool]) -> RateEdge | None:
+    """Where training begins to diverge. None: no rate diverged, or none held below those that did."""
+    lowest = min((rate for rate, bad in diverged.items() if bad), default=math.inf)
+    good = [rate for rate, bad in diverged.items() if not bad]
+    held = max((rate for rate in good if rate < lowest), default=None)
+    if held is None or math.isinf(lowest):
+        return None
+    return RateEdge(
+        held=held,
+        diverged=lowest,
+        estimate=math.sqrt(held * lowest),
+        highest_held=max(good),
+        monotone=max(good) < lowest,
+    )
+
+
+def _summary(
+    curves: list[Trained], higher_is_better: bool, target: Target | None, bounds: tuple[float, float]
+) -> VariantSummary:
+    first, learned = curves[0], [curve for curve in curves if curve.learned]
+    metrics = {curve.repeat: curve.final for curve in learned if curve.final is not None}
+    sign = 1 if higher_is_better else -1
+    gaps = [sign * float(curve.train_metric[-1] - curve.metric[-1]) for curve in learned if len(curve.train_metric)]
+    ended = [curve.outcome for curve in curves]
+    return VariantSummary(
+        setting=first.setting,
+        variant=first.variant,
+        family=first.family,
+        rate=first.rate,
+        scaled=first.scaled,
+        repeats=len(curves),
+        diverged=ended.count("diverged"),
+        stopped=ended.count("stopped"),
+        plateaued=ended.count("plateaued"),
+        metric=mean_interval(list(metrics.values())).within(*bounds) if metrics else None,
+        metrics=metrics,
+        target=None if target is None else target_summary(curves, target),
+        stable=stable([curve.metric for curve in learned]) if target is None else None,
+        gap=mean_interval(gaps) if gaps else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One best variant against the best of all."""
+
+    variant: str
+    family: str
+    against: str
+    kind: Literal["steps", "metric"]
+    """steps: ratio of the steps to the target, this / best; metric: difference of the final metric, this - best."""
+    estimate: Estimate | None
+    """None where one of them has no number to compare: it diverged, was stopped, or missed the target the other met."""
+    repeats: int
+    diverged: int
+    stopped: int
+    reached: int | None
+    """Repeats that met the target; None without one."""
+    paired: int
+    """Repeats compared seed by seed. 0: the two means were compared."""
+    within_noise: bool | None
+    """Whether the interval contains no difference. None: unknown, a single repeat of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """The variants of one setting, against one another."""
+
+    setting: Setting
+    variants: tuple[VariantSummary, ...]
+    """The best one first."""
+    bests: tuple[VariantSummary, ...]
+    comparisons: tuple[Comparison, ...]
+    """Of the bests, each against the first."""
+
+
+def contests(variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool) -> list[Contest]:
+    groups: dict[Setting, list[VariantSummary]] = defaultdict(list)
+    for variant in variants:
+        groups[variant.setting].append(variant)
+    found = []
+    for setting, group in groups.items():
+        bests = best_of_each(group, higher_is_better=higher_is_better, by_target=by_target)
+        found.append(
+            Contest(
+                setting=setting,
+                variants=tuple(ordered(group, higher_is_better=higher_is_better, by_target=by_target)),
+                bests=tuple(bests),
+                comparisons=tuple(compare_bests(bests, by_target=by_target)),
+            )
+        )
+    return found
+
+
+def ordered(
+    variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool = False
+) -> list[VariantSummary]:
+    """First those of which no repeat diverged or was stopped; with a target, of these first those that always reached
+    it, by the fewest steps; then by the final metric."""
+
+    def rank(summary: VariantSummary) -> tuple[bool, bool, float, float]:
+        steps = summary.target.steps if by_target and summary.target and summary.target.always else None
+        metric = summary.metric.value if summary.metric else -math.inf if higher_is_better else math.inf
+        failed = summary.diverged + summary.stopped > 0
+        return failed, steps is None, steps.value if steps else 0.0, -metric if higher_is_better else metric
+
+    return sorted(variants, key=rank)
+
+
+def best_of_each(
+    variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool = False
+) -> list[VariantSummary]:
+    """The best variant of each family, the best of all first."""
+    bests: dict[str, VariantSummary] = {}
+    for summary in ordered(variants, higher_is_better=higher_is_better, by_target=by_target):
+        bests.setdefault(summary.family, summary)
+    return list(bests.values())
+
+
+def compare_bests(bests: Sequence[VariantSummary], *, by_target: bool = False) -> list[Comparison]:
+    """Each of the others against the first: by steps where both always reached the target, else by the metric."""
+    return [_comparison(other, bests[0], by_target) for other in bests[1:]]
+
+
+def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) -> Comparison:
+    mine, its = other.target, best.target
+    estimate, paired, same = None, 0, 0.0
+    kind: Literal["steps", "metric"] = "metric"
+    lost = other.diverged + other.stopped + best.diverged + best.stopped > 0
+    if lost or (by_target and mine and its and mine.always != its.always):
+        pass  # what is left of one of them is no fair sample of it
+    elif by_target and mine and its and mine.always and its.always:
+        kind, same = "steps", 1.0
+        logs, of_best = ({key: math.log(at.steps) for key, at in side.of_repeats.items()} for side in (mine, its))
+        # Evaluations are an epoch apart: nobody knows within that when the target was met.
+        grain = math.hypot(*(0.5 / side.epochs.value for side in (mine, its) if side.epochs))
+        logged, paired = _difference(logs, of_best, grain)
+        estimate = from_logs(logged)
+    elif other.metrics and best.metrics:
+        estimate, paired = _difference(other.metrics, best.metrics)
+    within = None
+    if estimate and estimate.low is not None and estimate.high is not None:
+        within = estimate.low <= same <= estimate.high
+    return Comparison(
+        variant=other.variant,
+        family=other.family,
+        against=best.variant,
+        kind=kind,
+        estimate=estimate,
+        repeats=other.repeats,
+        diverged=other.diverged,
+        stopped=other.stopped,
+        reached=mine.reached if mine else None,
+        paired=paired,
+        within_noise=within,
+    )
+
+
+def _difference(one: Mapping[int, float], two: Mapping[int, float], grain: float = 0.0) -> tuple[Estimate, int]:
+    """Mean of the differences of common repeats, two at least (what a seed does to both cancels); else of the means.
+
+    Of means: s^2 = (SS_1 + SS_2) / (n_1 + n_2 - 2), error = s * sqrt(1/n_1 + 1/n_2).
+    """
+    common = sorted(one.keys() & two.keys())
+    if len(common) > 1:
+        apart = np.array([one[key] - two[key] for key in common])
+        n = len(common)
+        return student(float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(n), n - 1, grain), n
+    sides = [np.array(list(side.values())) for side in (one, two)]
+    mean, freedom = float(sides[0].mean() - sides[1].mean()), sum(map(len, sides)) - 2
+    if not freedom:
+        return Estimate(value=mean, low=None, high=None), 0
+    variance = sum(float(side.var()) * len(side) for side in sides) / freedom
+    return student(mean, math.sqrt(variance * sum(1 / len(side) for side in sides)), freedom, grain), 0

@@ -1,0 +1,288 @@
+"""A bare series -> rates at counts never run, each with an 80 % interval and what to know about it.
+
+How far a projection may be off: one rule for any model of the point, held against published series.
+
+In logarithms of the rate, with d the doublings beyond the largest measured count (at least half a one):
+
+    up   = d (0.02 + 0.15 doubt)      + 0.09 where a node boundary is crossed for the first time
+    down = 2.5 d (0.02 + 0.15 doubt)  + 0.23 there
+
+Rival readings of the series are reached as well, by what they lie lower or higher.
+
+Down is further: what is not seen yet (another switch, a straggler, a smaller batch) costs time far more often than
+it saves any. The bounds are meant to hold 80 % of what is measured later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from worldsize.analysis.estimate import MOST_LOG, Floats
+from worldsize.analysis.projection.series_law import (
+    DEFAULT,
+    USUAL_NODE,
+    LawSettings,
+    SeriesLaw,
+    TableSeries,
+    fit_series_law,
+    never_crossed,
+    relative_step,
+)
+
+LEVEL = 0.80
+BASE = 0.02
+PER_DOUBT = 0.15
+DOWN_OVER_UP = 2.5
+CROSSING_UP = 0.09
+"""Of what leaving a node usually costs at two nodes, log(1 + 0.18 / 2), all: on a fast network it may cost nothing."""
+CROSSING_DOWN = 0.23
+LEAST_DOUBLINGS = 0.5
+"""The next count is no surer for being near: the noise of a single run is in it."""
+FEW_POINTS_DOUBT = 0.1
+"""Fewer than three counts cannot show how well they foretell the next."""
+MOST_MISS = 0.3
+MOST_LOSS = 1.0
+
+Crossing = Literal["none", "possible", "new", "as siblings"]
+"""Whether a node boundary lies between what was measured and what is projected: `possible` where the size of a node is
+not known, `as siblings` where other series of the stack crossed it."""
+
+CROSSING_SHARE: dict[Crossing, float] = {"none": 0.0, "possible": 0.5, "new": 1.0, "as siblings": 0.5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """In logarithms, both positive."""
+
+    down: float
+    up: float
+
+    def with_noise(self, noise: float) -> Reach:
+        """Noise knows nothing of the rest, and adds up with it as squares."""
+        return Reach(down=math.hypot(self.down, noise), up=math.hypot(self.up, noise))
+
+    def around(self, value: float) -> tuple[float, float]:
+        return value * math.exp(-self.down), value * math.exp(self.up)
+
+
+def doubt(*, miss: float | None, loss_per_doubling: float, spread: float = 0.0, counts: int) -> float:
+    """What a series says about its own predictability: the largest of its signs.
+
+    `miss`: |log error| of its largest count when that is projected from the smaller ones, a doubling.
+    `loss_per_doubling`: log of how much longer a step became with each doubling; who loses much, loses unevenly.
+    `spread`: standard deviation of log rates over repeats of one count.
+    """
+    signs = [min(miss or 0.0, MOST_MISS), min(max(loss_per_doubling, 0.0), MOST_LOSS), min(spread, MOST_LOSS)]
+    return max(*signs, FEW_POINTS_DOUBT if counts < 3 else 0.0)
+
+
+def joint_noise(reaches: Sequence[float]) -> float:
+    """How far the noise of what was measured reaches in what is projected, from how far each count's own 80 % interval
+    does, in the order of workers: usual noise twice, that of the measurement and of what is asked about, and no less
+    than that of the largest count, on which the projection hangs."""
+    return max(math.sqrt(2) * float(np.median(reaches)), reaches[-1]) if reaches else 0.0
+
+
+def reach(
+    *, doublings: float, doubt: float, crossing: Crossing = "none", rivals: tuple[float, float] = (0.0, 0.0)
+) -> Reach:
+    """Never shrinks with `doublings` or `doubt`. `rivals`: what rival readings lie lower and higher."""
+    distance = max(doublings, LEAST_DOUBLINGS)
+    rough = distance * (BASE + PER_DOUBT * doubt)
+    share = CROSSING_SHARE[crossing]
+    lower, higher = rivals
+    return Reach(
+        down=DOWN_OVER_UP * rough + lower + CROSSING_DOWN * share,
+        up=rough + higher + CROSSING_UP * share,
+    )
+
+
+WORTH_A_NOTE = 0.02
+"""How much lower or higher a rival reading must lie, in logarithms."""
+SIBLING_PRIOR = 2.0
+"""So many siblings weigh as much as the usual cost of leaving a node."""
+MOST_CROSSING = 10.0
+"""c3: no published series lost more by leaving its node; who tells of more mistook a number."""
+FAR = 3.0
+"""Doublings beyond which the published series hold next to nothing to check against."""
+MOST_GAIN_BELOW = 2.0
+"""A worker of a smaller group is at most so much quicker than one of the smallest group measured."""
+
+NOTE_ONE_POINT = "one point"
+NOTE_TWO_POINTS = "two points"
+NOTE_NEW_NODE = "new node boundary"
+NOTE_MAYBE_NEW_NODE = "node size not given"
+NOTE_SIBLINGS = "node boundary as in {count} other series of the same stack"
+NOTE_SATURATING = "levelling off"
+NOTE_WAIVED = "the last step up gained less: a node was left, if one holds 8"
+NOTE_RISING = "the last step up lost more than the one before"
+NOTE_FAR = "more than 8 x beyond the largest count"
+NOTE_BETWEEN = "between measured counts"
+NOTE_BELOW = "below the smallest count"
+NOTE_ONE_RUN = "one run: no interval"
+NOTE_NOT_CONVERGED = "the fit did not converge"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projected:
+    workers: int
+    samples_per_s: float
+    """In the unit of the series' rates."""
+    low: float
+    high: float
+    measured: bool
+    """The count was run: its own value, with an interval over its repeats."""
+    notes: tuple[str, ...]
+
+
+def project_series(
+    series: TableSeries, workers: Sequence[int], crossings: Sequence[float] = (), *, settings: LawSettings = DEFAULT
+) -> list[Projected]:
+    """One answer for each of `workers`.
+
+    `crossings` is what leaving a node cost other series of the same stack (`crossing_cost`): it stands in where this
+    series never left one. Series of other stacks do not help.
+    """
+    law = alone = fit_series_law(series, settings=settings)
+    if crossings and never_crossed(series):
+        law = fit_series_law(series, crossing=blended_crossing(crossings, settings), settings=settings)
+    own_doubt = series_doubt(series, settings)
+    return [_one(series, law, alone, own_doubt, count, len(crossings)) for count in workers]
+
+
+def crossing_cost(series: TableSeries) -> float | None:
+    """c3 = (t(first count beyond the node) / t(largest inside) - 1) / (1 - 1/k); None where no such pair was run."""
+    node = series.workers_per_node
+    if node is None or series.workers[0] > node or never_crossed(series):
+        return None
+    last = max(index for index, count in enumerate(series.workers) if count <= node)
+    step = relative_step(series)
+    nodes = series.workers[last + 1] / node
+    return max(0.0, float(step[last + 1] / step[last] - 1) / (1 - 1 / nodes))
+
+
+def blended_crossing(costs: Sequence[float], settings: LawSettings = DEFAULT) -> float:
+    """Median of the siblings, drawn towards the usual cost as if that were two siblings more; as logarithms of what two
+    nodes lengthen a step by, log(1 + c3 / 2)."""
+    own, usual = math.log1p(min(float(np.median(costs)), MOST_CROSSING) / 2), math.log1p(settings.crossing_usual / 2)
+    share = _usual_share(len(costs))
+    return 2 * math.expm1((1 - share) * own + share * usual)
+
+
+def _usual_share(siblings: int) -> float:
+    return SIBLING_PRIOR / (siblings + SIBLING_PRIOR)
+
+
+def series_doubt(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
+    """How well the series foretold its own largest count, how much it loses, how far its repeats lie apart."""
+    spread = max((float(np.std(np.log(repeats), ddof=1)) for repeats in series.rates if len(repeats) > 1), default=0.0)
+    if len(series.workers) == 1:
+        return doubt(miss=None, loss_per_doubling=0.0, spread=spread, counts=1)
+    foretold = fit_series_law(series.smaller(), settings=settings).log_rate(series.counts[-1:])[0]
+    last_doublings, doublings = (math.log2(series.largest / series.workers[index]) for index in (-2, 0))
+    miss = abs(float(foretold - series.log_rates[-1])) / max(last_doublings, 1.0)
+    loss = -math.log(relative_step(series)[0]) / max(doublings, 1.0)  # closer counts would be told by their noise
+    return doubt(miss=miss, loss_per_doubling=loss, spread=spread, counts=len(series.workers))
+
+
+def repeat_noise(series: TableSeries) -> float:
+    """In logarithms. 0 without repeats: nothing is known of it."""
+    return joint_noise([_mean_reach(repeats) for repeats in series.rates if len(repeats) > 1])
+
+
+def _mean_reach(repeats: Sequence[float]) -> float:
+    spread = float(np.std(np.log(repeats), ddof=1)) / math.sqrt(len(repeats))
+    return float(stdtrit(len(repeats) - 1, (1 + LEVEL) / 2)) * spread
+
+
+def crossing_kind(series: TableSeries, count: int, siblings: int = 0) -> Crossing:
+    node = series.workers_per_node
+    if count <= series.largest:
+        return "none"
+    if node is None:
+        return "possible" if series.largest <= USUAL_NODE < count else "none"
+    if not never_crossed(series) or count <= node:
+        return "none"
+    return "as siblings" if siblings > 1 else "new"
+
+
+def _one(
+    series: TableSeries, law: SeriesLaw, alone: SeriesLaw, own_doubt: float, count: int, siblings: int
+) -> Projected:
+    if count in series.workers:
+        return _measured(series, count)
+    crossing = crossing_kind(series, count, siblings)
+    log_rate = _log_rate(series, law, count)
+    value = math.exp(log_rate)
+    distance = min(abs(math.log2(count / other)) for other in series.workers)
+    rivals = law.rivals(count) if count > series.largest else (0.0, 0.0)
+    if crossing in ("new", "as siblings"):  # what is usual is a reading too, as far as it was believed
+        apart = _usual_share(siblings) * (_log_rate(series, alone, count) - log_rate)
+        rivals = (max(rivals[0], -apart), max(rivals[1], apart))
+    found: Reach = reach(doublings=distance, doubt=own_doubt, crossing=crossing, rivals=rivals)
+    low, high = found.with_noise(repeat_noise(series)).around(value)
+    notes = _notes(series, law, count, crossing, siblings)
+    return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=False, notes=notes)
+
+
+def _log_rate(series: TableSeries, law: SeriesLaw, count: int) -> float:
+    at: Floats = np.array([float(count)])
+    if count > series.largest:
+        return float(law.log_rate(at)[0])
+    if count < series.workers[0]:  # the law's shape, hung on the smallest count
+        gained = float((law.two_level(series.counts[:1]) / law.two_level(at))[0])
+        kept = math.log(min(max(gained, 1.0), MOST_GAIN_BELOW))
+        return float(series.log_rates[0]) + math.log(count / series.workers[0]) + kept
+    return float(np.interp(math.log(count), np.log(series.counts), series.log_rates))
+
+
+def _measured(series: TableSeries, count: int) -> Projected:
+    """Its median; Student's t over the logarithms of its repeats, stretched to the median where that lies outside."""
+    repeats = series.rates[series.workers.index(count)]
+    if len(repeats) == 1:
+        value = low = high = repeats[0]
+    else:
+        logs = np.log(repeats)
+        value, middle = math.exp(np.median(logs)), float(np.mean(logs))
+        wide = _mean_reach(repeats)
+        low, high = min(value, math.exp(middle - wide)), max(value, math.exp(min(middle + wide, MOST_LOG)))
+    notes = (NOTE_ONE_RUN,) if len(repeats) == 1 else ()
+    return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=True, notes=notes)
+
+
+def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, siblings: int) -> tuple[str, ...]:
+    few = {1: NOTE_ONE_POINT, 2: NOTE_TWO_POINTS}
+    notes = [few[len(series.workers)]] if len(series.workers) in few else []
+    if crossing in ("new", "as siblings"):
+        notes.append(NOTE_NEW_NODE)
+        if siblings:
+            notes.append(NOTE_SIBLINGS.format(count=siblings))
+    if crossing == "possible":
+        notes.append(NOTE_MAYBE_NEW_NODE)
+    if count > series.largest:
+        notes += _notes_on_bend(law, count, crossing)
+    if count < series.workers[0]:
+        notes.append(NOTE_BELOW)
+    elif count < series.largest:
+        notes.append(NOTE_BETWEEN)
+    elif math.log2(count / series.largest) > FAR:
+        notes.append(NOTE_FAR)
+    if not law.converged:
+        notes.append(NOTE_NOT_CONVERGED)
+    return tuple(notes)
+
+
+def _notes_on_bend(law: SeriesLaw, count: int, crossing: Crossing) -> Iterator[str]:
+    saturating = law.held_back(count) > WORTH_A_NOTE and crossing not in ("new", "as siblings")
+    if saturating:
+        yield NOTE_SATURATING
+    if law.waived(count) > WORTH_A_NOTE:
+        yield NOTE_WAIVED
+    if not saturating and law.lower_where_losses_rise(count) > WORTH_A_NOTE:
+        yield NOTE_RISING

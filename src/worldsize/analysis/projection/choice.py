@@ -1,0 +1,227 @@
+"""From worker counts, measured and projected, to answers: the knee, what a budget or a deadline allows, what limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from worldsize.analysis.estimate import Interval, times
+from worldsize.analysis.projection.step_model import Parts
+from worldsize.analysis.speed.recommend import MARGIN, WIDEST, Finding, climb, marginal_efficiency
+
+FEW_UPDATES = 10
+"""Fewer steps an epoch: there is too little data for so large a batch."""
+Cause = Literal[
+    "data",
+    "compute",
+    "fixed-cost",
+    "communication",
+    "learning",
+    "above-the-step",
+    "data-set-too-small",
+    "not-measured",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One worker count, with what it would take. Intervals are those of projections, 80 %."""
+
+    workers: int
+    nodes: int
+    batch_per_worker: int
+    accumulation: int
+    measured: bool
+    """Its throughput was measured; else projected."""
+    samples_per_s: Interval
+    step_s: Interval
+    epoch_s: Interval
+    """Training alone."""
+    parts: Parts | None = None
+    """Of the step; None: a bare table, or a count beyond what the parts are known for."""
+    steps_an_epoch: float
+    steps: Interval | None = None
+    """Of the whole training; None: nothing was trained, or it is not known for this batch."""
+    above_s: float | None = None
+    """Of the whole training, outside steps."""
+    wall_s: Interval | None = None
+    joules: Interval | None = None
+    learns: bool = True
+    """False: at this batch training diverged or missed its target, or its metric falls behind, measured or expected."""
+    rate: float | None = None
+    """Learning rate at this batch, after the study's rate rule. None: nothing was trained."""
+    epochs_stable: Interval | None = None
+    metric: Interval | None = None
+    """At the end of the study's epochs at this batch, under its rate rule. None: not known."""
+    metric_measured: bool = False
+    """It was trained there; else expected."""
+    price: float | None = None
+    """Of a worker for an hour."""
+    speedup: Interval | None = None
+    """As measured, from paired repeats, against the smallest measured count."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def global_batch(self) -> int:
+        return self.workers * self.batch_per_worker * self.accumulation
+
+    @property
+    def time(self) -> Interval:
+        """Seconds of the whole training where it is known, else of an epoch: what more workers are to save."""
+        return self.wall_s or self.epoch_s
+
+    @property
+    def time_s(self) -> float:
+        return self.time.value
+
+    @property
+    def cost(self) -> Interval | None:
+        """worker-hours * price."""
+        if self.price is None or self.wall_s is None:
+            return None
+        return times(self.wall_s, self.workers * self.price / 3600)
+
+
+def speedup_of(option: Option, base: Option) -> Interval:
+    """As measured; of what is projected, against the value of the base, whose noise is in the interval already."""
+    if option.speedup is not None and base.measured:
+        return option.speedup
+    return times(option.samples_per_s, 1 / base.samples_per_s.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Answers to the three questions that people ask, None where no count fits."""
+
+    knee: Option
+    fastest_in_budget: Option | None
+    cheapest_in_time: Option | None
+    pareto: tuple[int, ...]
+    """Counts that no other beats in both time and worker-hours."""
+    limit: Finding | None
+    """What keeps the doubling after the knee from halving the time."""
+    unsure: Option | None
+    """The first count that would pay if its interval were not too wide to say so."""
+    sure: bool
+    """False: not even the knee is known well enough, or nothing learns; it is the best guess then."""
+
+
+def choose(
+    options: Sequence[Option], *, budget: float | None = None, deadline_s: float | None = None, margin: float = MARGIN
+) -> Choice:
+    """`options` of one line: they differ in workers. A deadline or a budget is met by the value, not by an end of the
+    interval; the interval says how sure that is. Where the time of the whole training is known for some counts, the
+    others (their batch does not reach the target, or nobody knows) are not for choosing."""
+    known = eligible(options)
+    vague = [option for option in known if not is_sure(option)]
+    sure = [
+        option
+        for option in known
+        if is_sure(option)
+        and option.learns
+        and not any(other.workers < option.workers and other.time_s <= option.time_s for other in vague)
+    ]
+    found = knee(sure or known[:1], margin)
+    following = [option for option in known if option.workers > found.workers]
+    affordable = [option for option in known if budget is not None and _within(option.cost, budget)]
+    in_time = [option for option in known if deadline_s is not None and _within(option.wall_s, deadline_s)]
+    return Choice(
+        knee=found,
+        fastest_in_budget=min(affordable, key=lambda option: option.time_s, default=None),
+        cheapest_in_time=min(in_time, key=lambda option: option.workers * option.time_s, default=None),
+        pareto=pareto(known),
+        limit=limit(found, following[0]) if following else None,
+        unsure=next((option for option in vague if option in following and marginal(found, option) >= margin), None),
+        sure=bool(sure),
+    )
+
+
+def eligible(options: Sequence[Option]) -> list[Option]:
+    """In the order of workers: those whose time is told of the same thing, up to the first that no longer learns. Where
+    the smaller ones did not learn, one that nobody trained is no better."""
+    found: list[Option] = []
+    ordered = sorted(options, key=lambda option: option.workers)
+    for option in [option for option in ordered if option.wall_s is not None] or ordered:
+        if not option.learns and found:
+            break
+        if option.learns and (found or option.metric_measured or option is ordered[0]):
+            found.append(option)
+    return found or ordered[:1]
+
+
+def is_sure(option: Option) -> bool:
+    """Narrow enough to act on."""
+    return option.measured or option.samples_per_s.relative_width <= WIDEST
+
+
+def _within(spent: Interval | None, most: float) -> bool:
+    """Money or time of the whole training; not known is not within."""
+    return spent is not None and spent.value <= most
+
+
+def knee(options: Sequence[Option], margin: float = MARGIN) -> Option:
+    """The largest count that pays."""
+    return options[climb([o.workers for o in options], [1 / o.time_s for o in options], margin)[-1]]
+
+
+def marginal(smaller: Option, larger: Option) -> float:
+    return marginal_efficiency(smaller.time_s / larger.time_s, larger.workers / smaller.workers)
+
+
+def pareto(options: Sequence[Option]) -> tuple[int, ...]:
+    """From the cheapest to the fastest."""
+    front: list[Option] = []
+    for option in sorted(options, key=lambda each: (each.workers * each.time_s, each.time_s)):
+        if not front or option.time_s < front[-1].time_s:
+            front.append(option)
+    return tuple(option.workers for option in front)
+
+
+def limit(smaller: Option, larger: Option) -> Finding | None:
+    """What costs most on the way from one count to a larger one, in logarithms of time lost against the ideal.
+
+    time = steps * (load + compute + exposed) + above; ideal: time * n / n'. Each cause is what it adds to that.
+    """
+    losses = _losses(smaller, larger)
+    if larger.steps_an_epoch < FEW_UPDATES and losses.get("learning", 0.0) >= 0:
+        losses["data-set-too-small"] = math.log(FEW_UPDATES / larger.steps_an_epoch)
+    if not losses:
+        return None
+    cause, lost = max(losses.items(), key=lambda item: item[1])
+    if lost <= 0.01:
+        return Finding(code="nothing-limits", numbers={"workers": larger.workers})
+    numbers = {
+        "from": float(smaller.workers),
+        "workers": float(larger.workers),
+        "percent": 100 * (1 - math.exp(-lost)),
+        "steps_an_epoch": larger.steps_an_epoch,
+        "global_batch": float(larger.global_batch),
+    }
+    return Finding(code=f"limit-{cause}", numbers=numbers)
+
+
+def _losses(smaller: Option, larger: Option) -> dict[Cause, float]:
+    growth = larger.workers / smaller.workers
+    # In strong scaling a rank's work shrinks as workers grow: that share of the ideal is no loss.
+    work = larger.batch_per_worker * larger.accumulation / (smaller.batch_per_worker * smaller.accumulation)
+    ideal, steps = smaller.step_s.value * work, 1.0
+    lost_s: dict[Cause, float] = {}
+    if smaller.wall_s and smaller.steps and larger.steps and smaller.above_s is not None and larger.above_s is not None:
+        ideal, steps = smaller.wall_s.value / growth, larger.steps.value
+        lost_s["above-the-step"] = larger.above_s - smaller.above_s / growth
+        if larger.steps.low < larger.steps.high:  # fitted, not the study's epochs
+            # Without loss the steps fall as the global batch grows.
+            ideal_steps = smaller.steps.value * smaller.global_batch / larger.global_batch
+            lost_s["learning"] = (larger.steps.value - ideal_steps) * larger.step_s.value
+    if smaller.parts and larger.parts:
+        before, after = smaller.parts, larger.parts
+        # Where a rank's batch shrinks, what does not shrink with it is no neighbour's doing.
+        slower: Cause = "compute" if work == 1 else "fixed-cost"
+        lost_s["data"] = steps * (after.load_s - before.load_s * work)
+        lost_s[slower] = steps * (after.compute_s - before.compute_s * work)
+        lost_s["communication"] = steps * (after.exposed_s - before.exposed_s * work)
+    else:
+        lost_s["not-measured"] = steps * (larger.step_s.value - smaller.step_s.value * work)
+    return {cause: math.log1p(max(lost / ideal, -0.9)) for cause, lost in lost_s.items()}

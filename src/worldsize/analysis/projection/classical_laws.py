@@ -1,0 +1,163 @@
+"""Laws that describe a series, fitted: Amdahl, Gustafson, USL, a power law, a + b log2 n; and Karp-Flatt's fraction.
+
+All are written for the rate X(n). A strong series (one global batch) has T(n) proportional to 1 / X(n), a weak one (one
+batch a worker) n / X(n); speedup is X(n) / X(1) in both. Amdahl's f is the serial share of a fixed amount of work and
+Gustafson's of an amount that grows with n: each describes the other mode too, but its f means something else there,
+and `LawFit.fits_mode` says so. Every law but the power law is linear in its parameters once written for 1/X, n/X or X,
+so that it is fitted by non-negative least squares of relative residuals: no starting point, no local minimum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import nnls
+
+from worldsize.analysis.estimate import Floats
+
+Mode = Literal["strong", "weak", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawFit:
+    law: str
+    mode: Mode
+    fits_mode: bool
+    """The law was made for this mode; otherwise its parameters describe the curve and no more."""
+    parameters: Mapping[str, float]
+    rms_relative_residual: float
+    """sqrt(mean((fitted / measured - 1)^2)) of the rates."""
+    converged: bool
+    """False: the solver gave up, or there were fewer counts than parameters; do not trust the parameters."""
+    rate: Callable[[float], float]
+    """Samples a second at any count."""
+
+
+def karp_flatt(speedup: float, workers: int) -> float:
+    """e = (1/S - 1/n) / (1 - 1/n), for n > 1.
+
+    Rising with n: overhead grows (communication). Flat: a serial part. Negative: superlinear.
+    """
+    return (1 / speedup - 1 / workers) / (1 - 1 / workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedupRow:
+    workers: int
+    speedup: float
+    efficiency: float
+    karp_flatt: float | None
+    """None at the baseline, and where the baseline is not one worker."""
+
+
+def speedups(workers: Sequence[int], samples_per_s: Sequence[float]) -> list[SpeedupRow]:
+    """S(n) = X(n) / X(n0), efficiency S(n) n0 / n, against the smallest count n0; in both modes. Ascending."""
+    ordered = sorted(zip(workers, samples_per_s, strict=True))
+    first, base = ordered[0]
+    rows = []
+    for count, rate in ordered:
+        speedup = rate / base
+        serial = karp_flatt(speedup, count) if first == 1 and count > 1 else None
+        rows.append(SpeedupRow(workers=count, speedup=speedup, efficiency=speedup * first / count, karp_flatt=serial))
+    return rows
+
+
+def fit_amdahl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "strong") -> LawFit:
+    """X(n) = X1 / (f + (1 - f) / n), that is 1/X = a + c / n with f = a / (a + c), X1 = 1 / (a + c)."""
+    n, x = _arrays(workers, samples_per_s)
+    (a, c), converged = _least(np.stack([x, x / n], axis=1), np.ones_like(x))
+    total = a + c
+    parameters = {"serial_fraction": _ratio(a, total), "rate_1": _ratio(1.0, total)}
+    return _described("amdahl", mode, mode != "weak", parameters, n, x, converged, lambda m: _ratio(1.0, a + c / m))
+
+
+def fit_gustafson(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "weak") -> LawFit:
+    """X(n) = X1 (n - f (n - 1)), that is X = p n + q with X1 = p + q, f = q / (p + q)."""
+    n, x = _arrays(workers, samples_per_s)
+    (p, q), converged = _least(np.stack([n / x, 1 / x], axis=1), np.ones_like(x))
+    parameters = {"serial_fraction": _ratio(q, p + q), "rate_1": float(p + q)}
+    return _described("gustafson", mode, mode != "strong", parameters, n, x, converged, lambda m: float(p * m + q))
+
+
+def fit_usl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "unknown") -> LawFit:
+    """X(n) = l n / (1 + s (n - 1) + k n (n - 1)): contention s, coherence k; turns down at n = sqrt((1 - s) / k)."""
+    n, x = _arrays(workers, samples_per_s)
+    weights = x / n
+    terms = np.stack([weights, (n - 1) * weights, n * (n - 1) * weights], axis=1)
+    (a, b, c), converged = _least(terms, np.ones_like(x))
+    contention, coherence = _ratio(b, a), _ratio(c, a)
+    parameters = {"contention": contention, "coherence": coherence, "rate_1": _ratio(1.0, a)}
+    if coherence > 0 and contention < 1:
+        parameters["peak_workers"] = math.sqrt((1 - contention) / coherence)
+
+    def rate(m: float) -> float:
+        return _ratio(m, a + b * (m - 1) + c * m * (m - 1))
+
+    return _described("usl", mode, True, parameters, n, x, converged, rate)
+
+
+def fit_log(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "unknown") -> LawFit:
+    """n / X(n) = a + b log2 n: every doubling costs the same time.
+
+    In a weak series n / X is the step over the batch of a worker, in a strong one n steps over the global batch.
+    """
+    n, x = _arrays(workers, samples_per_s)
+    (a, b), converged = _least(np.stack([x / n, np.log2(n) * x / n], axis=1), np.ones_like(x))
+    parameters = {"worker_s": float(a), "worker_s_per_doubling": float(b)}
+    return _described("log", mode, True, parameters, n, x, converged, lambda m: _ratio(m, a + b * math.log2(m)))
+
+
+def fit_power(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "unknown") -> LawFit:
+    """X(n) = X1 n^p, a straight line in logarithms."""
+    n, x = _arrays(workers, samples_per_s)
+    enough = len(set(workers)) > 1
+    power, log_one = np.polyfit(np.log(n), np.log(x), 1) if enough else (1.0, math.log(x[-1] / n[-1]))
+    parameters = {"power": float(power), "rate_1": math.exp(log_one)}
+    return _described("power", mode, True, parameters, n, x, enough, lambda m: math.exp(log_one + power * math.log(m)))
+
+
+def _arrays(workers: Sequence[int], samples_per_s: Sequence[float]) -> tuple[Floats, Floats]:
+    n, x = np.array(workers, dtype=np.float64), np.array(samples_per_s, dtype=np.float64)
+    if len(n) != len(x) or not len(n) or n.min() < 1 or not np.all(np.isfinite(x)) or x.min() <= 0:
+        raise ValueError("a law wants as many positive, finite rates as worker counts of at least 1")
+    return n, x
+
+
+def _least(terms: Floats, values: Floats) -> tuple[Floats, bool]:
+    """Columns are brought to one length first: n (n - 1) is thousands of times 1."""
+    lengths = np.maximum(np.linalg.norm(terms, axis=0), 1e-300)
+    try:
+        found, _ = nnls(terms / lengths, values)
+    except RuntimeError:  # scipy's word for too many iterations
+        return np.zeros(terms.shape[1]), False
+    return np.asarray(found / lengths), bool(np.linalg.matrix_rank(terms / lengths) == terms.shape[1])
+
+
+def _ratio(upper: float, lower: float) -> float:
+    return float(upper / lower) if lower > 0 else math.inf
+
+
+def _described(
+    law: str,
+    mode: Mode,
+    fits_mode: bool,
+    parameters: Mapping[str, float],
+    n: Floats,
+    x: Floats,
+    converged: bool,
+    rate: Callable[[float], float],
+) -> LawFit:
+    residuals = np.array([rate(float(count)) for count in n]) / x - 1
+    return LawFit(
+        law=law,
+        mode=mode,
+        fits_mode=fits_mode,
+        parameters=parameters,
+        rms_relative_residual=float(np.sqrt(np.mean(residuals**2))),
+        converged=converged,
+        rate=rate,
+    )

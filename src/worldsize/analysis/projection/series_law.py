@@ -1,0 +1,404 @@
+"""The law that projects a bare series: two levels (inside a node, between nodes), shrunk; its companion far away.
+
+With n workers, g a node, m = min(n, g) of them inside a node, k = max(n / g, 1) nodes, n_L the largest count measured
+and t(n) = n / rate the time a worker spends on one sample, relative to that at n_L:
+
+    t(n) = c0 + c1 (1 - 1/m) + c2 log2 m + c3 (1 - 1/k) + c4 log2 k + c5 (n - 1) / n_L,   all c >= 0
+
+1 - 1/m is a ring's share of the data that travels, log2 m a tree's depth, (n - 1) / n_L what grows with every worker.
+Six terms and three to six points: each coefficient but c0 is drawn towards what is usual, as far as its spread allows.
+
+How a bare series bends at its end: whether it stops gaining, whether its losses rise, on how many nodes. Slopes span at
+least a doubling: a last count close to the one before would be read from the noise of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from worldsize.analysis.estimate import Floats
+
+MOST_LOG_RATIO = 50.0
+"""Rates further apart than exp(50) are no measurement; cut, so that no sum of them overflows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSeries:
+    """Rates at some worker counts, all else alike: one batch a worker (weak) or one global batch (strong).
+
+    In both modes the laws work on the time a worker spends on one sample, n / rate: flat where scaling is perfect.
+    """
+
+    workers: tuple[int, ...]
+    """Ascending, each once."""
+    rates: tuple[tuple[float, ...], ...]
+    """Samples a second of every repeat at each count, ascending. Any unit that grows with speed will do."""
+    workers_per_node: int | None = None
+    name: str = ""
+    stack: str = ""
+    """Hardware and software it ran on; series of one stack leave a node at about the same price. '': not known."""
+
+    @property
+    def counts(self) -> Floats:
+        return np.array(self.workers, dtype=np.float64)
+
+    @property
+    def log_rates(self) -> Floats:
+        """Median over the repeats of each count, in logarithms: one bad repeat of three is outvoted."""
+        return np.array([float(np.median(np.log(repeats))) for repeats in self.rates])
+
+    @property
+    def samples_per_s(self) -> Floats:
+        return np.asarray(np.exp(self.log_rates))
+
+    @property
+    def largest(self) -> int:
+        return self.workers[-1]
+
+    def smaller(self) -> TableSeries:
+        """The series without its largest count."""
+        return TableSeries(
+            workers=self.workers[:-1],
+            rates=self.rates[:-1],
+            workers_per_node=self.workers_per_node,
+            name=self.name,
+            stack=self.stack,
+        )
+
+
+def table_series(
+    points: Iterable[tuple[int, float]], *, workers_per_node: int | None = None, name: str = "", stack: str = ""
+) -> TableSeries:
+    """(workers, rate) in any order; a count that comes twice was repeated. Values are positive and finite."""
+    by_count: dict[int, list[float]] = defaultdict(list)
+    for workers, rate in points:
+        by_count[workers].append(rate)
+    workers_found = tuple(sorted(by_count))
+    return TableSeries(
+        workers=workers_found,
+        rates=tuple(tuple(sorted(by_count[count])) for count in workers_found),
+        workers_per_node=workers_per_node,
+        name=name,
+        stack=stack,
+    )
+
+
+def relative_step(series: TableSeries) -> Floats:
+    """Time of a worker a sample, n / rate, over that at the largest count."""
+    logs = np.log(series.counts) - series.log_rates
+    return np.asarray(np.exp(np.clip(logs - logs[-1], -MOST_LOG_RATIO, MOST_LOG_RATIO)))
+
+
+USUAL_NODE = 8
+"""Beyond so many workers a series without a node size may have left its node."""
+FULL_GAIN, LEAST_GAIN = 0.9, 0.4
+"""Last local exponent p of the rate above which a series does not saturate, and below which it does entirely."""
+FULL_GAIN_FAR, LEAST_GAIN_FAR = 1.0, 0.8
+"""The same on many nodes."""
+FEW_NODES, MANY_NODES = 4, 8
+"""A ring has paid most of its 1 - 1/k by then: what is lost beyond is crowding, and goes on."""
+RISE, FALL = 0.2, 0.05
+"""Of p: a rise by so much clears a series of saturating; a fall by so much is one that leaving a node explains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bend:
+    saturation: float = 0.0
+    """0 to 1: how far the series has stopped gaining."""
+    waived: float = 0.0
+    """The same, where it does not count because the series may have left a node whose size nobody gave."""
+    last_slope: float = 1.0
+    """p of rate ~ n^p at its end. A rate that turned down is kept level: how far it would fall is not in the data."""
+    rising: float = 0.0
+    """q of (what a doubling adds to t) ~ n^q at its end, 0 to 1. 0: every doubling loses the same; 1: every worker does
+    (Amdahl: t = 1 + f (n - 1))."""
+    last_rise: float = 0.0
+    """What each of its last workers added to t."""
+    fell: float = 0.0
+    """0 to 1: how far p fell in the last stretch, which may be a bad point; a steady bend is none."""
+    many_nodes: float = 0.0
+    """0 up to four nodes, 1 from eight on."""
+
+
+def bend(series: TableSeries) -> Bend:
+    """Nothing, where fewer than three counts were measured.
+
+    Counted where p has not risen and is below 0.9 (on many nodes 1), in full from 0.4 (0.8) down. A fall that leaving a
+    node explains is not counted: it is paid once.
+    """
+    if len(series.workers) < 3:
+        return Bend()
+    logs = np.log(series.counts)
+    start = _a_doubling_below(logs, len(logs) - 1)
+    first = _a_doubling_below(logs, start)
+    last = _slope(logs, series.log_rates, start, len(logs) - 1)
+    before = _slope(logs, series.log_rates, first, start) if start > 0 else 1.0
+    # From one worker on, the first exchange is paid once; a fall further up that ends is no rise.
+    risen = last - (before if series.workers[first] == 1 else max(before, 0.0))
+    far = _many_nodes(series)
+    full = FULL_GAIN + far * (FULL_GAIN_FAR - FULL_GAIN)
+    least = LEAST_GAIN + far * (LEAST_GAIN_FAR - LEAST_GAIN)
+    spans = _clipped(float(logs[-1] - logs[start]) / math.log(2))
+    found = spans * _clipped(1 - risen / RISE) * _clipped((full - last) / (full - least))
+    left_node = series.workers[start] <= (series.workers_per_node or USUAL_NODE) < series.largest
+    explained = _clipped((before - last) / FALL) if left_node else 0.0
+    known = series.workers_per_node is not None
+    rising, last_rise = (0.0, 0.0) if start == 0 or (left_node and known) else _rising(series, logs, first, start)
+    return Bend(
+        saturation=(1 - explained) * found,
+        waived=0.0 if known else explained * found,
+        last_slope=max(last, 0.0),
+        rising=rising,
+        last_rise=last_rise,
+        fell=_clipped((before - last) / RISE),
+        many_nodes=far,
+    )
+
+
+def _rising(series: TableSeries, logs: Floats, first: int, start: int) -> tuple[float, float]:
+    step = relative_step(series)
+    last, before = _slope(logs, step, start, len(step) - 1), _slope(logs, step, first, start)
+    if last <= 0:
+        return 0.0, 0.0
+    apart = float(logs[-1] - logs[first]) / 2  # from the middle of one stretch to that of the other
+    power = math.log(last / before) / apart if before > 0 else 1.0
+    return _clipped(power), float(step[-1] - step[start]) / (series.workers[-1] - series.workers[start])
+
+
+def _many_nodes(series: TableSeries) -> float:
+    nodes = series.largest / (series.workers_per_node or USUAL_NODE)
+    return _clipped(math.log(nodes / FEW_NODES) / math.log(MANY_NODES / FEW_NODES))
+
+
+def _a_doubling_below(logs: Floats, index: int) -> int:
+    """The next smaller count that is at most half as large; the smallest where there is none."""
+    below = np.flatnonzero(logs[:index] <= logs[index] - math.log(2) + 1e-9)
+    return int(below[-1]) if len(below) else 0
+
+
+def _slope(x: Floats, y: Floats, start: int, end: int) -> float:
+    return float((y[end] - y[start]) / (x[end] - x[start]))
+
+
+def _clipped(share: float) -> float:
+    return min(max(share, 0.0), 1.0)
+
+
+ROUNDS = 4
+"""Of reweighting outliers; the weights have settled by then."""
+LEAST_STEP = 1e-9
+"""A law with c0 = 0 leaves no time at all at one worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawSettings:
+    """Round numbers; docs/projection.md says what they were held against. All in shares of the step at n_L."""
+
+    noise: float = 0.05
+    """How far a measured point may lie from the law."""
+    nearness: float = 0.7
+    """Weight of a point, for each doubling that it lies below n_L."""
+    saturating_spread: float = 0.1
+    """Of c1 and c3."""
+    log_spread: float = 0.03
+    """Of c2 and c4."""
+    linear_spread: float = 0.02
+    """Of c5: what grows with every worker must show itself in the data."""
+    log_usual: float = 0.01
+    """A usual c2 and c4: most stacks lose something with every doubling."""
+    log_usual_alone: float = 0.04
+    """The same where one count is all there is: then the loss inside it is not in the data either."""
+    crossing_usual: float = 0.18
+    """A usual c3 before any boundary was crossed: 9 % of a step at two nodes, 14 % at four; the mean over ten published
+    sources: seven say less than 10 %, two 75 and 86 %."""
+    follow_last: float = 0.75
+    """Share of the residual at n_L that the curve is moved by: the last point says most about what follows."""
+    outlier: float = 0.2
+    """A point further from the law than this pulls no harder than one at this distance."""
+
+
+DEFAULT = LawSettings()
+
+SERIAL_SHARE = 0.5
+"""On many nodes, losses that rise go half the way towards losing with every worker what the last ones lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesLaw:
+    """A fitted law: log of the rate at any count."""
+
+    coefficients: tuple[float, ...]
+    companion: tuple[float, float] | None
+    """a and b of t = a + b log2 n; None where the counts span less than a doubling: noise would tell b."""
+    log_shift: float
+    """What `follow_last` moves the two-level curve by."""
+    bend: Bend
+    largest: int
+    log_rate_largest: float
+    workers_per_node: int | None
+    converged: bool
+
+    def two_level(self, workers: Floats) -> Floats:
+        """t(n) relative to that measured at n_L."""
+        terms = design(workers, self.workers_per_node, self.largest)
+        return np.asarray(np.maximum(terms @ np.array(self.coefficients), LEAST_STEP) * math.exp(self.log_shift))
+
+    def log_rate(self, workers: Floats) -> Floats:
+        """log(n / t(n)), the two laws averaged in logarithms: the farther away, the more the companion counts.
+
+        No worker is taken to be quicker than one of n_L is: where the last point fell, the companion reads it so. Nor
+        one of several nodes quicker than one of a full node: steps wait for the slowest.
+        """
+        gain, node = self._log_rate_gain(workers), self.workers_per_node
+        if node is not None and node > self.largest:
+            full = float(self._log_rate_gain(np.array([float(node)]))[0])
+            gain = np.where(workers > node, np.minimum(gain, full + np.log(workers / node)), gain)
+        return np.asarray(self.log_rate_largest + gain)
+
+    def _log_rate_gain(self, workers: Floats) -> Floats:
+        saturated, growth = self._saturation(workers), np.log(workers / self.largest)
+        tail = self.bend.last_slope * growth
+        share = SERIAL_SHARE * self.bend.many_nodes * self.bend.rising
+        tail = (1 - share) * tail + share * np.clip(self._serial_gain(workers), 0.0, tail)
+        gain = (1 - saturated) * self._log_gain(workers) + saturated * tail
+        return np.asarray(np.minimum(gain, growth))
+
+    def rivals(self, workers: float) -> tuple[float, float]:
+        """How much lower and higher it may be read. Higher without saturation, if only the last point speaks for that.
+        Lower with saturation that was waived, or with losses that go on to rise. Inside the node, beyond which neither
+        goes on; 0 where they play no part."""
+        lower = max(self.waived(workers), self.lower_where_losses_rise(workers))
+        return lower, self.bend.fell * self.held_back(workers)
+
+    def held_back(self, workers: float) -> float:
+        """How much higher it would read without saturation."""
+        upto = np.array([self._inside(workers)])
+        return max(0.0, self._unsaturated(upto) - float(self._log_rate_gain(upto)[0]))
+
+    def waived(self, workers: float) -> float:
+        """How much lower it would read with saturation that was waived."""
+        upto = np.array([self._inside(workers)])
+        slowed = self.bend.last_slope * math.log(upto[0] / self.largest)
+        return self.bend.waived * max(0.0, self._unsaturated(upto) - slowed)
+
+    def _unsaturated(self, workers: Floats) -> float:
+        return float(np.minimum(self._log_gain(workers), np.log(workers / self.largest))[0])
+
+    def lower_where_losses_rise(self, workers: float) -> float:
+        """How much lower it reads if every further worker adds what the last ones did; for two doublings, further out
+        other doubts outweigh that."""
+        upto = np.array([min(self._inside(workers), 4.0 * self.largest)])
+        return self.bend.rising * max(0.0, float((self._log_rate_gain(upto) - self._serial_gain(upto))[0]))
+
+    def _serial_gain(self, workers: Floats) -> Floats:
+        """log(rate / rate at n_L) if every further worker adds to t what the last ones did."""
+        return np.asarray(np.log(workers / self.largest) - np.log1p(self.bend.last_rise * (workers - self.largest)))
+
+    def _inside(self, workers: float) -> float:
+        """At most a full node, where no more was measured."""
+        node = self.workers_per_node
+        return float(workers if node is None or node < self.largest else min(workers, node))
+
+    def _log_gain(self, workers: Floats) -> Floats:
+        """log(rate / rate at n_L) where nothing saturates."""
+        log_step = np.log(self.two_level(workers))
+        if self.companion is not None:
+            share = companion_share(workers, self.largest)
+            far = np.log(np.maximum(self.companion[0] + self.companion[1] * np.log2(workers), LEAST_STEP))
+            log_step = (1 - share) * log_step + share * far
+        return np.asarray(np.log(workers / self.largest) - log_step)
+
+    def _saturation(self, workers: Floats) -> Floats:
+        """What is used up inside a node (cores, memory bandwidth, loading) comes anew with the next one."""
+        node = self.workers_per_node
+        new_node = np.zeros(len(workers), dtype=bool) if node is None or self.largest > node else workers > node
+        return np.where(new_node, 0.0, self.bend.saturation)
+
+
+def companion_share(workers: Floats, largest: int) -> Floats:
+    """1 - 1/d beyond one doubling: 0 at the next doubling, a half at 4 x, two thirds at 8 x.
+
+    Near n_L the two-level law is the better one; farther away a plain cost a doubling errs less often by a lot.
+    """
+    doublings = np.log2(workers / largest)
+    return np.asarray(1 - 1 / np.maximum(doublings, 1.0))
+
+
+def design(workers: Floats, workers_per_node: int | None, largest: int) -> Floats:
+    """The terms of the law, one column each. Without a node size all workers count as inside one."""
+    inside = workers if workers_per_node is None else np.minimum(workers, workers_per_node)
+    nodes = np.ones_like(workers) if workers_per_node is None else np.maximum(workers / workers_per_node, 1.0)
+    columns = [np.ones_like(workers), 1 - 1 / inside, np.log2(inside), 1 - 1 / nodes, np.log2(nodes)]
+    return np.stack([*columns, (workers - 1) / largest], axis=1)
+
+
+def never_crossed(series: TableSeries) -> bool:
+    return series.workers_per_node is not None and series.largest <= series.workers_per_node
+
+
+def usual(series: TableSeries, crossing: float | None, settings: LawSettings) -> Floats:
+    """What c1 to c5 are drawn towards. `crossing` is c3 as other series of the same stack show it."""
+    log_cost = settings.log_usual_alone if len(series.workers) == 1 else settings.log_usual
+    leaving = 0.0
+    if never_crossed(series):
+        leaving = settings.crossing_usual if crossing is None else crossing
+    return np.array([0.0, log_cost, leaving, log_cost, 0.0])
+
+
+def fit_series_law(series: TableSeries, *, crossing: float | None = None, settings: LawSettings = DEFAULT) -> SeriesLaw:
+    counts, step = series.counts, relative_step(series)
+    terms = design(counts, series.workers_per_node, series.largest)
+    towards = usual(series, crossing, settings)
+    coefficients, converged = _shrunk(terms, step, np.log2(series.largest / counts), towards, settings)
+    at_largest = float(terms[-1] @ coefficients)
+    companion, companion_converged = _companion(counts, step) if counts[-1] >= 2 * counts[0] else (None, True)
+    return SeriesLaw(
+        coefficients=tuple(coefficients.tolist()),
+        companion=companion,
+        log_shift=-settings.follow_last * math.log(at_largest),
+        bend=bend(series),
+        largest=series.largest,
+        log_rate_largest=float(series.log_rates[-1]),
+        workers_per_node=series.workers_per_node,
+        converged=converged and companion_converged,
+    )
+
+
+def _shrunk(
+    terms: Floats, step: Floats, doublings_below: Floats, towards: Floats, settings: LawSettings
+) -> tuple[Floats, bool]:
+    """Least squares of relative residuals, c >= 0, plus ((c - usual) noise / spread)^2; outliers held back (Huber)."""
+    saturating, log, linear = settings.saturating_spread, settings.log_spread, settings.linear_spread
+    pull = settings.noise / np.array([saturating, log, saturating, log, linear])
+    prior = np.concatenate([np.zeros((5, 1)), np.diag(pull)], axis=1)
+    nearness = settings.nearness**doublings_below
+    trust = np.ones_like(step)
+    found = np.concatenate([[1.0], towards])
+    for _ in range(ROUNDS):
+        weights = np.sqrt(nearness * trust) / step
+        try:
+            found, _ = nnls(
+                np.concatenate([terms * weights[:, None], prior]), np.concatenate([step * weights, pull * towards])
+            )
+        except RuntimeError:  # scipy's word for too many iterations
+            return np.concatenate([[1.0], towards]), False
+        residual = np.abs(terms @ found / step - 1)
+        before, trust = trust, np.minimum(1.0, settings.outlier / np.maximum(residual, 1e-12))
+        if np.array_equal(before, trust):
+            break
+    return (found, True) if terms[-1] @ found > 0 else (np.concatenate([[1.0], towards]), False)
+
+
+def _companion(counts: Floats, step: Floats) -> tuple[tuple[float, float] | None, bool]:
+    """t = a + b log2 n, a and b >= 0, by relative residuals."""
+    try:
+        (a, b), _ = nnls(np.stack([1 / step, np.log2(counts) / step], axis=1), np.ones_like(step))
+    except RuntimeError:
+        return None, False
+    return (float(a), float(b)), True

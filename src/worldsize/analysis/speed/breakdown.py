@@ -1,0 +1,158 @@
+"""Spans of steps -> where a step goes: waiting for data, computing, exposed communication, waiting for slower ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from worldsize.analysis.estimate import LEVEL, Estimate, Floats, bootstrap_medians, log_interval, mean_interval
+from worldsize.spec.setting import Setting
+
+WAITING = "waiting"
+"""For the slowest rank: told apart from communication afterwards."""
+TRIMMED = 0.05
+"""The fastest and the slowest steps left out of a mean, at each end: a hiccup of the machine is no span."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    """One setting. Seconds a step, mean over ranks; they add up to the step."""
+
+    step_s: Estimate
+    spans: dict[str, Estimate]
+    of_ranks: list[dict[str, float]]
+    """The same of each rank, mean over repeats."""
+    of_repeats: dict[int, dict[str, float]]
+    """The same of each repeat, mean over ranks, by its number."""
+
+    def share(self, span: str) -> float:
+        return self.spans[span].value / self.step_s.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposed:
+    """What the exchange of gradients adds to a step: the same step with it and without it."""
+
+    seconds: float
+    low: float
+    high: float
+    with_s: float
+    without_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Of one all-reduce of all gradients, as nccl-tests defines it: algbw = bytes / t, busbw = algbw * 2(n-1)/n."""
+
+    bytes: float
+    seconds: float
+    workers: int
+
+    @property
+    def algbw(self) -> float:
+        return self.bytes / self.seconds
+
+    @property
+    def busbw(self) -> float:
+        return self.algbw * 2 * (self.workers - 1) / self.workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepParts:
+    """All that is known of where the step of a setting goes."""
+
+    setting: Setting
+    parts: Breakdown
+    exposed: Exposed | None
+    """None for one worker, and for strategies whose step cannot be run without its exchange."""
+    by_subtraction_s: float | None
+    """This step less that of one worker: no measure of communication, since computing itself slows when cores, memory
+    or power are shared. Given because people compute it."""
+    outlier_share: float
+    """Of steps that stand out by more than 5 deviations: kept in all figures, and said."""
+    total_s: Estimate | None
+    """Of the exchange, as torch timed it, overlapped or not."""
+    traffic: Traffic | None
+
+
+def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdown:
+    """`repeats`: steps x ranks x columns, seconds. Means of the middle 90 % of steps, which add up; over repeats then.
+
+    Ranks leave an all-reduce together, so the rank that comes last waits for nobody: what it spends there is transfer,
+    and what the others spend there beyond that is waiting for it.
+    """
+    names = [*columns, WAITING] if "communication" in columns else list(columns)
+    of_repeats = np.stack([_means(columns, spans) for spans in repeats.values()])  # repeats x ranks x names
+    means = of_repeats.mean(axis=1)
+    return Breakdown(
+        step_s=_positive(means.sum(axis=1).tolist()),
+        spans={name: _positive(means[:, place].tolist()) for place, name in enumerate(names)},
+        of_ranks=[dict(zip(names, rank.tolist(), strict=True)) for rank in of_repeats.mean(axis=0)],
+        of_repeats={
+            repeat: dict(zip(names, mean.tolist(), strict=True)) for repeat, mean in zip(repeats, means, strict=True)
+        },
+    )
+
+
+def _positive(values: Sequence[float]) -> Estimate:
+    """The mean, so that spans add up; its interval by factors, since no span is shorter than nothing."""
+    mean = float(np.mean(values))
+    if min(values) <= 0:
+        plain = mean_interval(values)
+        return plain if plain.low is None else replace(plain, low=max(plain.low, 0.0))
+    found = log_interval(values)
+    if found.low is None or found.high is None:
+        return found
+    return Estimate(value=mean, low=min(found.low, mean), high=max(found.high, mean))
+
+
+def _means(columns: Sequence[str], spans: Floats) -> Floats:
+    """Ranks x (columns and waiting)."""
+    step_s = spans.sum(axis=2).max(axis=1)
+    low, high = np.quantile(step_s, [TRIMMED, 1 - TRIMMED])
+    kept = spans[(step_s >= low) & (step_s <= high)]
+    return np.asarray(waiting_apart(columns, kept).mean(axis=0))
+
+
+def waiting_apart(columns: Sequence[str], spans: Floats) -> Floats:
+    """Steps x ranks x (columns and waiting), where there is communication to tell it from."""
+    if "communication" not in columns:
+        return spans
+    place = list(columns).index("communication")
+    transfer = spans[:, :, place].min(axis=1, keepdims=True)
+    told = spans.copy()
+    told[:, :, place] = transfer
+    return np.concatenate([told, (spans[:, :, place] - transfer)[:, :, None]], axis=2)
+
+
+def exposed(blocks: Sequence[Floats], kinds: Sequence[npt.NDArray[Any]], seed: int = 0) -> Exposed | None:
+    """median(step with exchange) - median(step without), of the slowest rank; bootstrap over blocks of steps.
+
+    One entry a repeat: `blocks` steps x ranks, `kinds` 1 with the exchange and 0 without.
+    """
+    if not blocks:
+        return None
+    slowest = [steps.max(axis=1) for steps in blocks]
+    sides = [np.concatenate([s[k == kind] for s, k in zip(slowest, kinds, strict=True)]) for kind in (1, 0)]
+    if not all(map(len, sides)):
+        return None
+    rng = np.random.default_rng(seed)
+    drawn = bootstrap_medians(sides[0], rng) - bootstrap_medians(sides[1], rng)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    with_s, without_s = (float(np.median(side)) for side in sides)
+    return Exposed(seconds=with_s - without_s, low=float(low), high=float(high), with_s=with_s, without_s=without_s)
+
+
+def straggler(found: Breakdown, least: float = 0.1) -> tuple[int, float] | None:
+    """The rank that the others wait for, and by how many seconds it computes longer than the median of the others."""
+    busy = [sum(rank.values()) - rank.get("communication", 0.0) - rank.get(WAITING, 0.0) for rank in found.of_ranks]
+    if len(busy) < 2:
+        return None
+    slowest = int(np.argmax(busy))
+    others = float(np.median([seconds for rank, seconds in enumerate(busy) if rank != slowest]))
+    extra = busy[slowest] - others
+    return (slowest, extra) if extra > least * found.step_s.value else None

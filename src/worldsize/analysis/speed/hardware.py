@@ -1,0 +1,320 @@
+"""From sampled telemetry to figures: how busy, how full, how many joules, and which rank differs from the others.
+
+Samples come at uneven times, so every mean is weighted by time. What was not seen is left out, never taken for 0.
+
+Model FLOP utilisation: how much of what the devices could compute goes into the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from worldsize.analysis.estimate import Floats, Interval
+
+THROTTLES = ("power", "thermal", "other")
+RATES = (
+    *("process_read", "process_written"),
+    *(
+        "host_read",
+        "host_written",
+        "host_sent",
+        "host_received",
+        "host_loopback",
+        "host_rdma_sent",
+        "host_rdma_received",
+    ),
+)
+COMPARED = ("gpu_busy_percent", "gpu_memory_bytes", "gpu_power_w", "process_cores", "process_memory_bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Of a value over time: a tenth of the time it was below `low`, a tenth above `high`."""
+
+    mean: float
+    low: float
+    median: float
+    high: float
+    peak: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Of one rank in one trial. None: not seen by this rank. Means and rates are those of the time it trained."""
+
+    rank: int
+    seconds: float
+    """Of training that the figures stand for, evaluations in between included."""
+    gpu_busy_percent: Spread | None
+    gpu_memory_busy_percent: Spread | None
+    gpu_power_w: Spread | None
+    gpu_core_mhz: Spread | None
+    gpu_temperature_c: Spread | None
+    gpu_memory_bytes: float | None
+    """Peak of the whole trial, as all peaks here."""
+    gpu_memory_share: float | None
+    """That peak, of what the GPU has."""
+    joules: float | None
+    """Of the GPU, over the whole trial."""
+    joules_from: Literal["counter", "power"] | None
+    joules_per_sample: float | None
+    """This GPU's part for one sample of the global batch: over all ranks they add up."""
+    throttled: dict[str, float]
+    """Share of the time that clocks were held down, by kind; empty where no GPU told."""
+    process_cores: float | None
+    process_memory_bytes: float | None
+    host_cores: float | None
+    host_stolen_cores: float | None
+    """What a hypervisor kept for others."""
+    host_memory_bytes: float | None
+    bytes_per_s: dict[str, float]
+    """Read, written, sent and received, by RATES."""
+    telemetry_cores: float | None
+    """What the watching itself took."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imbalance:
+    """The rank that stands out most in one figure. (A GPU that waits inside NCCL looks busy, but draws less power.)"""
+
+    figure: str
+    rank: int
+    value: float
+    others: float
+    """Median of the other ranks."""
+    ratio: float | None
+    """value / others; None where the others are at 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """What a setting did to the hardware, over its trials. Sums over ranks where a rank is a part of the whole."""
+
+    gpu_busy_percent: float | None
+    gpu_memory_bytes: float | None
+    """The fullest GPU."""
+    gpu_power_w: float | None
+    """Of all GPUs."""
+    joules_per_sample: float | None
+    throttled: dict[str, float]
+    process_cores: float | None
+    """Of all ranks."""
+    process_memory_bytes: float | None
+    """The largest rank."""
+    network_bytes_per_s: float | None
+    """Sent by the first host, loopback left out."""
+    stolen_share: float | None
+    """Of the CPU time that the host wanted which lost most, what a hypervisor kept for others."""
+
+
+def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
+    """`trials`: the ranks of each."""
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return float(np.mean(known)) if known else None
+
+    def total(of: Sequence[float | None]) -> float | None:
+        known = [value for value in of if value is not None]
+        return sum(known) if known else None
+
+    every = [rank for ranks in trials for rank in ranks]
+    peaks = [rank.gpu_memory_bytes for rank in every if rank.gpu_memory_bytes is not None]
+    sizes = [rank.process_memory_bytes for rank in every if rank.process_memory_bytes is not None]
+    return Hardware(
+        gpu_busy_percent=mean([rank.gpu_busy_percent.mean if rank.gpu_busy_percent else None for rank in every]),
+        gpu_memory_bytes=max(peaks, default=None),
+        gpu_power_w=mean([total([r.gpu_power_w.mean if r.gpu_power_w else None for r in ranks]) for ranks in trials]),
+        joules_per_sample=mean([joules_per_sample(ranks) for ranks in trials]),
+        throttled={kind: mean([rank.throttled.get(kind) for rank in every]) or 0.0 for kind in THROTTLES},
+        process_cores=mean([total([rank.process_cores for rank in ranks]) for ranks in trials]),
+        process_memory_bytes=max(sizes, default=None),
+        network_bytes_per_s=mean([rank.bytes_per_s.get("host_sent") for rank in every]),
+        stolen_share=mean([lost.share if (lost := stolen(ranks)) else None for ranks in trials]),
+    )
+
+
+def usage(rank: int, columns: Sequence[str], rows: Floats) -> Usage:
+    whole = _Series(columns, rows)
+    training = _Series(columns, rows[training_rows(whole.column("samples"))])
+    joules, joules_from = whole.joules()
+    spent, trained = training.joules()[0], training.rise("samples")
+    memory, total = whole.peak("gpu_memory_bytes"), whole.peak("gpu_memory_total_bytes")
+    shares = {kind: training.spread(f"gpu_throttled_{kind}") for kind in THROTTLES}
+    rates = {name: training.rate(f"{name}_bytes") for name in RATES}
+    return Usage(
+        rank=rank,
+        seconds=float(np.ptp(training.at_s)) if len(training.at_s) else 0.0,
+        gpu_busy_percent=training.spread("gpu_busy_percent"),
+        gpu_memory_busy_percent=training.spread("gpu_memory_busy_percent"),
+        gpu_power_w=training.spread("gpu_power_w"),
+        gpu_core_mhz=training.spread("gpu_core_mhz"),
+        gpu_temperature_c=training.spread("gpu_temperature_c"),
+        gpu_memory_bytes=memory,
+        gpu_memory_share=memory / total if memory is not None and total else None,
+        joules=joules,
+        joules_from=joules_from,
+        joules_per_sample=spent / trained if spent is not None and trained else None,
+        throttled={kind: share.mean for kind, share in shares.items() if share is not None},
+        process_cores=training.rate("process_cpu_s"),
+        process_memory_bytes=whole.peak("process_memory_bytes"),
+        host_cores=training.rate("host_cpu_s"),
+        host_stolen_cores=training.rate("host_stolen_s"),
+        host_memory_bytes=whole.peak("host_memory_bytes"),
+        bytes_per_s={name: rate for name, rate in rates.items() if rate is not None},
+        telemetry_cores=whole.rate("telemetry_cpu_s"),
+    )
+
+
+def training_rows(samples: Floats) -> slice:
+    """From the first to the last row at which samples were still being trained on; all rows where none were.
+
+    The intervals in which they begin and end to rise are in part something else, and left out where others remain.
+    """
+    rising = np.flatnonzero(np.diff(samples) > 0)
+    if not len(rising):
+        return slice(None)
+    if len(rising) > 2:
+        return slice(int(rising[0]) + 1, int(rising[-1]) + 1)
+    return slice(int(rising[0]), int(rising[-1]) + 2)
+
+
+def joules_per_sample(usages: Sequence[Usage]) -> float | None:
+    """Sum over the GPUs of a trial; None where one was watched whose joules are not known: a part is no total."""
+    watched = [
+        use for use in usages if use.gpu_busy_percent or use.gpu_memory_bytes or use.joules_per_sample is not None
+    ]
+    known = [use.joules_per_sample for use in watched if use.joules_per_sample is not None]
+    return sum(known) if known and len(known) == len(watched) else None
+
+
+def foreign_cores(ranks: Sequence[Usage]) -> float | None:
+    """Cores of the host that were busy with something else than these ranks, which must be all on that host.
+
+    What a hypervisor kept for others counts too. None: not seen.
+    """
+    host = [rank.host_cores + (rank.host_stolen_cores or 0.0) for rank in ranks if rank.host_cores is not None]
+    own = [rank.process_cores for rank in ranks if rank.process_cores is not None]
+    return max(float(np.mean(host)) - sum(own), 0.0) if host and len(own) == len(ranks) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stolen:
+    """CPU time that a hypervisor kept from a host while a trial trained, of what it wanted: core-seconds."""
+
+    seconds: float
+    wanted_s: float
+
+    @property
+    def share(self) -> float:
+        return self.seconds / self.wanted_s
+
+
+def stolen(ranks: Sequence[Usage]) -> Stolen | None:
+    """From the host that lost the largest share. None: not seen."""
+    hosts = [
+        Stolen(seconds=rank.host_stolen_cores * rank.seconds, wanted_s=wanted * rank.seconds)
+        for rank in ranks
+        if rank.host_cores is not None
+        and rank.host_stolen_cores is not None
+        and (wanted := rank.host_cores + rank.host_stolen_cores) * rank.seconds > 0
+    ]
+    return max(hosts, key=lambda host: host.share, default=None)
+
+
+def imbalance(usages: Sequence[Usage]) -> tuple[Imbalance, ...]:
+    """Which rank is busier, fuller or hungrier than the others, or less so: one for each figure that two ranks know.
+
+    The rank farthest from the median of the others, largest relative distance first.
+    """
+    found = []
+    for figure in COMPARED:
+        values = {use.rank: value for use in usages if (value := _figure(use, figure)) is not None}
+        if len(values) < 2:
+            continue
+        of_others = {
+            rank: float(np.median([value for other, value in values.items() if other != rank])) for rank in values
+        }
+        # Of two ranks, each is as far from the other: the higher one is named.
+        rank = max(values, key=lambda rank: (abs(values[rank] - of_others[rank]), values[rank]))
+        value, others = values[rank], of_others[rank]
+        found.append(
+            Imbalance(figure=figure, rank=rank, value=value, others=others, ratio=value / others if others else None)
+        )
+    return tuple(sorted(found, key=lambda one: -abs(one.value - one.others) / max(one.value, one.others, 1e-300)))
+
+
+def _figure(use: Usage, name: str) -> float | None:
+    value: Spread | float | None = getattr(use, name)
+    return value.mean if isinstance(value, Spread) else value
+
+
+class _Series:
+    """Columns by name; a name that is not there was never seen."""
+
+    def __init__(self, columns: Sequence[str], rows: Floats) -> None:
+        self._columns, self._rows = columns, rows
+        self.at_s = self.column("at_s")
+
+    def column(self, name: str) -> Floats:
+        if name not in self._columns:
+            return np.full(len(self._rows), np.nan)
+        return np.asarray(self._rows[:, self._columns.index(name)], dtype=np.float64)
+
+    def known(self, name: str) -> tuple[Floats, Floats]:
+        """When it was seen, and what."""
+        values = self.column(name)
+        seen = np.isfinite(values) & np.isfinite(self.at_s)
+        return self.at_s[seen], values[seen]
+
+    def peak(self, name: str) -> float | None:
+        _, values = self.known(name)
+        return float(values.max()) if len(values) else None
+
+    def rise(self, name: str) -> float | None:
+        """What a counter counted. Steps back are restarts of the counter, and add nothing."""
+        _, values = self.known(name)
+        return float(np.maximum(np.diff(values), 0).sum()) if len(values) > 1 else None
+
+    def rate(self, name: str) -> float | None:
+        """rise / time."""
+        at_s, _ = self.known(name)
+        rise = self.rise(name)
+        return rise / float(np.ptp(at_s)) if rise is not None and np.ptp(at_s) > 0 else None
+
+    def joules(self) -> tuple[float | None, Literal["counter", "power"] | None]:
+        """The GPU's own counter, else the trapezoid rule: sum (P_i + P_i+1)/2 (t_i+1 - t_i)."""
+        if (counted := self.rise("gpu_energy_j")) is not None:
+            return counted, "counter"
+        at_s, power_w = self.known("gpu_power_w")
+        return (float(np.trapezoid(power_w, at_s)), "power") if len(at_s) > 1 else (None, None)
+
+    def spread(self, name: str) -> Spread | None:
+        """Each sample stands for half of the gaps beside it, so the mean is the trapezoid rule's."""
+        at_s, values = self.known(name)
+        if not len(values):
+            return None
+        gaps = np.diff(at_s)
+        weights = (np.append(gaps, 0) + np.insert(gaps, 0, 0)) / 2
+        if weights.sum() <= 0:
+            weights = np.ones(len(values))
+        order = np.argsort(values, kind="stable")
+        reached = np.cumsum(weights[order]) / weights.sum()
+        # Rounding must not carry a sum of tenths past the tenth.
+        places = np.minimum(np.searchsorted(reached, np.array([0.1, 0.5, 0.9]) - 1e-12), len(values) - 1)
+        low, median, high = values[order][places].tolist()
+        mean = float(np.average(values, weights=weights))
+        return Spread(mean=mean, low=low, median=median, high=high, peak=float(values.max()))
+
+
+def mfu(samples_per_s: Interval, *, flop_per_sample: float, workers: int, peak_flop_s: float) -> Interval:
+    """MFU = samples/s * flop of a sample / (workers * peak of one).
+
+    The interval is that of the throughput. More than 1 says that the peak is not this device's at this precision.
+    """
+    factor = flop_per_sample / (workers * peak_flop_s)
+    return Interval(samples_per_s.value * factor, samples_per_s.low * factor, samples_per_s.high * factor)

@@ -1,0 +1,199 @@
+"""Latency and bandwidth of a link, from the raw times of all-reduces of several sizes.
+
+What exchanging gradients costs on a network, measured or declared: a ring inside a node, two levels across nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from worldsize.analysis.estimate import LEVEL, REPLICATES, Floats, Interval
+
+POOR = 0.25
+"""A relative residual above which two numbers do not describe a link."""
+TOLERANCE = 0.1
+"""So far, in logarithms, a law this simple may be off at a size without being wrong."""
+PASSES = 30
+FEW = 3
+"""Repetitions that say nothing of their own spread."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeSpeed:
+    """One size, as nccl-tests has it."""
+
+    size_bytes: int
+    seconds: float
+    """Median over repetitions of the maximum over ranks."""
+    low_s: float
+    high_s: float
+    repetitions: int
+    algbw_bytes_per_s: float
+    """bytes / t."""
+    busbw_bytes_per_s: float
+    """algbw * 2(n-1)/n: what the hardware carried, comparable between worker counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    workers: int
+    latency_s: Interval
+    bandwidth_bytes_per_s: Interval
+    """Infinite where no size was large enough to show it."""
+    sizes: tuple[SizeSpeed, ...]
+    misfit: float
+    """Relative residual: root mean square over the sizes of log(measured / model), less what repetitions vary by."""
+    on: str = ""
+    """The target, where the study has several."""
+
+    @property
+    def is_poor(self) -> bool:
+        """The law does not hold for this link: use the sizes, not latency and bandwidth."""
+        return self.misfit > POOR or math.isinf(self.bandwidth_bytes_per_s.value)
+
+
+def ring_allreduce_s(size_bytes: float, workers: int, latency_s: float, bandwidth_bytes_per_s: float) -> float:
+    """t = 2(n-1) * latency + 2(n-1)/n * bytes / bandwidth."""
+    return 2 * (workers - 1) * latency_s + 2 * (workers - 1) / workers * size_bytes / bandwidth_bytes_per_s
+
+
+def fit_link(workers: int, seconds: Mapping[int, Sequence[float]], seed: int = 0) -> Link | None:
+    """The ring law of `ring_allreduce_s`, fitted to the median time of each size; seconds of each repetition by bytes.
+
+    Residuals are relative, since sizes differ by 65 536 times; latency and 1 / bandwidth are not negative. Intervals
+    come from drawing repetitions anew within each size. None: fewer than two sizes, so that nothing can be told apart.
+    """
+    if len(seconds) < 2:
+        return None
+    sizes = sorted(seconds)
+    repetitions = [np.asarray(seconds[size], dtype=np.float64) for size in sizes]
+    rng = np.random.default_rng([seed, *(len(each) for each in repetitions)])
+    medians = np.array([float(np.median(each)) for each in repetitions])
+    drawn = np.stack([_median_replicates(each, rng) for each in repetitions], axis=1)
+    spread = np.log(drawn).std(axis=0)
+    unknown = np.array([len(each) < FEW for each in repetitions])
+    spread = np.where(unknown, spread.max(), spread)
+    steps = 2.0 * (workers - 1)  # of the ring, each with a latency and an n-th of the bytes
+    traffic = steps * np.array(sizes, dtype=np.float64) / workers
+    latency, per_byte = _fit(steps, traffic, np.vstack([medians, drawn]), np.hypot(spread, TOLERANCE))
+    with np.errstate(divide="ignore"):
+        bandwidth = 1 / per_byte
+    residual = np.log(medians / (latency[0] * steps + per_byte[0] * traffic))
+    return Link(
+        workers=workers,
+        latency_s=_interval(latency),
+        bandwidth_bytes_per_s=_interval(bandwidth),
+        sizes=tuple(
+            _speed(size, workers, _interval(np.concatenate([[median], of])), len(each))
+            for size, median, of, each in zip(sizes, medians, drawn.T, repetitions, strict=True)
+        ),
+        misfit=math.sqrt(max(0.0, float(np.mean(residual**2 - spread**2)))),
+    )
+
+
+def _speed(size_bytes: int, workers: int, seconds: Interval, repetitions: int) -> SizeSpeed:
+    algbw = size_bytes / seconds.value
+    return SizeSpeed(
+        size_bytes=size_bytes,
+        seconds=seconds.value,
+        low_s=seconds.low,
+        high_s=seconds.high,
+        repetitions=repetitions,
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=algbw * 2 * (workers - 1) / workers,
+    )
+
+
+def _median_replicates(seconds: Floats, rng: np.random.Generator) -> Floats:
+    drawn = rng.integers(0, len(seconds), (REPLICATES, len(seconds)))
+    return np.asarray(np.median(seconds[drawn], axis=1))
+
+
+def _interval(fitted: Floats) -> Interval:
+    """The fit itself comes first, its replicates after it."""
+    low, high = np.quantile(fitted[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
+    return Interval(float(fitted[0]), float(min(low, fitted[0])), float(max(high, fitted[0])))
+
+
+def _fit(steps: float, traffic: Floats, seconds: Floats, sigma: Floats) -> tuple[Floats, Floats]:
+    """Latency and seconds a byte for each row of `seconds`: least sum of rho(log(seconds / model) / sigma).
+
+    rho is Huber's: residuals beyond sigma pull no harder than sigma, so a size that an algorithm, a cache or a token
+    bucket treats differently does not bend the law for the others. Gauss-Newton: with rows divided by the model, the
+    right-hand side is 1 + residual.
+    """
+    latency, per_byte = _non_negative(steps / seconds, traffic / seconds, np.ones_like(seconds), 1 / sigma**2)
+    for _ in range(PASSES):
+        model = latency[:, None] * steps + per_byte[:, None] * traffic
+        residual = np.maximum(np.log(seconds / model), -0.9)  # a right-hand side above 0 keeps the model above 0
+        weights = 1 / (sigma * np.maximum(np.abs(residual), sigma))
+        latency, per_byte = _non_negative(steps / model, traffic / model, 1 + residual, weights)
+    return latency, per_byte
+
+
+def _non_negative(first: Floats, second: Floats, right: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Weighted least squares of a * first + b * second = right in each row, a >= 0 and b >= 0."""
+    aa, bb = (weights * first**2).sum(axis=1), (weights * second**2).sum(axis=1)
+    ab = (weights * first * second).sum(axis=1)
+    ar, br = (weights * first * right).sum(axis=1), (weights * second * right).sum(axis=1)
+    determinant = aa * bb - ab**2
+    a, b = (bb * ar - ab * br) / determinant, (aa * br - ab * ar) / determinant
+    # With two unknowns a negative one is 0 at the optimum, and the other is then fitted alone.
+    return np.where(b < 0, ar / aa, np.maximum(a, 0)), np.where(a < 0, br / bb, np.maximum(b, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """What one worker sends over, in each direction at once."""
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    shared_by_node: bool = False
+    """The bandwidth is that of a whole node, whose workers share it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    inside: Wire | None
+    """Between workers of one node. None: not known."""
+    across: Wire | None
+    """Between nodes. None: not known, so the first crossing is a guess."""
+    workers_per_node: int
+    source: str
+    """Measured here, declared by the user, or the publication a preset comes from."""
+
+
+def placed(workers: int, per_node: int) -> tuple[int, int]:
+    """Workers on a node, and nodes: nodes are filled one after another."""
+    return min(workers, per_node), -(-workers // per_node)
+
+
+def ring_s(size_bytes: float, workers: int, wire: Wire) -> float:
+    """All-reduce: t = 2(n-1) * latency + 2(n-1)/n * bytes / bandwidth."""
+    turns = 2 * (workers - 1)
+    return turns * wire.latency_s + turns / workers * size_bytes / wire.bandwidth_bytes_per_s
+
+
+def allreduce_s(size_bytes: float, workers: int, network: Network) -> float | None:
+    """Inside a node a ring. Across k nodes of m workers: reduce-scatter inside, all-reduce between, all-gather inside.
+
+    t = 2(m-1) * latency_in + 2(m-1)/m * bytes / bandwidth_in  +  ring over k nodes of bytes / m (each of the m workers
+    has its own ring; where they share the node's link, m rings of bytes / m are one of bytes).
+    None: a wire that it needs is not known.
+    """
+    m, k = placed(workers, network.workers_per_node)
+    inside = 0.0
+    if m > 1:
+        if network.inside is None:
+            return None
+        inside = ring_s(size_bytes, m, network.inside)
+    if k == 1:
+        return inside
+    if network.across is None:
+        return None
+    part = size_bytes if network.across.shared_by_node else size_bytes / m
+    return inside + ring_s(part, k, network.across)

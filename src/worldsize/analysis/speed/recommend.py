@@ -1,0 +1,229 @@
+"""Scaling -> the answer: how many workers, and whether the evidence carries it.
+
+The knee: the largest count that still pays. One rule for what was measured, what is projected, what to probe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from worldsize.analysis.estimate import MOST_LOG, Interval, over, product, times
+from worldsize.analysis.speed.scaling import Row, Series
+from worldsize.spec.setting import Setting
+
+MARGIN = 0.5
+"""More workers are worth it while a doubling saves at least this share of what perfect scaling would save."""
+
+
+def marginal_efficiency(gain: float, growth: float) -> float:
+    """Time that a doubling saves over the half that perfect scaling would: workers grew by `growth`, speed by `gain`.
+
+    Of a step that is no doubling, what each of its doublings saves. (1 - 1/gain) / (1 - 1/growth) is the same for one
+    doubling, but by it any number of workers would pay once they are twice as fast as one.
+    """
+    return 2 * (1 - math.exp(min(-math.log(gain) / math.log2(growth), MOST_LOG)))
+
+
+def climb(counts: Sequence[int], speeds: Sequence[float], margin: float = MARGIN) -> list[int]:
+    """Places of the counts that pay, each against the one before it here; the last is the knee.
+
+    A count that does not pay is passed over, and does not end the climb: the first exchange between workers may cost
+    what further workers then gain.
+    """
+    places = [0]
+    for place in range(1, len(counts)):
+        here = places[-1]
+        if marginal_efficiency(speeds[place] / speeds[here], counts[place] / counts[here]) >= margin:
+            places.append(place)
+    return places
+
+
+WIDEST = 0.5
+"""A speedup whose interval is wider than this, relative, carries no recommendation."""
+WIDE = 0.4
+"""Nor does one as wide as this whose two ends would give different answers."""
+QUIET = 0.1
+"""A setting with less than this share of the squared noise of a step up is not worth repeating."""
+METRIC_SLACK = 0.01
+"""A setting whose metric is worse than the best by more than this share of it is not recommended for its speed."""
+CAUTIONS = ("cpu-stolen",)
+"""Findings that put in question what was measured: said right below the answer, and with every projection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something wrong or worth knowing; the report words it."""
+
+    code: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    verdict: Literal["use", "not enough evidence"]
+    row: Row | None
+    """The recommended setting; without enough evidence, the best guess so far."""
+    findings: tuple[Finding, ...] = ()
+    noisy: tuple[Setting, ...] = ()
+    """Where noise leaves the answer open: what to repeat, first what tells most for its worker-seconds."""
+
+    @property
+    def cautions(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.code in CAUTIONS)
+
+
+def recommend(
+    all_series: Sequence[Series], *, higher_is_better: bool = True, trained: bool = False, target: bool = False
+) -> Answer:
+    """The knee of each series among the counts that still learn, the fastest of these, and the doubts about it.
+
+    `trained` says that models were to be trained: then a study without any metric recommends nothing. With a `target`,
+    a row has a metric only where it was met.
+    """
+    metrics = [row.metric for series in all_series for row in series.rows if row.metric is not None]
+    best = (max if higher_is_better else min)(metrics, default=None)
+    if trained and best is None:
+        code = "nothing-reached" if target and all_series else "nothing-learned"
+        return Answer(verdict="not enough evidence", row=None, findings=(Finding(code=code),))
+    knees = [(_knee(rows), series) for series in all_series if (rows := _learning(series, best))]
+    if not knees:
+        return Answer(verdict="not enough evidence", row=None, findings=(Finding(code="nothing-measured"),))
+    row, series = max(knees, key=lambda found: found[0].samples_per_s.value)
+    remarks = _remarks(row, series, best)
+    if len(series.rows) == 1:
+        alone = Finding(code="one-count", numbers={"workers": row.setting.workers})
+        return Answer(verdict="not enough evidence", row=row, findings=(alone, *remarks))
+    if (open_step := _open_step(row, _comparable(row, series, best))) is not None:
+        doubt, noisy = _too_noisy(open_step[1]), _by_worth(series.rows[0], *open_step)
+        return Answer(verdict="not enough evidence", row=row, findings=(doubt, *remarks), noisy=noisy)
+    if (against := _learning_against_speed(row, series, best)) is not None:
+        return Answer(verdict="not enough evidence", row=row, findings=(against, *remarks))
+    return Answer(verdict="use", row=row, findings=remarks)
+
+
+def _learning(series: Series, best: float | None) -> list[Row]:
+    """Speed that costs the model is no speed: the rows whose metric is about as good as the best of the study."""
+    if best is None:
+        return list(series.rows)
+    slack = METRIC_SLACK * max(abs(best), METRIC_SLACK)
+    return [row for row in series.rows if row.metric is not None and abs(row.metric - best) <= slack]
+
+
+def _comparable(row: Row, series: Series, best: float | None) -> list[Row]:
+    """Those; what nobody trained (an adaptive study trains one setting, and its pace is known against others); and
+    smaller counts: whatever they learned, the one that is recommended has to be faster."""
+    learning, own = _learning(series, best), row.setting.workers
+    return [each for each in series.rows if each in learning or not each.trained or each.setting.workers < own]
+
+
+def _learning_against_speed(row: Row, series: Series, best: float | None) -> Finding | None:
+    """No smaller count learned as well, and by speed alone one of them would be recommended: more workers that are no
+    faster are worth nothing, unless learning needs them, which no trial of one length and rate can say."""
+    smaller = [other for other in series.rows if other.setting.workers < row.setting.workers]
+    faster = _knee([*smaller, row])
+    if faster is row or not faster.trained or any(other in _learning(series, best) for other in smaller):
+        return None
+    numbers = {
+        "few": float(faster.setting.workers),
+        "workers": float(row.setting.workers),
+        "speedup": row.speedup.value / faster.speedup.value,
+    }
+    if faster.metric is None or row.metric is None:
+        return Finding(code="failing-against-speed", numbers=numbers)
+    low, high = faster.metric_low, faster.metric_high
+    unclear = low is not None and high is not None and low <= row.metric <= high
+    numbers |= {"metric": faster.metric, "best": row.metric}
+    return Finding(code=f"{'noise' if unclear else 'learning'}-against-speed", numbers=numbers)
+
+
+def _knee(rows: Sequence[Row]) -> Row:
+    return rows[climb([row.setting.workers for row in rows], [row.speedup.value for row in rows])[-1]]
+
+
+def _open_step(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
+    """The step up that the numbers do not carry: the one that led here, the next one, or one to a count further up
+    that may pay although those between do not."""
+    below = [other for other in rows if other.setting.workers < row.setting.workers]
+    above = [other for other in rows if other.setting.workers > row.setting.workers]
+    if below and row.speedup.relative_width > WIDEST:
+        return _knee(below), row
+    for smaller, larger in (*([(_knee(below), row)] if below else ()), *((row, larger) for larger in above)):
+        if larger.speedup.relative_width > WIDE and _undecided(smaller, larger):
+            return smaller, larger
+    return None
+
+
+def _too_noisy(row: Row) -> Finding:
+    numbers = {
+        "workers": row.setting.workers,
+        "low": row.speedup.low,
+        "high": row.speedup.high,
+        "repeats": row.repeats,
+        "repeats_needed": _repeats_needed(row),
+    }
+    return Finding(code="too-noisy", numbers=numbers)
+
+
+def _by_worth(*rows: Row) -> tuple[Setting, ...]:
+    """By what their repeats tell for the worker-seconds they take: twice as many halve the square of a width. What is
+    quiet beside the others tells nothing."""
+    squares = {row.setting: row.step_s.relative_width**2 for row in rows}
+    noisy = [setting for setting, square in squares.items() if square >= QUIET * sum(squares.values())]
+    return tuple(sorted(noisy, key=lambda setting: squares[setting] / setting.workers, reverse=True))
+
+
+def _undecided(smaller: Row, larger: Row) -> bool:
+    """Whether the larger count pays at one end of the interval of what it gains, and does not at the other."""
+    marginal = _marginal(smaller, larger)
+    return marginal.low < MARGIN < marginal.high
+
+
+def _marginal(smaller: Row, larger: Row) -> Interval:
+    """The noise is that of the two alone: whatever the baseline did, it did to both speedups."""
+    gain = product(larger.samples_per_s, over(1.0, smaller.samples_per_s))
+    gain = times(gain, larger.speedup.value / smaller.speedup.value / gain.value)
+    growth = larger.setting.workers / smaller.setting.workers
+    return Interval(*(marginal_efficiency(each, growth) for each in (gain.value, gain.low, gain.high)))
+
+
+def _repeats_needed(row: Row) -> int:
+    """Intervals shrink with the square root of the repeats; narrower than WIDE decides."""
+    return max(row.repeats + 2, math.ceil(row.repeats * max(2.0, (row.speedup.relative_width / WIDE) ** 2)))
+
+
+def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...]:
+    """What else the reader should know about the recommended setting."""
+    remarks = []
+    larger = [other for other in series.rows if other.setting.workers > row.setting.workers]
+    learning = _learning(series, best)
+    lost = [other for other in larger if other not in learning]
+    if lost and lost[0].metric is not None and best is not None:
+        setting = lost[0].setting
+        numbers = {"workers": float(setting.workers), "global_batch": float(setting.global_batch)}
+        numbers |= {"metric": lost[0].metric, "best": best}
+        low, high = lost[0].metric_low, lost[0].metric_high
+        if low is not None and high is not None and low <= best <= high:
+            remarks.append(Finding(code="learning-unclear", numbers={**numbers, "low": low, "high": high}))
+        else:
+            remarks.append(Finding(code="learning-lost", numbers=numbers))
+    following = larger[0] if larger else None
+    if following is not None and _marginal(row, following).value < MARGIN:
+        numbers = {
+            "workers": float(following.setting.workers),
+            "speedup": following.speedup.value,
+            "low": following.speedup.low,
+            "high": following.speedup.high,
+            "efficiency_percent": following.efficiency.value * 100,
+        }
+        remarks.append(Finding(code="next-count-not-worth-it", numbers=numbers))
+        if _undecided(row, following) and following in _comparable(row, series, best):
+            remarks.append(Finding(code="close-call", numbers={"workers": float(following.setting.workers)}))
+    if not larger and len(series.rows) > 1:
+        remarks.append(Finding(code="largest-count-measured", numbers={"workers": row.setting.workers}))
+    if min(row.repeats, series.rows[0].repeats) == 1:
+        remarks.append(Finding(code="one-repeat"))
+    return tuple(remarks)

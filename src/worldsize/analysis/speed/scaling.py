@@ -1,0 +1,181 @@
+"""Records -> points: one for each workers x batch x strategy x precision, its repeats together.
+
+Points -> speedup and efficiency, each with the interval of the ratio, against a named baseline count.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from worldsize.analysis.estimate import Floats, Interval, Sampled, median_step, warmup_end
+from worldsize.analysis.learning.variants import VariantSummary
+from worldsize.spec.setting import Setting, setting_order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one finished trial says about its setting."""
+
+    setting: Setting
+    kind: Literal["probe", "train"]
+    repeat: int
+    step_s: Floats
+    """After warm-up, one row a step, one column a rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    setting: Setting
+    repeats: dict[int, Floats]
+    """Step times of each repeat, by its number: of the slowest rank, step by step."""
+
+
+def points(trials: Iterable[Measured]) -> list[Point]:
+    """In the order of workers and batch. Probes speak for throughput; where there are none, training does."""
+    by_setting: dict[Setting, list[Measured]] = defaultdict(list)
+    for trial in trials:
+        by_setting[trial.setting].append(trial)
+    found = []
+    for setting, here in by_setting.items():
+        here.sort(key=lambda trial: trial.repeat)
+        timed = [trial for trial in here if len(trial.step_s)]
+        timed = [trial for trial in timed if trial.kind == "probe"] or timed
+        if timed:
+            found.append(Point(setting=setting, repeats=_repeats(timed)))
+    return sorted(found, key=lambda point: setting_order(point.setting))
+
+
+def _repeats(trials: list[Measured]) -> dict[int, Floats]:
+    """Trials of one repeat that differ only in what they learn ran at the same pace: their steps are pooled."""
+    found: dict[int, list[Floats]] = defaultdict(list)
+    for trial in trials:
+        # Rank 0 alone would hide a straggler: a step ends when its slowest rank does.
+        slowest = trial.step_s.max(axis=1)
+        found[trial.repeat].append(slowest[warmup_end(slowest) :])
+    return {repeat: np.concatenate(steps) for repeat, steps in found.items()}
+
+
+def block_means(step_s: Floats, period: int) -> Floats:
+    """Means of `period` steps in a row: where every period-th one exchanges, a median of single steps would miss it."""
+    if period == 1 or not len(step_s):
+        return step_s
+    whole = max(len(step_s) // period, 1)
+    kept = step_s[: whole * period]
+    return np.asarray(kept.reshape(whole, -1, step_s.shape[1]).mean(axis=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Of one setting, as sampled: what a row says with intervals."""
+
+    setting: Setting
+    baseline: Setting
+    step: Sampled
+    speedup: Sampled
+    repeats: int
+
+    @property
+    def throughput(self) -> Sampled:
+        """Samples a second."""
+        return self.step.inverse().times(self.setting.global_batch)
+
+    @property
+    def efficiency(self) -> Sampled:
+        return self.speedup.times(self.baseline.workers / self.setting.workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the scaling table."""
+
+    setting: Setting
+    baseline_workers: int
+    step_s: Interval
+    samples_per_s: Interval
+    speedup: Interval
+    efficiency: Interval
+    repeats: int
+    trained: bool = False
+    metric: float | None = None
+    """Of the best variant, mean over its repeats; None where it was not trained, or one of them diverged or missed the
+    target."""
+    metric_low: float | None = None
+    metric_high: float | None = None
+    """None, both: one repeat."""
+    metric_repeats: int = 0
+    variant: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Rows that differ in workers only: the same batch a worker (weak) or the same global batch (strong)."""
+
+    rows: tuple[Row, ...]
+
+
+def scaling(
+    points: Iterable[Point],
+    best: Mapping[Setting, VariantSummary] = MappingProxyType({}),
+    *,
+    adaptive: bool = False,
+) -> list[Series]:
+    """speedup(n) = throughput(n) / throughput(baseline), efficiency = speedup * baseline / n.
+
+    For a fixed global batch that is T(1)/T(n); for a fixed batch a worker, n * T(1)/T(n). `best` is the best that was
+    trained at each setting. An `adaptive` study may have repeated some counts alone.
+    """
+    groups = paces(points, adaptive=adaptive)
+    return [Series(rows=tuple(_row(pace, best.get(pace.setting)) for pace in group)) for group in groups]
+
+
+def paces(points: Iterable[Point], *, adaptive: bool = False) -> list[list[Pace]]:
+    """Groups that differ in workers only, each in the order of its counts."""
+    groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    for point in points:
+        setting = point.setting
+        batch = setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
+        groups[setting.scaling, batch, setting.accumulation, setting.kind].append(point)
+    return [_paces(sorted(group, key=lambda point: point.setting.workers), adaptive) for group in groups.values()]
+
+
+def _paces(group: list[Point], adaptive: bool) -> list[Pace]:
+    base = group[0].setting
+    base_step = median_step(group[0].repeats)
+    found = []
+    for point in group:
+        step = median_step(point.repeats)
+        speedup = base_step.over(step, repeated_alone=adaptive).times(point.setting.global_batch / base.global_batch)
+        found.append(Pace(setting=point.setting, baseline=base, step=step, speedup=speedup, repeats=len(point.repeats)))
+    return found
+
+
+def _row(pace: Pace, best: VariantSummary | None) -> Row:
+    return Row(
+        setting=pace.setting,
+        baseline_workers=pace.baseline.workers,
+        step_s=pace.step.interval(),
+        samples_per_s=pace.throughput.interval(),
+        speedup=pace.speedup.interval(),
+        efficiency=pace.efficiency.interval(),
+        repeats=pace.repeats,
+        trained=best is not None,
+        **_learned(best),
+    )
+
+
+def _learned(best: VariantSummary | None) -> dict[str, Any]:
+    if best is None or best.metric is None or best.diverged or (best.target is not None and not best.target.always):
+        return {}
+    return {
+        "metric": best.metric.value,
+        "metric_low": best.metric.low,
+        "metric_high": best.metric.high,
+        "metric_repeats": len(best.metrics),
+        "variant": best.variant,
+    }

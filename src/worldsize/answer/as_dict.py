@@ -1,0 +1,81 @@
+"""Results as plain dicts, for machines: what `--json` prints and report.json holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from worldsize.analysis.learning.variants import VariantSummary
+from worldsize.analysis.speed.breakdown import StepParts
+from worldsize.analysis.speed.network import Link
+from worldsize.analysis.speed.scaling import Row
+from worldsize.spec.setting import Setting
+
+if TYPE_CHECKING:
+    from worldsize.answer.results import Results
+
+
+def as_dict(results: Results) -> dict[str, Any]:
+    """The answer, the tables, and how every trial ended."""
+    row = results.answer.row
+    return {
+        "study": results.spec.name,
+        "workload": results.spec.workload.name,
+        "scaling": results.spec.axes.scaling,
+        "metric": results.facts.metric,
+        "unit": results.facts.unit,
+        "units_per_sample": results.facts.units_per_sample,
+        "answer": {
+            "verdict": results.answer.verdict,
+            "setting": flat(row) if row else None,
+            "findings": [asdict(finding) for finding in results.answer.findings],
+        },
+        "table": results.table(),
+        "largest_batch": [asdict(each) for each in results.largest],
+        "steps": [_step(each) for each in results.steps],
+        "hardware": [{**_flat(setting), **asdict(found)} for setting, found in results.hardware],
+        "links": [_link(kind, link) for kind, link in results.links],
+        "mfu": [{**_flat(setting), **asdict(found)} for setting, found in results.mfus.items()],
+        "noise_scale": [
+            {**_flat(setting), "variant": variant, **asdict(found)} for setting, variant, found in results.noise_scales
+        ],
+        "learning": results.learning(),
+        "comparisons": [
+            {**_flat(contest.setting), **asdict(comparison)}
+            for contest in results.contests
+            for comparison in contest.comparisons
+        ],
+        "trials": {
+            trial_id: results.records[trial_id].outcome if trial_id in results.records else "left"
+            for trial_id in results.trials
+        },
+    }
+
+
+def flat(found: Row | VariantSummary) -> dict[str, Any]:
+    """With what its setting says beside its own."""
+    own = asdict(found)
+    del own["setting"]
+    return {**_flat(found.setting), **own}
+
+
+def _step(each: StepParts) -> dict[str, Any]:
+    traffic = each.traffic
+    own = asdict(each)
+    if traffic is not None:
+        own["traffic"] |= {"algbw": traffic.algbw, "busbw": traffic.busbw}
+    return own
+
+
+def _link(kind: str, link: Link) -> dict[str, Any]:
+    """Strict JSON has no infinity: a bandwidth that no size showed is None."""
+    own = asdict(link)
+    own["bandwidth_bytes_per_s"] = {
+        key: value if math.isfinite(value) else None for key, value in own["bandwidth_bytes_per_s"].items()
+    }
+    return {"kind": kind, **own, "poor": link.is_poor}
+
+
+def _flat(setting: Setting) -> dict[str, Any]:
+    return {**asdict(setting), "global_batch": setting.global_batch}

@@ -1,0 +1,269 @@
+"""What figures need beyond the tables, out of a study folder: curves, times above the step, one step, telemetry."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from worldsize.analysis.estimate import log_interval, mean_interval
+from worldsize.analysis.learning.noise_scale import noise_series, of_ranks
+from worldsize.analysis.speed.breakdown import waiting_apart
+from worldsize.answer.from_records import Ended, labels, setting_of
+from worldsize.answer.results import Results
+from worldsize.folder.files import read_json, whole
+from worldsize.folder.record import Epoch
+from worldsize.spec.setting import Setting, setting_order
+
+MOST_EPOCHS = 80
+"""A longer curve is thinned to so many points: evenly, and more closely at its beginning, where it changes most."""
+MOST_SAMPLES = 150
+"""Of telemetry, each device."""
+MOST_RANKS = 16
+MOST_NOISE = 8
+
+Groups = dict[tuple[Setting, str], list[Ended]]
+
+
+def flat_setting(setting: Setting) -> dict[str, Any]:
+    return {**asdict(setting), "global_batch": setting.global_batch}
+
+
+def ended(results: Results) -> list[Ended]:
+    """Trials that have an outcome of their own."""
+    pairs = ((results.trials[trial_id], record) for trial_id, record in results.records.items())
+    return [
+        (trial, record)
+        for trial, record in pairs
+        if record.outcome not in ("failed", "out_of_memory") and trial.kind != "pretrain"
+    ]
+
+
+def by_variant(results: Results, pairs: Sequence[Ended]) -> Groups:
+    """Training trials of one setting and variant, in the order of the scaling table."""
+    groups: Groups = defaultdict(list)
+    for trial, record in pairs:
+        if trial.kind == "train":
+            groups[setting_of(trial), labels(trial, len(results.spec.starts))[1]].append((trial, record))
+    return dict(sorted(groups.items(), key=lambda item: setting_order(item[0][0])))
+
+
+def training(results: Results, groups: Groups) -> list[dict[str, Any]]:
+    """How long training took and where it ended, over the repeats that learned: time, losses, metric."""
+    metric = results.facts.metric
+    found = []
+    for (setting, variant), pairs in groups.items():
+        learned = [record for _, record in pairs if record.outcome in ("finished", "plateaued") and record.epochs]
+        values: dict[str, list[float | None]] = {
+            "train_s": [sum(epoch.train_s for epoch in record.epochs) for record in learned],
+            "wall_s": [record.wall_s for record in learned],
+            "epochs": [len(record.epochs) for record in learned],
+            "train_loss": [record.epochs[-1].train_loss for record in learned],
+            "test_loss": [record.metrics.get("loss") for record in learned],
+            "metric": [record.metrics.get(metric) for record in learned],
+        }
+        peak = pairs[0][0].peak_rate
+        found.append(
+            {
+                **flat_setting(setting),
+                "variant": variant,
+                "peak_rate": peak,
+                "repeats": len(pairs),
+                "learned": len(learned),
+                **{name: _estimate(each, by_factors=name != "metric") for name, each in values.items()},
+            }
+        )
+    return found
+
+
+def _estimate(values: Sequence[float | None], *, by_factors: bool) -> dict[str, Any] | None:
+    """`by_factors`: of what cannot be negative; an interval of a time must not be either."""
+    known = [value for value in values if value is not None]
+    if by_factors and all(value > 0 for value in known):
+        return asdict(log_interval(known)) if known else None
+    return asdict(mean_interval(known)) if known else None
+
+
+def curves(results: Results, groups: Groups) -> list[dict[str, Any]]:
+    """Of each variant: mean over the repeats that learned, and their range, at the epochs that all of them have.
+
+    Where none learned, the repeat that came furthest.
+    """
+    metric = results.facts.metric
+    found = []
+    for (setting, variant), pairs in groups.items():
+        diverged = [record for _, record in pairs if record.outcome == "diverged"]
+        learned = [record.epochs for _, record in pairs if record.outcome != "diverged" and record.epochs]
+        shown = learned or [max((record.epochs for record in diverged), key=len, default=())]
+        length = min(map(len, shown), default=0)
+        places = thinned(length, MOST_EPOCHS)
+        if not length and not diverged:
+            continue
+        steps = np.mean([np.cumsum([epoch.steps for epoch in of[:length]]) for of in shown], axis=0)
+        found.append(
+            {
+                **flat_setting(setting),
+                "variant": variant,
+                "family": pairs[0][0].optimizer.family,
+                "rate": pairs[0][0].peak_rate,
+                "repeats": len(pairs),
+                "diverged": len(diverged),
+                "diverged_at_steps": sorted(r.diverged_at_step for r in diverged if r.diverged_at_step is not None),
+                "epochs": length,
+                "epoch": [int(place) + 1 for place in places],
+                "step": [float(steps[place]) for place in places],
+                "train_loss": _over_repeats(shown, places, lambda epoch: epoch.train_loss),
+                "test_loss": _over_repeats(shown, places, lambda epoch: epoch.test.get("loss")),
+                "train_metric": _over_repeats(shown, places, lambda epoch: epoch.train.get(metric)),
+                "test_metric": _over_repeats(shown, places, lambda epoch: epoch.test.get(metric)),
+            }
+        )
+    return found
+
+
+def thinned(length: int, most: int) -> list[int]:
+    """Places to keep: all of a short series; first and last always."""
+    if length <= most:
+        return list(range(length))
+    half = most // 2
+    even = np.linspace(0, length - 1, half)
+    early = np.geomspace(1, length, most - half) - 1
+    return sorted({int(place) for place in np.concatenate([even, early])} | {0, length - 1})
+
+
+def _over_repeats(shown: Sequence[Sequence[Epoch]], places: Sequence[int], value: Any) -> dict[str, list[Any]] | None:
+    """Mean, lowest and highest at each place. None where nothing was measured."""
+    rows = [[value(epochs[place]) for epochs in shown] for place in places]
+    known = [[each for each in row if each is not None] for row in rows]
+    if not any(known):
+        return None
+    return {
+        "value": [sum(row) / len(row) if row else None for row in known],
+        "low": [min(row) if row else None for row in known],
+        "high": [max(row) if row else None for row in known],
+    }
+
+
+def launches(results: Results) -> list[dict[str, Any]]:
+    """Where the wall time of each launch went, by the driver's clock; of a job, how long it waited before."""
+    found = []
+    for path in results.folder.launches():
+        try:
+            end = read_json(path / "end.json")
+        except (OSError, ValueError):  # still running, or killed with its driver
+            continue
+        _, kind, workers, on = (*path.name.split("-", 3), "", "", "")[:4]
+        with whole(path / "end.json"):
+            phases = end.get("phases_s")
+            if (isinstance(phases, Mapping) or end.get("job")) and re.fullmatch(r"w[0-9]{1,9}", workers):
+                known = {str(name): float(seconds) for name, seconds in (phases or {}).items()}
+                found.append(
+                    {
+                        "launch": path.name,
+                        "kind": kind,
+                        "workers": int(workers[1:]),
+                        "on": on,
+                        "wall_s": float(end["wall_s"]),
+                        "phases_s": known,
+                        **{name: end.get(name) for name in ("job", "queued_s", "attempts", "reason")},
+                    }
+                )
+    return found
+
+
+def one_step(results: Results, pairs: Sequence[Ended]) -> dict[str, Any] | None:
+    """The median step of the largest count, span by span on each rank: there scaling ends.
+
+    Ranks leave the exchange together, so they are drawn with its end in common.
+    """
+    timed = [(trial, record) for trial, record in pairs if record.outcome != "diverged" and len(record.columns) > 1]
+    if not timed:
+        return None
+    trial, record = max(timed, key=lambda pair: (pair[0].workers, pair[0].kind == "probe", -pair[0].repeat))
+    spans = results.folder.span_s(record)
+    if trial.workers < 2 or not len(spans):
+        return None
+    step_s = spans.sum(axis=2).max(axis=1)
+    step = int(np.argsort(step_s)[len(step_s) // 2])
+    apart = waiting_apart(record.columns, spans[step : step + 1])[0]
+    names = [*record.columns, "waiting"] if apart.shape[1] > len(record.columns) else list(record.columns)
+    if "waiting" in names:  # comes before the transfer that it waits for
+        order = [*range(names.index("communication")), names.index("waiting"), names.index("communication")]
+        order += [place for place in range(len(names)) if place not in order]
+        apart, names = apart[:, order], [names[place] for place in order]
+    met = apart[:, : names.index("communication") + 1].sum(axis=1) if "communication" in names else apart.sum(axis=1)
+    return {
+        **flat_setting(setting_of(trial)),
+        "trial": trial.id,
+        "step": step + record.warmup_steps,
+        "step_s": float(step_s[step]),
+        "spans": names,
+        "begin_s": [float(late) for late in (met.max() - met)[:MOST_RANKS]],
+        "of_ranks": apart[:MOST_RANKS].tolist(),
+        "ranks": trial.workers,
+    }
+
+
+def telemetry(results: Results, pairs: Sequence[Ended]) -> dict[str, Any] | None:
+    """Of the longest trial on the most workers: how busy and how full each device was, over time."""
+    watched = [(trial, record) for trial, record in pairs if record.telemetry]
+    if not watched:
+        return None
+    trial, record = max(watched, key=lambda pair: (pair[0].workers, pair[1].wall_s))
+    rows = results.folder.telemetry(record)
+    column = {name: place for place, name in enumerate(record.telemetry_columns)}
+    on_gpu = "gpu_busy_percent" in column and any(np.isfinite(of[:, column["gpu_busy_percent"]]).any() for of in rows)
+    devices = []
+    for rank, of in enumerate(rows[:MOST_RANKS]):
+        kept = of[np.unique(np.linspace(0, len(of) - 1, min(len(of), MOST_SAMPLES)).astype(int))]
+        at_s = kept[:, column["at_s"]]
+        if on_gpu:
+            busy, memory = kept[:, column["gpu_busy_percent"]], kept[:, column["gpu_memory_bytes"]]
+        else:
+            busy = _rate(at_s, kept[:, column["process_cpu_s"]]) * 100
+            memory = kept[:, column["process_memory_bytes"]]
+        if np.isfinite(busy).any() or np.isfinite(memory).any():
+            devices.append({"rank": rank, "at_s": _plain(at_s), "busy": _plain(busy), "memory_bytes": _plain(memory)})
+    found = {**flat_setting(setting_of(trial)), "trial": trial.id, "of": "gpu" if on_gpu else "process"}
+    return {**found, "ranks": trial.workers, "devices": devices} if devices else None
+
+
+def _rate(at_s: npt.NDArray[np.float64], counter: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Of the interval that ends at each sample; the first has none, nor those much shorter than the others."""
+    gaps = np.diff(at_s)
+    long_enough = gaps > 0.3 * float(np.median(gaps)) if len(gaps) else gaps > 0
+    rates = np.divide(np.diff(counter), gaps, out=np.full(len(gaps), np.nan), where=long_enough & (gaps > 0))
+    return np.concatenate([[np.nan], rates])
+
+
+def _plain(values: npt.NDArray[np.float64]) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def noise_over_time(results: Results, groups: Groups) -> list[dict[str, Any]]:
+    """The noise scale while a model learns: of the first repeat of each variant that has it."""
+    found: list[dict[str, Any]] = []
+    for (setting, variant), pairs in groups.items():
+        record = next((record for _, record in pairs if record.noise and record.outcome != "diverged"), None)
+        if record is None or len(found) == MOST_NOISE or setting.workers * setting.accumulation == 1:
+            continue
+        small, big = of_ranks(results.folder.noise(record))
+        if len(big) < 2:
+            continue
+        series = noise_series(small, big, setting.global_batch / small.shape[1])
+        places = np.linspace(0, len(series) - 1, min(len(series), MOST_SAMPLES)).astype(int)
+        values = _plain(series[places])
+        found.append(
+            {
+                **flat_setting(setting),
+                "variant": variant,
+                "step": [int(place) + 1 for place in places],
+                "samples": [value if value is None or value > 0 else None for value in values],
+            }
+        )
+    return found

@@ -1,0 +1,220 @@
+"""What is wrong or worth knowing beside the answer: from results to findings, which the report words."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from worldsize.analysis.learning.larger_batches import regained
+from worldsize.analysis.speed.breakdown import straggler
+from worldsize.analysis.speed.recommend import Answer, Finding
+from worldsize.plan.plan import full_grid
+from worldsize.spec.setting import Setting
+
+if TYPE_CHECKING:
+    from worldsize.answer.results import Results
+
+SHARP_EDGE = 1.25
+"""An edge is a number while the two rates around it differ by no more than this factor; else it is a range."""
+STOLEN_SHARE, STOLEN_S = 0.05, 0.1
+"""Of the CPU time that its machine wanted, and core-seconds, from which on a trial was disturbed. A quiet host keeps
+less than 1 %; and it is counted in hundredths of a second, of which two are a large share of a short probe."""
+FEW_TRIALS, FEW_SHARE = 1, 0.05
+"""So many disturbed trials are not worth a word: a guest next door that started something."""
+GAP_SHARE = 0.02
+"""A gap between training and test metric below this share of the metric is not worth a word."""
+
+
+def findings(results: Results, answer: Answer) -> Iterator[Finding]:
+    outcomes = [record.outcome for record in results.records.values()]
+    for outcome in ("failed", "diverged", "stopped"):
+        if outcome in outcomes:
+            yield Finding(code=f"trials-{outcome}", numbers={"trials": outcomes.count(outcome)})
+    yield from _stolen(results)
+    if results.spec.axes.adaptive:
+        yield _adaptive(results)
+    yield from _memory(results)
+    yield from _targets(results)
+    yield from _soonest(results, answer)
+    yield from _edges(results)
+    yield from _edges_not_found(results)
+    yield from _large_batches(results)
+    yield from _stragglers(results)
+    if answer.row is not None:
+        yield from _overfitting(results, answer.row.setting)
+    reached = [record.precision_reached for record in results.records.values()]
+    reached += [each.precision_reached for record in results.records.values() for each in record.tries]
+    imprecise = reached.count(False)
+    if imprecise and results.spec.probe:
+        percent = results.spec.probe.precision * 100
+        yield Finding(code="precision-not-reached", numbers={"trials": imprecise, "percent": percent})
+    if results.left():
+        yield Finding(code="trials-left", numbers={"trials": len(results.left())})
+
+
+def _stragglers(results: Results) -> Iterator[Finding]:
+    for step in results.steps:
+        slow = straggler(step.parts)
+        if slow is not None:
+            setting = step.setting
+            others = [each.setting for each in results.steps if each.setting.workers == setting.workers]
+            batches = {other.batch_per_worker for other in others}
+            told = [_where(setting, others), f"batch {setting.batch_per_worker:,}" if len(batches) > 1 else ""]
+            numbers = {"workers": setting.workers, "rank": slow[0], "extra_ms": slow[1] * 1e3}
+            yield Finding(code="straggler", numbers=numbers, names={"where": ", ".join(filter(None, told))})
+
+
+def _stolen(results: Results) -> Iterator[Finding]:
+    """Timings of a machine that others were given in part say little of the machine, and less of how it scales."""
+    every = results.stolen
+    disturbed = [each.share for each in every if each.share >= STOLEN_SHARE and each.seconds >= STOLEN_S]
+    if len(disturbed) > max(FEW_TRIALS, FEW_SHARE * len(every)):
+        numbers = {"trials": len(disturbed), "of": len(every), "percent": 100 * float(np.median(disturbed))}
+        yield Finding(code="cpu-stolen", numbers={**numbers, "most": 100 * max(disturbed)})
+
+
+def _adaptive(results: Results) -> Finding:
+    """Worker-seconds of the probes that ran, over those of the full grid at the same seconds a probe."""
+    probes = [trial for trial in results.trials.values() if trial.kind == "probe"]
+    took: dict[int, list[float]] = defaultdict(list)
+    for trial in probes:
+        if trial.id in results.records:
+            took[trial.workers].append(results.records[trial.id].wall_s)
+    every = [seconds for here in took.values() for seconds in here]
+    grid = [trial.workers for trial in full_grid(results.spec)]
+    spent = sum(workers * sum(here) for workers, here in took.items())
+    # A count that was never probed would have taken what the others took.
+    whole = sum(workers * float(np.mean(took.get(workers) or every)) for workers in grid) if every else 0.0
+    numbers = {"probes": float(len(probes)), "of": float(len(grid)), "worker_s": spent}
+    return Finding(code="adaptive", numbers={**numbers, "percent": 100 * spent / whole if whole else 100.0})
+
+
+def _memory(results: Results) -> Iterator[Finding]:
+    """What searches for the largest batch found; batches that were listed and do not fit."""
+    for found in results.largest:
+        numbers: dict[str, float] = {
+            "workers": found.setting.workers,
+            "fits": found.fits or 0,
+            "enough": found.enough or 0,
+            "tried": found.too_large or found.rows[-1].batch_per_worker,
+        }
+        code = "largest-batch-none" if found.fits is None else f"largest-batch-{found.ended}"
+        others = [other.setting for other in results.largest]
+        yield Finding(code=code, numbers=numbers, names={"where": _where(found.setting, others)})
+    full: dict[tuple[int, int], int] = Counter(
+        (trial.workers, trial.batch_per_worker)
+        for name, record in results.records.items()
+        if record.outcome == "out_of_memory" and not (trial := results.trials[name]).largest
+    )
+    for (workers, batch), trials in sorted(full.items()):
+        yield Finding(code="out-of-memory", numbers={"workers": workers, "batch": batch, "trials": trials})
+
+
+def _where(setting: Setting, among: list[Setting]) -> str:
+    """`2 workers, zero`, as far as it tells searches apart."""
+    facts = {
+        "workers": f"{setting.workers} workers" if setting.workers > 1 else "1 worker",
+        "strategy": setting.strategy,
+        "precision": setting.precision,
+        "accumulation": f"in {setting.accumulation} parts",
+        "on": f"on {setting.on}",
+    }
+    return ", ".join(words for name, words in facts.items() if len({getattr(other, name) for other in among}) > 1)
+
+
+def _targets(results: Results) -> Iterator[Finding]:
+    """Trials that ran to their last epoch without it; those that ended early are told elsewhere."""
+    until = results.spec.train.until if results.spec.train else None
+    aimed = [variant for contest in results.contests for variant in contest.variants if variant.target]
+    if until is None or not aimed:
+        return
+    targets = [variant.target for variant in aimed if variant.target]
+    early = sum(variant.diverged + variant.stopped + variant.plateaued for variant in aimed)
+    missed = sum(target.repeats - target.reached for target in targets) - early
+    if missed > 0:
+        target = targets[0].target
+        yield Finding(
+            code="target-not-reached",
+            numbers={
+                "trials": missed,
+                "of": sum(target.repeats for target in targets),
+                "value": target.value,
+                "epochs": float(until.max_epochs),
+            },
+            names={"metric": until.metric, "sign": "at least" if target.at_least else "at most"},
+        )
+
+
+def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
+    """Throughput alone would hide that a larger batch needs more epochs to the same target."""
+    times = {
+        contest.setting: seconds.value
+        for contest in results.contests
+        if (target := contest.variants[0].target) and target.always and (seconds := target.seconds)
+    }
+    soonest = min(times, key=lambda setting: times[setting], default=None)
+    if answer.row is not None and soonest is not None and soonest != answer.row.setting:
+        numbers = {"workers": soonest.workers, "batch": soonest.global_batch, "seconds": times[soonest]}
+        yield Finding(code="soonest-target", numbers=numbers)
+
+
+def _edges(results: Results) -> Iterator[Finding]:
+    known = {name: value for record in results.records.values() for name, value in record.known.items()}
+    for (setting, kin), edge in results.edges.items():
+        numbers = {"rate": edge.estimate, "held": edge.held, "diverged": edge.diverged}
+        names = {"optimizer": kin if len(results.contests) == 1 else f"{kin} (global batch {setting.global_batch})"}
+        sharp = edge.diverged <= edge.held * SHARP_EDGE
+        yield Finding(code="rate-edge" if sharp else "rate-edge-wide", numbers=numbers, names=names)
+        if sharp and kin == "sgd" and "largest_stable_rate" in known:
+            theory = known["largest_stable_rate"]
+            percent = (edge.estimate / theory - 1) * 100
+            yield Finding(code="rate-edge-theory", numbers={"theory": theory, "percent": percent})
+        if not edge.monotone:
+            numbers = {"diverged": edge.diverged, "held": edge.highest_held}
+            yield Finding(code="rate-edge-blurred", numbers=numbers, names=names)
+
+
+def _edges_not_found(results: Results) -> Iterator[Finding]:
+    if results.left():
+        return
+    for entry in results.spec.axes.optimizer:
+        search = entry.searched().get("rate")
+        families = {setting.family for setting in entry.settings()}
+        if search and search.edge and not any(kin.split()[0] in families for _, kin in results.edges):
+            low, high = search.search
+            yield Finding(code="no-rate-edge", numbers={"low": low, "high": high}, names={"optimizer": entry.name})
+
+
+def _large_batches(results: Results) -> Iterator[Finding]:
+    """Only at equal epochs: at equal steps a larger batch has seen more."""
+    if results.spec.train is None or results.spec.train.epochs is None:
+        return
+    for each in regained(results.contests, higher_is_better=results.facts.higher_is_better):
+        assert each.share.low is not None  # a loss is clear only over several repeats
+        assert each.share.high is not None
+        yield Finding(
+            code="large-batch",
+            numbers={
+                "batch": each.global_batch,
+                "factor": each.global_batch / each.base_batch,
+                "lost": each.lost.value,
+                "percent": each.share.value * 100,
+                "low": each.share.low * 100,
+                "high": each.share.high * 100,
+            },
+            names={"metric": results.facts.metric, "unscaled": each.unscaled, "variant": each.variant},
+        )
+
+
+def _overfitting(results: Results, setting: Setting) -> Iterator[Finding]:
+    best = next((contest.variants[0] for contest in results.contests if contest.setting == setting), None)
+    if best is None or best.gap is None or best.metric is None:
+        return
+    # One run cannot say how runs differ: then only a gap that is large beside the metric itself counts.
+    low = best.gap.low if best.gap.low is not None else best.gap.value / 2
+    if low > GAP_SHARE * abs(best.metric.value):
+        numbers = {"gap": best.gap.value, "value": best.metric.value}
+        yield Finding(code="overfitting", numbers=numbers, names={"metric": results.facts.metric})

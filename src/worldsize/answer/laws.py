@@ -1,0 +1,91 @@
+"""What describes a study beside its answer: classical laws of its scaling, steps to the target against batch.
+
+Neither is the projection: that is made from spans and links (`prediction`), and a law of two or three parameters would
+be surer of it than it may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from worldsize.analysis.learning.larger_batches import BatchStudy
+from worldsize.analysis.projection.classical_laws import Mode, fit_amdahl, fit_gustafson, fit_usl, speedups
+from worldsize.analysis.speed.scaling import Series
+from worldsize.answer.results import Results
+
+LEAST_COUNTS = 3
+"""Two points lie on any of these curves."""
+FITS = (fit_amdahl, fit_gustafson, fit_usl)
+
+
+def scaling_laws(results: Results) -> list[dict[str, Any]]:
+    """Of each series of at least three counts: one entry a law, one a count for Karp and Flatt's fraction."""
+    long = [series for series in results.series if len(series.rows) >= LEAST_COUNTS]
+    return [entry for series in long for entry in _of_series(series)]
+
+
+def _of_series(series: Series) -> list[dict[str, Any]]:
+    first = series.rows[0].setting
+    counts = [row.setting.workers for row in series.rows]
+    rates = [row.samples_per_s.value for row in series.rows]
+    mode: Mode = "strong" if first.scaling == "strong" else "weak"
+    where = {
+        **{key: value for key, value in asdict(first).items() if key != "workers"},
+        "batch_per_worker": first.batch_per_worker if mode == "weak" else None,
+        "global_batch": first.global_batch if mode == "strong" else None,
+        "counts": len(counts),
+    }
+    fits = [fit(counts, rates, mode) for fit in FITS]
+    found = [
+        {
+            **where,
+            "law": fit.law,
+            "workers": None,
+            "as_meant": fit.fits_mode,
+            **_told(fit.parameters),
+            "residual": fit.rms_relative_residual,
+        }
+        for fit in fits
+        if fit.converged
+    ]
+    found += [
+        {**where, "law": "karp-flatt", "workers": row.workers, "as_meant": True, **_told({}), "residual": None}
+        | {"serial_fraction": row.karp_flatt}
+        for row in speedups(counts, rates)
+        if row.karp_flatt is not None
+    ]
+    return found
+
+
+def _told(parameters: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: parameters.get(name) for name in ("serial_fraction", "contention", "coherence", "peak_workers")}
+
+
+def batch_models(results: Results) -> list[dict[str, Any]]:
+    """S_min and B_crit of variants that reached the target at two batches or more."""
+    if results.target is None:
+        return []
+    return [_of_variant(study) for study in results.batch_studies if study.steps and study.steps.basis == "batches"]
+
+
+def _of_variant(study: BatchStudy) -> dict[str, Any]:
+    model = study.steps
+    assert model is not None
+    reached = [batch for batch in model.batches if batch.steps is not None]
+    return {
+        "variant": study.variant,
+        "strategy": study.strategy,
+        "precision": study.precision,
+        "on": study.on,
+        "rate_power": study.rate_power,
+        "smallest_batch": reached[0].global_batch,
+        "largest_batch": reached[-1].global_batch,
+        "batches": [asdict(batch) for batch in model.batches],
+        "runs": sum(batch.runs for batch in model.batches),
+        "law": model.law,
+        "least_steps": asdict(model.least_steps),
+        "critical_batch": asdict(model.critical_batch),
+        "fails_from": model.fails_from,
+    }

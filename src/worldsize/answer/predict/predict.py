@@ -1,0 +1,169 @@
+"""A study folder -> worker counts never run: throughput, time, energy, cost, and what to choose among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from worldsize.analysis.projection.bare import LEVEL as PROJECTED_LEVEL
+from worldsize.analysis.projection.choice import Choice, Option, choose, limit, speedup_of
+from worldsize.analysis.speed.recommend import Finding
+from worldsize.analysis.speed.scaling import Row
+from worldsize.answer.predict.question import Question
+from worldsize.answer.predict.training_at import Line
+from worldsize.answer.results import SHARES, Results
+from worldsize.errors import SpecError
+from worldsize.spec.setting import Setting
+
+__all__ = ["Outlook", "Prediction", "Question", "doublings", "outlook", "predict", "to_dict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    setting: Setting
+    """Whose batch, strategy and precision it speaks of."""
+    options: tuple[Option, ...]
+    """Counts that were measured, and those asked for."""
+    choice: Choice
+    question: Question
+    findings: tuple[Finding, ...]
+    base: Option
+    """What speedups are told against: the smallest measured count."""
+    doubt: Finding | None
+    """Why the choice is no more than the best guess."""
+
+
+def doublings(results: Results) -> tuple[int, ...]:
+    """What is asked when nobody says: 2, 4 and 8 times the largest measured count, as far as batches divide."""
+    largest = max((row.setting.workers for row in results.rows), default=1)
+    row = results.answer.row
+    whole = row.setting.global_batch // row.setting.accumulation if row and row.setting.scaling == "strong" else 0
+    return tuple(count for factor in (2, 4, 8) if not whole % (count := largest * factor))
+
+
+def _check(results: Results, question: Question, line: Line) -> None:
+    """What cannot be answered is an error, not left out."""
+    impossible = [count for count in question.workers if not line.possible(count)]
+    if impossible:
+        whole = line.setting.global_batch // line.setting.accumulation
+        near = [count for count in range(1, min(whole, 4 * impossible[0]) + 1) if whole % count == 0][-4:]
+        raise SpecError(
+            f"workers={impossible[0]}: a global batch of {line.setting.global_batch} does not divide among them; ask "
+            f"about {', '.join(map(str, near))}"
+        )
+    samples = results.facts.train_samples
+    if question.batch_per_worker is not None and question.batch_per_worker > samples:
+        raise SpecError(
+            f"batch={question.batch_per_worker} is more than the {samples} training samples; ask about a smaller one"
+        )
+    metric = results.facts.metric
+    if question.target is not None and metric in SHARES and not SHARES[metric] < question.target <= 1:
+        rule = "is at most 1" if question.target > 1 else "lies between 0 and 1"
+        share = question.target / 100 if 1 < question.target <= 100 else 0.9
+        raise SpecError(f"target={question.target:g}: {metric} {rule}; write --target {share:g} for {100 * share:g} %")
+    if question.budget is not None and question.price is None:
+        raise SpecError(f"budget={question.budget:g} needs to know what a worker costs; add --price")
+    if results.spec.train is None:
+        for name, value in (("target", question.target), ("price", question.price), ("deadline", question.deadline_s)):
+            if value is not None:
+                raise SpecError(
+                    f"{name}={value:g}: the study trains nothing, so the time of a whole training is not known; add "
+                    f"`train:` to it, or leave --{name} out"
+                )
+
+
+DOUBTS_OF_COUNTS = {"too-noisy"}
+DOUBTS_OF_TRAINING = {"nothing-learned"}
+DOUBTS_OF_ITS_TARGET = {"nothing-reached", "learning-against-speed", "noise-against-speed", "failing-against-speed"}
+"""Why the study itself recommends nothing: counts that were measured, all training, training to its own target."""
+Outlook = tuple[Prediction, Finding | None]
+
+
+def outlook(results: Results) -> Outlook | None:
+    """What lies beyond the largest measured count, and what limits the step after the recommended one.
+
+    None where fewer than two counts were measured, or a batch is being looked for: then scaling was not the question.
+    """
+    row = results.answer.row
+    if row is None or results.largest or len({each.setting.workers for each in results.rows}) < 2:
+        return None
+    found = predict(results, Question(workers=doublings(results)))
+    here = next((option for option in found.options if option.workers == row.setting.workers), None)
+    further = [option for option in found.options if here and option.workers > here.workers]
+    # Where the next count no longer learns, that is the limit, and the answer itself says so.
+    if here is None or not further or not further[0].learns:
+        return found, None
+    # The study's answer is about throughput, and so is what limits it here; `predict` speaks of the whole training.
+    return found, limit(replace(here, wall_s=None), replace(further[0], wall_s=None))
+
+
+def to_dict(found: Prediction) -> dict[str, Any]:
+    """For machines."""
+    return {
+        "setting": asdict(found.setting),
+        "level": PROJECTED_LEVEL,
+        "options": [
+            {
+                **asdict(option),
+                "speedup": asdict(speedup_of(option, found.base)),
+                "global_batch": option.global_batch,
+                "cost": asdict(option.cost) if option.cost else None,
+            }
+            for option in found.options
+        ],
+        "choice": {
+            "verdict": "not enough evidence" if found.doubt else "use",
+            "doubt": asdict(found.doubt) if found.doubt else None,
+            "workers": found.choice.knee.workers,
+            "measured": found.choice.knee.measured,
+            "fastest_in_budget": found.choice.fastest_in_budget and found.choice.fastest_in_budget.workers,
+            "cheapest_in_time": found.choice.cheapest_in_time and found.choice.cheapest_in_time.workers,
+            "pareto": list(found.choice.pareto),
+            "limit": asdict(found.choice.limit) if found.choice.limit else None,
+        },
+        "findings": [asdict(each) for each in found.findings],
+    }
+
+
+def predict(results: Results, question: Question) -> Prediction:
+    row = results.answer.row or max(results.rows, key=lambda each: each.samples_per_s.value, default=None)
+    if row is None:
+        raise SpecError(f"{results.folder.path} has no measured throughput to project from; run the study first")
+    line = Line.of(results, row, question)
+    _check(results, question, line)
+    counts = sorted({*question.workers, *line.rates.series.workers})
+    options = [line.option(workers) for workers in counts if line.possible(workers)]
+    choice = choose(options, budget=question.budget, deadline_s=question.deadline_s)
+    base = min((option for option in options if option.measured), key=lambda option: option.workers, default=options[0])
+    return Prediction(
+        setting=line.setting,
+        options=tuple(options),
+        choice=choice,
+        question=question,
+        findings=(*results.answer.cautions, *line.findings(question.workers)),
+        base=base,
+        doubt=_own_doubt(results, row, question, choice) or _doubt(question, options, choice),
+    )
+
+
+def _own_doubt(results: Results, row: Row, question: Question, choice: Choice) -> Finding | None:
+    """Of the study itself, where the question is about what it measured."""
+    if question.batch_per_worker not in (None, row.setting.batch_per_worker) or question.network is not None:
+        return None
+    concerned = set(DOUBTS_OF_TRAINING)
+    concerned |= DOUBTS_OF_COUNTS if choice.knee.measured else set()
+    concerned |= DOUBTS_OF_ITS_TARGET if question.target is None else set()
+    return next((each for each in results.answer.findings if each.code in concerned), None)
+
+
+def _doubt(question: Question, options: Sequence[Option], choice: Choice) -> Finding | None:
+    if question.target is not None and not any(option.wall_s for option in options):
+        return Finding(code="target-time-not-known", numbers={"target": question.target})
+    if not choice.sure and not choice.knee.learns:
+        return Finding(code="nothing-learns")
+    if not choice.sure:
+        rate = choice.knee.samples_per_s
+        numbers = {"workers": float(choice.knee.workers), "low": rate.low, "high": rate.high}
+        return Finding(code="projected-too-widely", numbers=numbers)
+    return None

@@ -1,0 +1,115 @@
+"""What a projection is asked: counts, price, budget, deadline, and the network to assume.
+
+Networks that are not owned: declared by hand, or by the name of a machine whose maker published its rates.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from worldsize.analysis.speed.network import Network, Wire
+from worldsize.errors import SpecError
+
+UNITS = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "bit": 0.125, "Mbit": 0.125e6, "Gbit": 0.125e9}
+TIMES = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
+"""A second has so many."""
+ASSUMED_LATENCY_S = {"inside": 2e-6, "across": 5e-6}
+"""Where a declared network does not state it. Of small weight for gradients of megabytes."""
+PART = re.compile(
+    r"^(?:(?P<places>\d+)\s*[x×]\s*)?(?P<rate>\d+(?:\.\d+)?(?:e\d+)?)\s*(?P<unit>[A-Za-z]+)/s(?P<node>/node)?"
+    r"(?:\s+(?P<time>\d+(?:\.\d+)?)\s*(?P<time_unit>ns|us|µs|ms|s))?$"
+)
+
+
+def parse_network(text: str) -> Network:
+    """`8 x 450GB/s 2us, 50GB/s 5us`: workers a node, each one's rate and latency inside; then across nodes.
+
+    A rate across nodes is a worker's own; `50GB/s/node` is shared by the node. One part alone is one node. Or the name
+    of a preset. Raises SpecError with the rule.
+    """
+    name = text.strip().lower()
+    if name in PRESETS:
+        return PRESETS[name]
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 2 or not (first := PART.match(parts[0])):
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise SpecError(
+            f"network {text!r} is neither a preset ({', '.join(PRESETS)}) nor of the form "
+            f"'8 x 450GB/s 2us, 50GB/s 5us' (workers a node x rate inside it, rate across nodes){meant}"
+        )
+    if first["places"] is None or int(first["places"]) < 1:
+        raise SpecError(f"network {text!r} does not say how many workers a node has; write '8 x 450GB/s 2us, ...'")
+    if first["node"]:
+        raise SpecError(f"network {text!r}: a rate inside a node is a worker's own; only one across may be '/node'")
+    inside = _wire(first, "inside", text)
+    across = None
+    if len(parts) == 2:
+        second = PART.match(parts[1])
+        if second is None or second["places"]:
+            raise SpecError(f"network {text!r}: {parts[1]!r} is no rate across nodes such as '50GB/s 5us'")
+        across = _wire(second, "across", text)
+    return Network(
+        inside=inside,
+        across=across,
+        workers_per_node=int(first["places"]),
+        source=f"declared: {text.strip()}",
+    )
+
+
+def _wire(part: re.Match[str], where: str, text: str) -> Wire:
+    unit = next((factor for name, factor in UNITS.items() if name == part["unit"]), None)
+    if unit is None:
+        raise SpecError(f"network {text!r}: unknown unit {part['unit']}/s; use one of {', '.join(UNITS)} a second")
+    rate = float(part["rate"]) * unit
+    if rate <= 0:
+        raise SpecError(f"network {text!r}: a rate of 0 carries nothing; give a positive one")
+    latency = ASSUMED_LATENCY_S[where]
+    if part["time"]:
+        latency = float(part["time"]) / TIMES[part["time_unit"].replace("µ", "u")]
+    return Wire(latency_s=latency, bandwidth_bytes_per_s=rate, shared_by_node=bool(part["node"]))
+
+
+def _preset(places: int, inside_gb: float, across_gb: float, source: str, *, node: bool = False) -> Network:
+    return Network(
+        inside=Wire(latency_s=ASSUMED_LATENCY_S["inside"], bandwidth_bytes_per_s=inside_gb * 1e9),
+        across=Wire(latency_s=ASSUMED_LATENCY_S["across"], bandwidth_bytes_per_s=across_gb * 1e9, shared_by_node=node),
+        workers_per_node=places,
+        source=source,
+    )
+
+
+PRESETS: dict[str, Network] = {
+    "dgx-h100": _preset(8, 450, 50, "NVIDIA DGX H100 datasheet: NVLink 900 GB/s both ways, 400 Gbit/s a GPU"),
+    "dgx-a100": _preset(8, 300, 25, "NVIDIA DGX A100 datasheet: NVLink 600 GB/s both ways, 200 Gbit/s a GPU"),
+    "dgx1-v100": _preset(
+        8, 150, 50, "NVIDIA DGX-1 V100 datasheet: NVLink 300 GB/s both ways, 4 x EDR 100 Gbit/s a node", node=True
+    ),
+    "aws-p4d": _preset(8, 300, 50, "AWS p4d.24xlarge: NVSwitch 600 GB/s both ways, 400 Gbit/s EFA a node", node=True),
+    "aws-p5": _preset(8, 450, 400, "AWS p5.48xlarge: NVSwitch 900 GB/s both ways, 3200 Gbit/s EFA a node", node=True),
+    "pcie4-100g": _preset(
+        8, 31.5, 12.5, "PCI Express 4.0 x16, 31.5 GB/s a direction; 100 Gbit/s Ethernet a node", node=True
+    ),
+    "pcie3-10g": _preset(
+        4, 15.75, 1.25, "PCI Express 3.0 x16, 15.75 GB/s a direction; 10 Gbit/s Ethernet a node", node=True
+    ),
+}
+"""Published peak rates of one direction, with assumed latencies. Real transfers reach 60 to 95 % of them; the intervals
+allow for that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    workers: tuple[int, ...]
+    batch_per_worker: int | None = None
+    """Default: of the study's answer. In strong scaling the global batch is the study's."""
+    target: float | None = None
+    """Of the metric; default: the study's own."""
+    price: float | None = None
+    """Of a worker for an hour."""
+    budget: float | None = None
+    deadline_s: float | None = None
+    network: Network | None = None
+    workers_per_node: int | None = None

@@ -1,0 +1,420 @@
+"""Tables of measurements: CSV in, series out; every problem names its line, an unknown column its nearest neighbour.
+
+workers,samples_per_s
+1,410
+2,801
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol, cast, get_args
+
+from worldsize.analysis.projection.series_law import TableSeries, table_series
+from worldsize.errors import Problem, TableError, visible
+
+Unit = Literal["samples_per_s", "tokens_per_s", "step_s", "epoch_s", "train_s"]
+Mode = Literal["weak", "strong", "unknown"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+MODES: tuple[Mode, ...] = get_args(Mode)
+STACK = ("hardware", "interconnect", "framework")
+"""Columns that, taken together, name the stack a series ran on."""
+ABOUT = ("model", "params_m", *STACK, "source")
+"""Columns that describe a series and are kept as text."""
+MOST_WORKERS = 10_000_000
+LEAST_VALUE, MOST_VALUE = 1e-30, 1e30
+"""Beyond these no measurement lies, and products of them would overflow."""
+MOST_TOLD = 20
+"""Problems in one message: a file of another kind would name every line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    where: str
+    """`table.csv, line 7`, or `points[3]`."""
+    cells: Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenSeries:
+    """A series as the table gives it: rates for the laws, and the way back into its own unit.
+
+    A rate follows from a time as: weak step, batch x n / step_s; strong step, global batch / step_s; epoch_s and
+    train_s, 1 / time (the work is the same for every count). Without a batch the same in steps: relative, which is all
+    the laws need.
+    """
+
+    series: TableSeries
+    unit: Unit
+    mode: Mode
+    batch: float | None
+    """Samples of a step: of one worker (weak), of all together (strong). None: not given, or not needed."""
+    about: Mapping[str, str]
+
+    def value(self, workers: int, rate: float) -> float:
+        """A rate of the series, back in the unit of the table."""
+        if self.unit in ("samples_per_s", "tokens_per_s"):
+            return rate
+        return step_samples(self.unit, self.mode, workers, self.batch) / rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    where: str
+    workers: int
+    value: float
+    unit: Unit
+    mode: Mode
+    batch: float | None
+    workers_per_node: int | None
+    repeat: str | None
+    about: Mapping[str, str]
+
+
+def step_samples(unit: Unit, mode: Mode, workers: int, batch: float | None) -> float:
+    """What is done in the time that the table gives: rate = this / time."""
+    if unit != "step_s":
+        return 1.0
+    return (batch or 1.0) * (workers if mode == "weak" else 1)
+
+
+def all_series(rows: Iterable[Row], unit: Unit | None) -> tuple[GivenSeries, ...]:
+    """In the order of their first rows. `unit` is the column with the measurement; None: `value` and `unit`."""
+    problems: list[Problem] = []
+    by_name: dict[str, list[_Measured]] = defaultdict(list)
+    for row in rows:
+        reader = _Reader(row, problems)
+        measured = reader.measured(unit)
+        if measured is not None:
+            by_name[_text(row.cells.get("series_id"))].append(measured)
+    series = [_series(name, measured, problems) for name, measured in by_name.items()]
+    if problems:
+        raise table_error(problems)
+    return tuple(found for found in series if found is not None)
+
+
+def table_error(problems: Sequence[Problem]) -> TableError:
+    told = list(problems[:MOST_TOLD])
+    if len(problems) > MOST_TOLD:
+        told.append(Problem(f"and {len(problems) - MOST_TOLD} problems more; mend these first"))
+    return TableError(told)
+
+
+def shown(value: object) -> str:
+    text = visible(repr(value))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def whole(value: object) -> int | None:
+    """4, '4' and '4.0' (as spreadsheets write it) are whole numbers of at least 1; None: it is none."""
+    number = positive(value)
+    if number is None or number != int(number) or number > MOST_WORKERS:
+        return None
+    return int(number)
+
+
+def positive(value: object) -> float | None:
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+        return None
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if LEAST_VALUE <= number <= MOST_VALUE else None
+
+
+def _text(value: object) -> str:
+    """NaN is what pandas makes of an empty cell."""
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value).strip()
+
+
+class _Reader:
+    """One row; what is wrong with it is added to `problems`."""
+
+    def __init__(self, row: Row, problems: list[Problem]) -> None:
+        self.row = row
+        self.problems = problems
+
+    def measured(self, unit: Unit | None) -> _Measured | None:
+        before = len(self.problems)
+        own_layout = unit is not None
+        found = unit or self._one_of("unit", UNITS, None)
+        workers = self._number("workers", whole, f"a whole number from 1 to {MOST_WORKERS:,}", "write 4, say")
+        value = self._number(
+            unit or "value", positive, "a positive, finite number (1e-30 to 1e30)", "leave the row out if it failed"
+        )
+        node = self._number("workers_per_node", whole, "a whole number of at least 1", "leave it empty", optional=True)
+        mode = cast(Mode, self._one_of("mode", MODES, "unknown"))
+        if not own_layout and positive(self.row.cells.get("batch_per_worker")) is None:
+            batch = None  # published tables describe batches in words ('varies')
+        else:
+            batch = self._number("batch_per_worker", positive, "a positive number", "leave it empty", optional=True)
+        if found == "step_s" and mode == "unknown":
+            self._wrong(
+                "step_s needs a mode: 'weak' (one batch a worker) or 'strong' (one global batch); add the column"
+            )
+        if len(self.problems) > before or workers is None or value is None:
+            return None
+        if found != "step_s":
+            batch = None
+        elif batch is not None and mode == "strong":
+            batch *= workers
+        return _Measured(
+            where=self.row.where,
+            workers=int(workers),
+            value=value,
+            unit=cast(Unit, found),
+            mode=mode,
+            batch=batch,
+            workers_per_node=None if node is None else int(node),
+            repeat=_text(self.row.cells.get("repeat")) or None,
+            about={name: _text(self.row.cells.get(name)) for name in ABOUT if _text(self.row.cells.get(name))},
+        )
+
+    def _number(self, name: str, read: Converter, rule: str, remedy: str, *, optional: bool = False) -> float | None:
+        value = self.row.cells.get(name)
+        if _text(value) == "" and (optional or value is None or value == ""):
+            if not optional:
+                self._wrong(f"{name} is empty; it wants {rule}")
+            return None
+        number = read(value)
+        if number is None:
+            self._wrong(f"{name}={shown(value)} is not {rule}; {_plain_number(_text(value), read) or remedy}")
+        return number
+
+    def _one_of(self, name: str, choices: Sequence[str], default: str | None) -> str | None:
+        text = _text(self.row.cells.get(name))
+        if not text and default is not None:
+            return default
+        if text.lower() not in choices:
+            self._wrong(f"{name}={shown(text)} is not known; use {' or '.join(choices)}")
+            return default
+        return text.lower()
+
+    def _wrong(self, text: str) -> None:
+        self.problems.append(Problem(text, self.row.where))
+
+
+class Converter(Protocol):
+    def __call__(self, value: object, /) -> float | None: ...
+
+
+def _plain_number(text: str, read: Converter) -> str | None:
+    """`write 410` for 410 img/s, 410.5 for 410,5, both readings of 1,570; None where no number is to be seen in it."""
+    with_unit = re.fullmatch(r"(\d+(?:\.\d+)?)\s*[^\d.,:\s][^\d]*", text)
+    thousands = re.fullmatch(r"[1-9]\d{0,2}([,_' ]\d{3})+(\.\d+)?", text)
+    candidates = [with_unit[1]] if with_unit else []
+    candidates += [re.sub(r"[,_' ]", "", text)] if thousands else []
+    candidates += [text.replace(",", ".")] if re.fullmatch(r"\d+,\d+", text) else []
+    plain = [each for each in candidates if read(each) is not None]
+    return f"write {' or '.join(plain)}" if plain else None
+
+
+def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> GivenSeries | None:
+    before = len(problems)
+    measured = _whole_nodes(measured)
+    first = measured[0]
+    label = f"series {shown(name)}" if name else "the table"
+    _check_alike(label, measured, problems)
+    _check_repeats(label, measured, problems)
+    if len(problems) > before:
+        return None
+    rates = []
+    for one in measured:
+        done = step_samples(one.unit, one.mode, one.workers, first.batch)
+        is_rate = one.unit in ("samples_per_s", "tokens_per_s")
+        rates.append((one.workers, one.value if is_rate else done / one.value))
+    stack = " / ".join(first.about[column] for column in STACK if column in first.about)
+    series = table_series(rates, workers_per_node=first.workers_per_node, name=name, stack=stack)
+    return GivenSeries(series=series, unit=first.unit, mode=first.mode, batch=first.batch, about=first.about)
+
+
+def _whole_nodes(measured: list[_Measured]) -> list[_Measured]:
+    """A run inside a node may tell how many it had there, 2 of 2, where all others tell one size and no smaller one."""
+    partial = [one for one in measured if one.workers_per_node == one.workers]
+    sizes = {one.workers_per_node for one in measured if one not in partial} or {max(one.workers for one in partial)}
+    node = next(iter(sizes))
+    if len(sizes) > 1 or node is None or any(one.workers > node for one in partial):
+        return measured
+    return [replace(one, workers_per_node=node) if one in partial else one for one in measured]
+
+
+def _check_alike(label: str, measured: list[_Measured], problems: list[Problem]) -> None:
+    """One series is one setting: what may not change inside it."""
+    first = measured[0]
+    for one in measured[1:]:
+        pairs = {
+            "unit": (first.unit, one.unit),
+            "mode": (first.mode, one.mode),
+            "workers_per_node": (first.workers_per_node, one.workers_per_node),
+            "workers x batch_per_worker" if one.mode == "strong" else "batch_per_worker": (first.batch, one.batch),
+        }
+        if first.batch and one.batch and math.isclose(first.batch, one.batch, rel_tol=0.01):
+            pairs.popitem()  # a global batch that does not divide evenly is written rounded
+        for what, (there, here) in pairs.items():
+            if there != here:
+                text = f"{what} is {here} here and {there} at {first.where}, but {label} is one setting"
+                problems.append(Problem(f"{text}; give each setting a series_id of its own", one.where))
+
+
+def _check_repeats(label: str, measured: list[_Measured], problems: list[Problem]) -> None:
+    seen: dict[tuple[int, str | None], str] = {}
+    for one in measured:
+        key = (one.workers, one.repeat)
+        if key in seen:
+            which = "" if one.repeat is None else f" with repeat {shown(one.repeat)}"
+            text = f"workers={one.workers}{which} stands in {label} already, at {seen[key]}"
+            problems.append(Problem(f"{text}; number runs of one count in a column `repeat`", one.where))
+        seen.setdefault(key, one.where)
+
+
+OPTIONAL = ("series_id", "mode", "batch_per_worker", "workers_per_node", "repeat")
+COLUMNS = ("workers", *UNITS, *OPTIONAL, "value", "unit", *ABOUT)
+OFTEN_CALLED = {
+    "workers": ("gpus", "gpu", "num_gpus", "ngpus", "devices", "ranks", "processes", "world_size", "cores", "n"),
+    "samples_per_s": ("throughput", "images_per_s", "images/s", "img/s", "samples/s", "samples_per_sec"),
+    "tokens_per_s": ("tokens/s", "tok/s"),
+    "workers_per_node": ("gpus_per_node", "ntasks_per_node", "tasks_per_node"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    label: str
+    """The file's path, or `points`."""
+    series: tuple[GivenSeries, ...]
+
+
+def read_table(path: Path, *, workers_per_node: int | None = None) -> Table:
+    """`workers_per_node`: of series that do not state it; another than stated is an error."""
+    if not path.exists():
+        raise TableError(f"{path}: there is neither a study folder nor a table of that name; give one of the two")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read ({error}); give a CSV file in UTF-8") from error
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path} is no text in UTF-8; save it as CSV in UTF-8") from error
+    if "\x00" in text or text.startswith("PK\x03\x04"):
+        raise TableError(f"{path} is no text; save the table as CSV in UTF-8")
+    table = parse_table(text, str(path))
+    if workers_per_node is None:
+        return table
+    return replace(table, series=tuple(_with_nodes(each, workers_per_node) for each in table.series))
+
+
+def _with_nodes(given: GivenSeries, workers_per_node: int) -> GivenSeries:
+    stated = given.series.workers_per_node
+    if stated not in (None, workers_per_node):
+        of = f" of {given.series.name}" if given.series.name else ""
+        raise TableError(
+            f"workers_per_node={workers_per_node} was asked for, and the table{of} says {stated}; leave one of them out"
+        )
+    return replace(given, series=replace(given.series, workers_per_node=workers_per_node))
+
+
+def parse_table(text: str, label: str) -> Table:
+    header, rows = _rows(text, label)
+    return Table(label=label, series=all_series(rows, _unit(header, label)))
+
+
+def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> Table:
+    """The same from Python: mappings with the names of the columns."""
+    if isinstance(points, str | bytes | Mapping):
+        raise TableError(
+            f"points={shown(points)} is no list of measurements; write [{{'workers': 4, 'samples_per_s': 390}}, ...], "
+            "or give a file to `worldsize predict`"
+        )
+    rows, problems = [], []
+    columns: dict[str, None] = {}
+    for index, point in enumerate(points):
+        where = f"{label}[{index}]"
+        if not isinstance(point, Mapping):
+            problems.append(
+                Problem(f"{shown(point)} is no mapping of columns to values; write {{'workers': 4, ...}}", where)
+            )
+            continue
+        problems += [Problem(_unknown(str(name)), where) for name in point if name not in COLUMNS]
+        columns |= dict.fromkeys(str(name) for name in point if point[name] is not None)
+        rows.append(Row(where=where, cells=point))
+    if problems:
+        raise table_error(problems)
+    if not rows:
+        raise TableError([Problem("there is no measurement; give at least one", label)])
+    return Table(label=label, series=all_series(rows, _unit(list(columns), label)))
+
+
+def _rows(text: str, label: str) -> tuple[list[str], list[Row]]:
+    """Blank lines are passed over; cells and names lose the spaces around them."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
+    header: list[str] = []
+    rows: list[Row] = []
+    problems: list[Problem] = []
+    try:
+        for raw in reader:
+            cells = [cell.strip() for cell in raw]
+            where = f"{label}, line {reader.line_num}"
+            if not any(cells):
+                continue
+            if not header:
+                header = [cell.lower() for cell in cells]
+                _check_header(header, where)
+            elif len(cells) != len(header):
+                text_ = f"{len(cells)} cells under {len(header)} columns; a comma inside a value wants quotes around it"
+                problems.append(Problem(text_, where))
+            else:
+                rows.append(Row(where=where, cells=dict(zip(header, cells, strict=True))))
+    except csv.Error as error:
+        where = f"{label}, line {reader.line_num}"
+        raise TableError([Problem(f"not valid CSV: {error}; mend the quotes", where)]) from error
+    if problems:
+        raise table_error(problems)
+    if not rows:
+        raise TableError([Problem("the table has no measurement; write a line of columns and a line a count", label)])
+    return header, rows
+
+
+def _delimiter(text: str) -> str:
+    """By the first line; spreadsheets of half the world write semicolons."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return max(",;\t", key=first.count)
+
+
+def _check_header(header: Sequence[str], where: str) -> None:
+    twice = sorted({name for name in header if header.count(name) > 1})
+    problems = [Problem(f"column {shown(name)} stands there more than once; leave one", where) for name in twice]
+    problems += [Problem(_unknown(name), where) for name in header if name not in COLUMNS]
+    if problems:
+        raise table_error([*problems, Problem(ALL_COLUMNS)])
+
+
+def _unit(columns: Sequence[str], where: str) -> Unit | None:
+    """The one column with the measurement; None for `value` with `unit` beside it."""
+    if "workers" not in columns:
+        raise TableError([Problem("column 'workers' is missing; add it", where)])
+    found = [name for name in columns if name in UNITS]
+    given_beside = "value" in columns or "unit" in columns
+    if given_beside and not found and {"value", "unit"} <= set(columns):
+        return None
+    if given_beside or len(found) != 1:
+        listed = ", ".join([*found, *(name for name in ("value", "unit") if name in columns)]) or "none"
+        text = f"one column with a measurement is wanted, found {listed}; keep one of {', '.join(UNITS)}"
+        raise TableError([Problem(text, where)])
+    return found[0]
+
+
+def _unknown(name: str) -> str:
+    called = next((right for right, others in OFTEN_CALLED.items() if name.lower() in others), None)
+    near = [called] if called else difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=0.7)
+    return f"unknown column {shown(name)}; " + (f"did you mean {near[0]!r}?" if near else "leave it out")
+
+
+ALL_COLUMNS = f"the columns are workers, one of {', '.join(UNITS)}, and {', '.join((*OPTIONAL, *ABOUT))}"

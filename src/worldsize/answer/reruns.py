@@ -1,0 +1,198 @@
+"""Running it again: every trial with its configuration and its command, and the recommended study to copy."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from worldsize.analysis.speed.scaling import Row
+from worldsize.answer.from_records import labels, setting_of
+from worldsize.answer.results import Results
+from worldsize.plan.grid import base_batch
+from worldsize.spec.setting import Setting
+from worldsize.spec.study import TrialSpec
+
+MOST_LOG_LINES = 20
+OWN = {"id", "kind", "repeat", "seed", "search", "scaling"}
+"""Fields of a trial that are told elsewhere, or are the same in all."""
+
+
+def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All trials, and the distinct environments that they name by number."""
+    environments: dict[str, int] = {}
+    base = base_batch(results.spec)
+    details = []
+    common = _common(results)
+    for trial_id, trial in results.trials.items():
+        record = results.records.get(trial_id)
+        place = None
+        if record is not None and record.environment:
+            key = json.dumps(record.environment, sort_keys=True)
+            place = environments.setdefault(key, len(environments))
+        found: dict[str, Any] = {
+            "trial": trial_id,
+            "kind": trial.kind,
+            "workers": trial.workers,
+            "batch_per_worker": trial.batch_per_worker,
+            "repeat": trial.repeat,
+            "seed": trial.seed,
+            "outcome": record.outcome if record else "damaged" if trial_id in results.damaged else "left",
+            "configuration": {key: value for key, value in _told(trial).items() if common.get(key) != value},
+            "command": shlex.join(again(results, trial, base)),
+            "environment": place,
+        }
+        if record is not None:
+            found |= {
+                "launch": record.launch,
+                "wall_s": record.wall_s,
+                "phases_s": record.phases_s,
+                "metrics": record.metrics,
+                "diverged_at_step": record.diverged_at_step,
+            }
+            if record.failure is not None:
+                failure = record.failure
+                found["failure"] = {
+                    "rank": failure.rank,
+                    "step": failure.step,
+                    "error": failure.error,
+                    "log": list(failure.log[-MOST_LOG_LINES:]),
+                }
+        details.append(found)
+    return details, [json.loads(key) for key in environments]
+
+
+def common_configuration(results: Results) -> dict[str, Any]:
+    return _common(results)
+
+
+def _common(results: Results) -> dict[str, Any]:
+    """What all trials share: told once."""
+    told = [_told(trial) for trial in results.trials.values() if trial.kind != "pretrain"]
+    if not told:
+        return {}
+    counts = Counter(key for each in told for key in each)
+    return {
+        key: value for key, value in told[0].items() if counts[key] == len(told) and all(t[key] == value for t in told)
+    }
+
+
+def _told(trial: TrialSpec) -> dict[str, Any]:
+    """Dotted fields, without those that are at their defaults and mean nothing here."""
+    return dict(_leaves(trial.model_dump(mode="json", exclude_defaults=True, exclude=OWN), ""))
+
+
+def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def again(results: Results, trial: TrialSpec, base: int) -> list[str]:
+    """The command that runs this one trial, in a folder of its own: the study with every axis at one value."""
+    if trial.kind == "pretrain":
+        return ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
+    axes = results.spec.axes
+    weak = trial.scaling == "weak"
+    batch = trial.batch_per_worker if weak else trial.global_batch
+    values: dict[str, Any] = {
+        "axes.workers": [trial.workers],
+        "axes.batch_per_worker" if weak else "axes.global_batch": [batch],
+        "axes.accumulation": [trial.accumulation],
+        "axes.optimizer": [short_optimizer(trial)],
+        "axes.strategy": [trial.strategy.model_dump(mode="json", exclude_defaults=True) or trial.strategy.name],
+        "axes.precision": [trial.precision],
+        "axes.start": ["pretrained" if trial.workload.pretrained else "scratch"] if axes.start else None,
+        "axes.seed": [trial.seed],
+        "repeats": 1,
+        "skip": [],
+    }
+    if trial.kind == "probe":
+        values |= {"train": False, "probe.repeats": 1}
+    else:
+        values |= {"probe": False, "train.base_batch": base}
+    given = {key: value for key, value in values.items() if _differs(results, key, value)}
+    options = [f"{key}={json.dumps(value)}" for key, value in given.items()]
+    command = ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
+    command += ["--on", trial.on] if trial.on else []
+    return command + [word for option in options for word in ("--set", option)]
+
+
+def _differs(results: Results, key: str, value: Any) -> bool:
+    """Whether the study says something else there: short commands are read, long ones are not."""
+    node: Any = results.spec
+    for part in key.split("."):
+        node = getattr(node, part, None)
+    if value is False:
+        return node is not None
+    if key == "axes.seed":
+        return bool(list(results.spec.seeds) != value)
+    if key in ("axes.optimizer", "axes.strategy"):
+        return len(node) > 1 or (key == "axes.optimizer" and len(list(islice(node[0].settings(), 2))) > 1)
+    return bool((list(node) if isinstance(node, tuple) else node) != value)
+
+
+def recommended_study(results: Results) -> str | None:
+    """The recommended setting alone, as a study file; None where nothing was measured. Left out: the defaults."""
+    row = results.answer.row
+    if row is None:
+        return None
+    results = results.apart[row.setting.on]
+    trial = _trial_of(results, row)
+    spec = results.spec.model_dump(mode="json", exclude_defaults=True, exclude={"small", "skip", "axes", "name"})
+    axes: dict[str, Any] = {"workers": [row.setting.workers]}
+    if row.setting.scaling == "weak":
+        axes["batch_per_worker"] = [row.setting.batch_per_worker]
+    else:
+        axes["global_batch"] = [row.setting.global_batch]
+    if row.setting.accumulation > 1:
+        axes["accumulation"] = [row.setting.accumulation]
+    axes["optimizer"] = [short_optimizer(trial)]
+    if trial.strategy.name != "ddp" or trial.strategy.model_dump(exclude_defaults=True):
+        axes["strategy"] = [trial.strategy.model_dump(mode="json", exclude_defaults=True)]
+    if trial.precision != "fp32":
+        axes["precision"] = [trial.precision]
+    if len(results.spec.starts) > 1:
+        axes["start"] = ["pretrained" if trial.workload.pretrained else "scratch"]
+    if isinstance(spec.get("train"), dict):
+        # Alone, the setting would be its own base, and the rate rule would scale nothing.
+        spec["train"]["base_batch"] = base_batch(results.spec)
+    rest = {key: False if value is None else value for key, value in spec.items() if key != "workload"}
+    study = {"name": f"{results.spec.name[:50]}-recommended", "workload": spec["workload"], "axes": axes, **rest}
+    stream = io.StringIO()
+    yaml = YAML(typ="rt")
+    yaml.default_flow_style = None
+    yaml.width = 78
+    yaml.dump(study, stream)
+    return stream.getvalue()
+
+
+def short_optimizer(trial: TrialSpec) -> dict[str, Any]:
+    """As one would write it."""
+    given = trial.optimizer.model_dump(mode="json", exclude_defaults=True)
+    return {"name": trial.optimizer.name} | {key: value for key, value in given.items() if key != "momentum" or value}
+
+
+def _trial_of(results: Results, row: Row) -> TrialSpec:
+    """One that was trained with the best variant of the row; where nothing was trained, a probe of it."""
+    starts = len(results.spec.starts)
+    here = [trial for trial in results.trials.values() if trial.kind != "pretrain" and _runs(trial, row.setting)]
+    best = [trial for trial in here if trial.kind == "train" and labels(trial, starts)[1] == row.variant]
+    return (best or here)[0]
+
+
+def _runs(trial: TrialSpec, setting: Setting) -> bool:
+    """A search for the largest batch ran every batch it tried."""
+    own = setting_of(trial)
+    return own == setting or (
+        trial.largest is not None and replace(own, batch_per_worker=setting.batch_per_worker) == setting
+    )

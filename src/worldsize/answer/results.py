@@ -1,0 +1,298 @@
+"""A study folder, read: its records, and what follows from them. Works on any machine, on a folder that still grows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldsize.analysis.estimate import Interval, mean_interval, outliers
+from worldsize.analysis.learning.larger_batches import BatchStudy, batch_studies
+from worldsize.analysis.learning.noise_scale import NoiseScale
+from worldsize.analysis.learning.variants import Contest, RateEdge, Target, Trained, contests, rate_edges, summaries
+from worldsize.analysis.speed.breakdown import StepParts, breakdown
+from worldsize.analysis.speed.hardware import Hardware, Stolen, hardware, mfu, stolen
+from worldsize.analysis.speed.largest_batch import LargestBatch, largest_batches
+from worldsize.analysis.speed.network import Link
+from worldsize.analysis.speed.recommend import Answer, recommend
+from worldsize.analysis.speed.scaling import Point, Row, Series, points, scaling
+from worldsize.answer import from_records
+from worldsize.answer.as_dict import as_dict, flat
+from worldsize.answer.findings import findings
+from worldsize.data.catalog import WorkloadFacts, facts_from
+from worldsize.errors import StoreError
+from worldsize.folder.files import read_json
+from worldsize.folder.record import TrialRecord
+from worldsize.folder.study_folder import StudyFolder
+from worldsize.plan.grid import on_target
+from worldsize.plan.plan import Plan
+from worldsize.spec.file import StudyFile
+from worldsize.spec.setting import Setting, setting_order
+from worldsize.spec.study import StudySpec, TrialSpec
+
+SHARES = {"accuracy": 0.0, "top5": 0.0, "r2": -math.inf}
+"""Metrics of which no model has more than 1, and the least that one has."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Its spec, the records so far, and what follows from them."""
+
+    folder: StudyFolder
+    spec: StudySpec
+    facts: WorkloadFacts
+    plan: Plan
+    records: dict[str, TrialRecord]
+    damaged: tuple[str, ...]
+
+    @property
+    def trials(self) -> Mapping[str, TrialSpec]:
+        return self.plan.trials
+
+    @cached_property
+    def apart(self) -> dict[str, Results]:
+        """What ran on each target: kinds of hardware are never pooled in an answer or a projection."""
+        names = dict.fromkeys(trial.on for trial in self.trials.values())
+        return {on: self._only(on) for on in names} if len(names) > 1 else dict.fromkeys(names, self)
+
+    def _only(self, on: str) -> Results:
+        trials = {name: trial for name, trial in self.trials.items() if trial.on == on}
+        return replace(
+            self,
+            spec=on_target(self.spec, on),
+            plan=Plan(trials=trials, launches=tuple(each for each in self.plan.launches if each.on == on)),
+            records={name: record for name, record in self.records.items() if name in trials},
+            damaged=tuple(name for name in self.damaged if name in trials),
+        )
+
+    @cached_property
+    def series(self) -> list[Series]:
+        best = {contest.setting: contest.variants[0] for contest in self.contests}
+        return scaling(self.points, best, adaptive=self.spec.axes.adaptive)
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """Step times of each setting, repeat by repeat."""
+        return points(from_records.measured(self.folder, self._ended))
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Of the scaling table, series after series."""
+        return [row for series in self.series for row in series.rows]
+
+    @cached_property
+    def largest(self) -> list[LargestBatch]:
+        """What searches for the largest batch found; empty where the study lists its batches."""
+        search = self.spec.axes.largest
+        if search is None:
+            return []
+        tried = [
+            each for name, record in self.records.items() for each in from_records.tried(self.trials[name], record)
+        ]
+        paces = {row.setting: row.samples_per_s for row in self.rows}
+        return largest_batches(tried, paces, train_samples=self.facts.train_samples, most=search.most)
+
+    @cached_property
+    def contests(self) -> list[Contest]:
+        """What was trained, setting by setting, the best first."""
+        metric, better = self.facts.metric, self.facts.higher_is_better
+        bounds = (SHARES[metric], 1.0) if metric in SHARES else (-math.inf, math.inf)
+        found = summaries(self._trained, higher_is_better=better, target=self.target, bounds=bounds)
+        met = contests(found, higher_is_better=self.facts.higher_is_better, by_target=self.target is not None)
+        return sorted(met, key=lambda contest: setting_order(contest.setting))
+
+    @cached_property
+    def edges(self) -> dict[tuple[Setting, str], RateEdge]:
+        """Above which rate training diverges, by setting and optimiser."""
+        return rate_edges(self._trained)
+
+    @cached_property
+    def answer(self) -> Answer:
+        """Of several targets, that of the one with most throughput; the others have their own (`apart`)."""
+        if len(self.apart) > 1:
+            answers = [each.answer for each in self.apart.values()]
+            return max(answers, key=lambda answer: answer.row.samples_per_s.value if answer.row else 0.0)
+        answer = recommend(
+            self._compared,
+            higher_is_better=self.facts.higher_is_better,
+            trained=self.spec.train is not None and bool(self._trained) and not self.left(),
+            target=self.target is not None,
+        )
+        return replace(answer, findings=(*answer.findings, *findings(self, answer)))
+
+    @property
+    def _compared(self) -> list[Series]:
+        """A search tries other batches with each count: what one count alone tried says nothing about counts. Where
+        there is but one count, the batch to use is the smallest that is about as fast as any."""
+        if self.spec.axes.largest is None:
+            return self.series
+        several = [series for series in self.series if len(series.rows) > 1]
+        enough = {replace(each.setting, batch_per_worker=each.enough) for each in self.largest if each.enough}
+        return several or [each for each in self.series if each.rows[0].setting in enough] or self.series
+
+    @cached_property
+    def steps(self) -> list[StepParts]:
+        """Where a step goes, setting by setting, in the order of the scaling table."""
+        timed = from_records.probes_first(
+            (trial, record) for trial, record in self._ended if record.outcome != "diverged" and record.spans
+        )
+        return [self._parts(row.setting, timed[row.setting]) for row in self.rows]
+
+    @cached_property
+    def hardware(self) -> list[tuple[Setting, Hardware]]:
+        """How busy and how full the hardware was, setting by setting."""
+        watched = from_records.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
+        used = {setting: from_records.usages(self.folder, here) for setting, here in watched.items()}
+        return [(setting, hardware(used[setting])) for setting in sorted(used, key=setting_order) if used[setting]]
+
+    @cached_property
+    def stolen(self) -> list[Stolen]:
+        """What a hypervisor kept for others while each trial ran, of those in which that was seen."""
+        watched = [(self.trials[name], record) for name, record in self.records.items() if record.telemetry]
+        return [found for ranks in from_records.usages(self.folder, watched) if (found := stolen(ranks))]
+
+    @cached_property
+    def mfus(self) -> dict[Setting, Interval]:
+        """Of settings whose probes know what a sample costs and what the device can do.
+
+        More than 1 is not told: the peak is then not what it was held against.
+        """
+        found = {}
+        known = {from_records.setting_of(trial): record.compute for trial, record in self._ended if record.compute}
+        for row in self.rows:
+            facts: dict[str, Any] = dict(known.get(row.setting, {}))
+            flop, peak = facts.get("flop_per_sample"), facts.get("peak_flop_s")
+            if flop and peak:
+                workers = row.setting.workers
+                found[row.setting] = mfu(row.samples_per_s, flop_per_sample=flop, workers=workers, peak_flop_s=peak)
+        return {setting: share for setting, share in found.items() if share.value <= 1}
+
+    @cached_property
+    def noise_scales(self) -> list[tuple[Setting, str, NoiseScale]]:
+        return from_records.noise_scales(self.folder, self._ended, len(self.spec.starts))
+
+    @cached_property
+    def batch_studies(self) -> list[BatchStudy]:
+        """What a larger batch will take: steps to the target, or epochs until stable and the metric."""
+        return self.batch_studies_for(self.target)
+
+    def batch_studies_for(self, target: Target | None, variant: str | None = None) -> list[BatchStudy]:
+        """The same for a target of one's own, which is one of the metric that the answer quotes; of one variant alone,
+        where it is named: a search has hundreds."""
+        chosen = [curve for curve in self._trained if variant is None or curve.variant == variant]
+        curves = chosen if target == self.target else [replace(curve, goal=None) for curve in chosen]
+        return batch_studies(
+            curves,
+            target=target,
+            noise_scales=self.noise_scales,
+            most_metric=1.0 if self.facts.metric in SHARES else math.inf,
+        )
+
+    @cached_property
+    def links(self) -> list[tuple[str, Link]]:
+        mine = {trial.on for trial in self.trials.values()}
+        return [(kind, link) for kind, link in from_records.links(self.folder) if link.on in mine]
+
+    @property
+    def target(self) -> Target | None:
+        until = self.spec.train.until if self.spec.train else None
+        return None if until is None else Target(value=until.value, at_least=until.at_least is not None)
+
+    def table(self) -> list[dict[str, Any]]:
+        """The scaling table, a dict a row: workers, batches, step time, samples/s, speedup, efficiency, metric."""
+        return [flat(row) for row in self.rows]
+
+    def learning(self) -> list[dict[str, Any]]:
+        """What was trained, a dict a variant: its setting, metric, steps to the target, epochs until stable, gap."""
+        return [flat(variant) for contest in self.contests for variant in contest.variants]
+
+    def step_s(self) -> dict[tuple[str, int, int], float]:
+        """Measured median step time by (target, workers, samples that a worker computes in a step)."""
+        return {(row.setting.on, row.setting.workers, row.setting.worker_batch): row.step_s.value for row in self.rows}
+
+    def left(self) -> list[str]:
+        return [trial_id for trial_id in self.trials if trial_id not in self.records]
+
+    def failed(self) -> list[TrialRecord]:
+        return [record for record in self.records.values() if record.outcome == "failed"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For machines: the answer, the tables, and how every trial ended."""
+        return as_dict(self)
+
+    @cached_property
+    def _ended(self) -> list[from_records.Ended]:
+        return [
+            ended
+            for trial_id, record in self.records.items()
+            for ended in from_records.measuring(self.trials[trial_id], record)
+        ]
+
+    @cached_property
+    def _trained(self) -> list[Trained]:
+        starts = len(self.spec.starts)
+        return [
+            from_records.trained(trial, record, self.facts.metric, starts)
+            for trial, record in self._ended
+            if trial.kind == "train"
+        ]
+
+    def _parts(self, setting: Setting, here: list[from_records.Ended]) -> StepParts:
+        columns, repeats = from_records.spans(self.folder, here)
+        found, totals, traffic = from_records.exchange(self.folder, here, setting.workers)
+        slowest = [spans.sum(axis=2).max(axis=1) for spans in repeats.values()]
+        return StepParts(
+            setting=setting,
+            parts=breakdown(columns, repeats),
+            outlier_share=float(np.mean(np.concatenate([outliers(step_s) for step_s in slowest]))),
+            by_subtraction_s=self._by_subtraction(setting),
+            exposed=found,
+            total_s=mean_interval(totals).within(0.0, math.inf) if totals else None,
+            traffic=traffic,
+        )
+
+    def _by_subtraction(self, setting: Setting) -> float | None:
+        """Its step less that of one worker with the same batch a worker: what people take for communication."""
+        step_s = {row.setting: row.step_s.value for row in self.rows}
+        alone = step_s.get(replace(setting, workers=1))
+        if setting.workers == 1 or setting.scaling == "strong" or alone is None:
+            return None
+        return step_s[setting] - alone
+
+
+def load(folder: Path | str) -> Results:
+    """Reads a study folder, finished or not, on any machine. Damaged records are named, never used."""
+    home = StudyFolder.existing(Path(folder))
+    spec = StudyFile.read(home.study_file).spec()
+    records, damaged = {}, []
+    plan, facts = read_plan(home)
+    if strangers := {trial.on for trial in plan.trials.values()} - spec.targets.keys():
+        raise StoreError(
+            f"{home.plan_file} has trials on {min(strangers)!r}, which is no target of {home.study_file}; put back "
+            "what belongs together, or use a new folder"
+        )
+    for trial_id in plan.trials:
+        try:
+            record = home.record(trial_id)
+        except ValueError:
+            damaged.append(trial_id)
+            continue
+        if record is not None:
+            records[trial_id] = record
+    return Results(home, spec, facts, plan, records, tuple(damaged))
+
+
+def read_plan(home: StudyFolder) -> tuple[Plan, WorkloadFacts]:
+    try:
+        stored = read_json(home.plan_file)
+        return Plan.from_dict(stored), facts_from(stored["facts"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{home.plan_file} is missing, damaged or of another version ({type(error).__name__}); "
+            "use the version that made the folder, or a new folder"
+        ) from error

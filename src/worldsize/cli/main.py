@@ -1,0 +1,122 @@
+"""The command line: parse, call study/study.py, print. Whatever a command needs is imported inside it, so --help is
+quick.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from worldsize import __version__
+from worldsize.cli.arguments import DataOption
+from worldsize.cli.read import compare, export, predict, report, serve, status
+from worldsize.cli.run import plan, run, worker_command
+from worldsize.errors import WorldsizeError, visible
+
+app = typer.Typer(
+    name="worldsize",
+    help="How many GPUs should train this model, with which batch and rate, how long will it take, "
+    "and why does it not scale further?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+data_app = typer.Typer(help="Data sets: list them, fetch one.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+
+def studies() -> None:
+    """List the built-in studies."""
+    from worldsize.report.write.console import console
+    from worldsize.spec.file import builtin_studies
+
+    for name, path in builtin_studies().items():
+        about = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        console().print(f"{name:20} {about}", soft_wrap=True)
+
+
+def new(name: Annotated[str, typer.Argument(help="A built-in study to copy.")]) -> None:
+    """Copy a built-in study into this folder, to edit."""
+    from worldsize.errors import OutputError
+    from worldsize.spec.file import find_study
+
+    source, target = find_study(name), Path(f"{Path(name).stem}.yaml")
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(source.read_text(encoding="utf-8"))
+    except FileExistsError:
+        raise OutputError(f"{target} already exists; rename or remove it first") from None
+    print(f"{target}: edit it, then `worldsize run {target}`")
+
+
+@data_app.command("list")
+def data_list(data: DataOption = None) -> None:
+    """List the data sets that can be fetched, and which are here."""
+    from worldsize.data.sets import data_root, status
+    from worldsize.report.views.status import data_view
+    from worldsize.report.write.console import console
+
+    console().print(data_view(status(data_root(data)), data_root(data)), soft_wrap=True)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10")], data: DataOption = None
+) -> None:
+    """Download a data set once, with its checksums; a broken download continues where it stopped."""
+    from worldsize.data.fetch import fetch
+    from worldsize.data.sets import data_root, dataset_named
+    from worldsize.report.views.progress import DownloadProgress
+    from worldsize.report.write.console import console
+
+    root = data_root(data)
+    with DownloadProgress(console()) as progress:
+        fetch(dataset_named(name), root, progress)
+    console().print(f"{name} is in {root}", soft_wrap=True)
+
+
+for command in (run, plan, status, worker_command, studies, new, predict, report, compare, export, serve):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"worldsize {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _callback(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Errors that a user can mend are one line and an exit code; a terminated driver stops as on Ctrl-C."""
+    # Not what SIGINT does: a driver started in the background ignores that, and must not ignore this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        app()
+    except WorldsizeError as error:
+        print(f"worldsize: {visible(str(error))}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        else:  # a full disk, a folder that may not be written to: what is finished is kept
+            print(f"worldsize: {visible(str(error))}; mend that, then the same command continues", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

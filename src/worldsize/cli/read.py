@@ -1,0 +1,195 @@
+"""The commands that read a study folder and run nothing: status, predict, report, compare, export, serve."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from worldsize.cli.arguments import FolderArgument, JsonOption
+from worldsize.errors import visible
+
+
+def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
+    """Show what a study has done, what runs now, what failed and why."""
+    from worldsize.answer.results import load
+    from worldsize.folder.lock import lock_holder
+    from worldsize.launch.slurm.status import job_statuses
+    from worldsize.report.views.status import job_dicts, job_lines, status_view
+    from worldsize.report.write.console import console
+
+    results = load(folder)
+    holder = lock_holder(folder)
+    running = _running_trial(results) if holder else None
+    jobs = job_statuses(results.folder)
+    if as_json:
+        told = {"trials": results.to_dict()["trials"], "running": running, "run_by": holder, "jobs": job_dicts(jobs)}
+        print(json.dumps(told, indent=1))
+    else:
+        console().print(status_view(results, running, holder))
+        for line in job_lines(jobs):
+            console().print(line, soft_wrap=True)
+
+
+def _running_trial(results: Any) -> str | None:
+    """The last trial that has begun and has no record."""
+    begun = [trial_id for trial_id in results.left() if any(results.folder.events(trial_id))]
+    return begun[-1] if begun else None
+
+
+def predict(
+    source: Annotated[Path, typer.Argument(metavar="DIR|TABLE.csv", help="A study folder, or a table of workers.")],
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="8,16,1024", help="Counts to ask about. Default: 2, 4 and 8 times more.", show_default=False
+        ),
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="Time until this test metric; default: the study's own.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a worker for an hour, in any currency.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="Name the fastest count that costs no more.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="90min", help="Name the cheapest count that is done by then.")
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC", help="Another network: '8 x 450GB/s 2us, 50GB/s 5us', or a preset: dgx-h100."),
+    ] = None,
+    workers_per_node: Annotated[int | None, typer.Option(min=1, help="Default: as many as fit or ran there.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples a worker; default: those of the answer.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Project to worker counts never run: throughput, time, cost, with intervals. Runs nothing.
+
+    Of a table: --workers, --workers-per-node and --json; all else needs what a study folder has stored.
+    """
+    from worldsize.cli.arguments import counts_of, refuse_for_tables, refuse_infinite, seconds_of
+    from worldsize.report.write.console import console
+
+    refuse_infinite({"target": target, "price": price, "budget": budget})
+    asked = () if workers is None else counts_of(workers)
+    if source.is_dir():
+        from worldsize.answer.predict.predict import doublings, predict, to_dict
+        from worldsize.answer.predict.question import Question, parse_network
+        from worldsize.answer.results import load
+        from worldsize.report.sections.projection import prediction_view
+        from worldsize.report.words.answers import goal_words
+
+        results = load(source)
+        told = {}
+        for name, each in results.apart.items():  # kinds of hardware are never pooled
+            question = Question(
+                workers=asked or doublings(each),
+                batch_per_worker=batch,
+                target=target,
+                price=price,
+                budget=budget,
+                deadline_s=None if deadline is None else seconds_of(deadline),
+                network=None if network is None else parse_network(network),
+                workers_per_node=workers_per_node,
+            )
+            found = predict(each, question)
+            told[name] = to_dict(found)
+            if not as_json:
+                if len(results.apart) > 1:
+                    console().print(f"\nOn {name}", style="bold")
+                console().print(prediction_view(found, each.facts, goal_words(each, question)))
+        if as_json:
+            print(json.dumps(told if len(told) > 1 else next(iter(told.values())), indent=1, allow_nan=False))
+        return
+    from worldsize.answer.predict.table import read_table
+    from worldsize.answer.predict.table_projection import further, project_table
+    from worldsize.report.sections.projection import table_view
+
+    refuse_for_tables(
+        {"target": target, "price": price, "budget": budget, "deadline": deadline, "network": network, "batch": batch}
+    )
+    table = read_table(source, workers_per_node=workers_per_node)
+    projected = project_table(table, asked or further(table), measured_too=not as_json)
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(each) for each in projected], indent=1, allow_nan=False))
+    else:
+        console().print(table_view(projected))
+
+
+def report(
+    folder: FolderArgument,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write. Default: DIR/report.")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="A page that comes back by itself, while the study runs.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the report of a study: a page for any browser, figures and tables for papers. --json writes nothing."""
+    from worldsize.answer.results import load
+    from worldsize.report.document import document
+    from worldsize.report.write.console import console
+    from worldsize.report.write.publish import publish, to_json
+
+    results = load(folder)
+    if as_json:
+        print(to_json(document(results)), end="")
+        return
+    made = publish(results, out, printed=not live, live=live)
+    console().print(
+        f"{visible(str(made.page))}: {made.size_bytes / 1e6:.1f} MB, {len(made.figures)} figures, "
+        f"{len(made.tables)} tables beside it" + (f"; {made.without}" if made.without else ""),
+        soft_wrap=True,
+    )
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="The study folder that the others are held against.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another study folder.")],
+    third: Annotated[Path | None, typer.Argument(metavar="C", help="And one more.", show_default=False)] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as a page too.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show by what studies differ at equal settings, and which differences are more than noise."""
+    from worldsize.answer.comparison import compare_studies, to_dict
+    from worldsize.answer.results import load
+    from worldsize.report.sections.comparison import comparison_view
+    from worldsize.report.write.console import console
+
+    found = compare_studies([load(folder) for folder in (first, second, third) if folder is not None])
+    if page is not None:
+        from worldsize.report.write.comparison_page import write_comparison
+
+        write_comparison(found, page)
+    if as_json:
+        print(json.dumps(to_dict(found), indent=1, allow_nan=False))
+    else:
+        console().print(comparison_view(found))
+
+
+def export(
+    folder: FolderArgument,
+    to: Annotated[str, typer.Option(metavar="csv,...", help="Any of csv, parquet, tensorboard, mlflow.")] = "csv",
+    out: Annotated[Path | None, typer.Option(help="Where to. Default: DIR/export.", show_default=False)] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank too, not only medians.")] = False,
+) -> None:
+    """Write what a study measured for the tools people already use."""
+    from worldsize.answer.results import load
+    from worldsize.export.study import export_study, formats_of
+
+    for written in export_study(load(folder), formats_of(to), out or folder / "export", steps=steps):
+        print(visible(str(written)))
+
+
+def serve(
+    folder: FolderArgument,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 0,
+) -> None:
+    """Show a study's report in a browser of this machine. Read-only; Ctrl-C ends it."""
+    from worldsize.report.write.serve import report_server
+
+    with report_server(folder, port) as server:
+        print(f"{server.address} shows {visible(str(server.root))}; Ctrl-C ends it", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("stopped")

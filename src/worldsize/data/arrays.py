@@ -1,0 +1,173 @@
+"""Binary image files as arrays: the idx format of MNIST and Fashion-MNIST, and CIFAR-10's batches.
+
+idx: Two zero bytes, one byte for the type (8: uint8), one for the number of axes, the length of each axis as a big-
+endian uint32, then the values row by row. https://yann.lecun.com/exdb/mnist
+
+CIFAR-10's binary batches: a label byte, then 1,024 red, 1,024 green and 1,024 blue bytes, row by row.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from worldsize.errors import DataError
+
+UINT8 = 0x08
+SIDE = 28
+MNIST_CLASSES = 10
+PIECE_BYTES = 1 << 20
+
+Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+"""Training images and labels, test images and labels."""
+
+
+def read_mnist(folder: Path) -> Arrays:
+    """The four official files, packed or not. Images N x 28 x 28; labels int64, as a loss takes them."""
+    return (*_read_idx_part(folder, "train"), *_read_idx_part(folder, "t10k"))
+
+
+def read_idx(path: Path) -> npt.NDArray[np.uint8]:
+    """The array in one idx file, unpacked when its name ends in .gz."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            return _parse(file, path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; `worldsize data fetch` downloads a data set") from error
+    except gzip.BadGzipFile as error:
+        raise DataError(
+            f"{path} is not a gzip file ({error}); fetch it again, or drop .gz from its name if it is already unpacked"
+        ) from error
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path} is cut short or damaged ({error}); fetch it again") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); mend that or fetch it again") from error
+
+
+def _parse(file: gzip.GzipFile | io.BufferedReader, path: Path) -> npt.NDArray[np.uint8]:
+    head = file.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0" or head[3] == 0:
+        raise DataError(
+            f"{path} starts with {head.hex(' ') or 'nothing'}; an idx file starts with 00 00, its type and its number "
+            "of axes: fetch it again"
+        )
+    if head[2] != UINT8:
+        raise DataError(f"{path} holds values of type 0x{head[2]:02x}; only 0x08 (uint8) is read: convert it")
+    lengths = file.read(4 * head[3])
+    if len(lengths) < 4 * head[3]:
+        raise DataError(f"{path} ends within its header of {head[3]} axes; fetch it again")
+    shape = struct.unpack(f">{head[3]}I", lengths)
+    expected = math.prod(shape)
+    values = bytearray()
+    # In pieces and no further than one byte too many: neither a size in the header nor a packed flood is trusted.
+    while len(values) <= expected and (piece := file.read(min(PIECE_BYTES, expected + 1 - len(values)))):
+        values += piece
+    if len(values) != expected:
+        found = "more" if len(values) > expected else f"{len(values):,}"
+        raise DataError(
+            f"{path} announces {' x '.join(map(str, shape))} = {expected:,} bytes and holds {found}; fetch it again"
+        )
+    return np.frombuffer(values, np.uint8).reshape(shape)
+
+
+def _read_idx_part(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    images_file = _find_idx(folder, f"{part}-images-idx3-ubyte")
+    labels_file = _find_idx(folder, f"{part}-labels-idx1-ubyte")
+    images, labels = read_idx(images_file), read_idx(labels_file)
+    if images.ndim != 3 or images.shape[1:] != (SIDE, SIDE):
+        raise DataError(
+            f"{images_file} holds an array of shape {images.shape}; MNIST has N x {SIDE} x {SIDE}: fetch it again"
+        )
+    if labels.shape != images.shape[:1]:
+        raise DataError(
+            f"{labels_file} holds labels of shape {labels.shape} for {len(images):,} images in {images_file.name}; "
+            "there is one label an image: fetch both again"
+        )
+    if not len(labels):
+        raise DataError(f"{images_file} holds no images; fetch it again")
+    if labels.max() >= MNIST_CLASSES:
+        place = int(np.argmax(labels >= MNIST_CLASSES))
+        raise DataError(
+            f"{labels_file} holds the label {labels[place]} (number {place:,}); labels are 0 to {MNIST_CLASSES - 1}: "
+            "fetch it again"
+        )
+    return images, labels.astype(np.int64)
+
+
+def _find_idx(folder: Path, name: str) -> Path:
+    """The packed file first: gzip carries a checksum, and an interrupted unpacking leaves half a file beside it."""
+    for path in (folder / f"{name}.gz", folder / name):
+        if path.is_file():
+            return path
+    raise DataError(
+        f"{folder} holds neither {name}.gz nor {name}; `worldsize data fetch` downloads the four files of the data set"
+    )
+
+
+FOLDER = "cifar-10-batches-bin"
+TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+TEST_FILES = ("test_batch.bin",)
+RECORDS = 10_000
+SHAPE = (3, 32, 32)
+PIXELS = 3 * 32 * 32
+CIFAR_CLASSES = 10
+
+
+def read_cifar10(folder: Path) -> Arrays:
+    """Images N x 3 x 32 x 32; labels int64. The folder holds the batches, or their folder, or cifar10/ with it."""
+    batches = _find_batches(folder)
+    return (*_read_cifar_part(batches, TRAIN_FILES), *_read_cifar_part(batches, TEST_FILES))
+
+
+def _find_batches(folder: Path) -> Path:
+    for place in (folder, folder / FOLDER, folder / "cifar10" / FOLDER):
+        if any((place / name).is_file() for name in TRAIN_FILES + TEST_FILES):
+            return place
+    raise DataError(
+        f"{folder} holds no CIFAR-10 batches ({TRAIN_FILES[0]} and five more, or {FOLDER} with them); "
+        "`worldsize data fetch` downloads them"
+    )
+
+
+def _read_cifar_part(folder: Path, names: tuple[str, ...]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    # Filled batch by batch: joining five arrays afterwards would need the memory twice.
+    images = np.empty((len(names) * RECORDS, *SHAPE), np.uint8)
+    labels = np.empty(len(names) * RECORDS, np.int64)
+    for number, name in enumerate(names):
+        rows = slice(number * RECORDS, (number + 1) * RECORDS)
+        records = _read_batch(folder / name)
+        labels[rows] = records[:, 0]
+        images[rows] = records[:, 1:].reshape(-1, *SHAPE)
+    return images, labels
+
+
+def _read_batch(path: Path) -> npt.NDArray[np.uint8]:
+    try:
+        content = np.fromfile(path, np.uint8)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path} does not exist; all of {', '.join(TRAIN_FILES + TEST_FILES)} are needed: fetch the data set again"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); mend that or fetch the data set again") from error
+    records, rest = divmod(len(content), 1 + PIXELS)
+    if rest or records != RECORDS:
+        raise DataError(
+            f"{path} has {len(content):,} bytes; a batch is {RECORDS:,} records of {1 + PIXELS:,} bytes: "
+            "fetch the data set again"
+        )
+    batch = content.reshape(RECORDS, 1 + PIXELS)
+    if batch[:, 0].max() >= CIFAR_CLASSES:
+        place = int(np.argmax(batch[:, 0] >= CIFAR_CLASSES))
+        raise DataError(
+            f"{path} holds the label {batch[place, 0]} (record {place:,}); labels are 0 to {CIFAR_CLASSES - 1}: "
+            "fetch the data set again"
+        )
+    return batch

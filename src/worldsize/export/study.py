@@ -1,0 +1,148 @@
+"""What a study measured, for the tools people already use. One folder a format, put in place whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from worldsize import __version__
+from worldsize.answer.results import Results
+from worldsize.errors import OutputError, SpecError
+from worldsize.folder.files import read_json, write_json
+
+MARK = "export.json"
+"""Lies in every folder that was exported and lists its files: a folder with any other file is not replaced."""
+NEEDS = {
+    "csv": (),
+    "parquet": ("pyarrow",),
+    "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+}
+"""The formats, and what each must be able to import."""
+
+
+def formats_of(text: str) -> tuple[str, ...]:
+    """`csv,mlflow` -> its formats, each one known and installed."""
+    asked = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not asked:
+        raise SpecError(f"--to {text!r} names no format; give any of {', '.join(NEEDS)}")
+    for name in asked:
+        if name not in NEEDS:
+            raise SpecError(f"--to {name!r} is no format that is known; give any of {', '.join(NEEDS)}")
+        missing = [module for module in NEEDS[name] if importlib.util.find_spec(module) is None]
+        if missing:
+            raise SpecError(
+                f"--to {name} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+                f"installed; `pip install 'worldsize[{name}]'`"
+            )
+    return asked
+
+
+def export_study(results: Results, formats: Sequence[str], out: Path, *, steps: bool = False) -> Iterator[Path]:
+    """Writes out/FORMAT for each format, and names it once it is there. What was exported there before is replaced."""
+    for name in formats:
+        _check_ours(out / name)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in formats:
+        target = out / name
+        stage = Path(tempfile.mkdtemp(dir=out, prefix=f".{name}."))
+        try:
+            _writer(name)(results, stage, target, steps)
+            write_json(
+                stage / MARK,
+                {
+                    "format": name,
+                    "study": results.spec.name,
+                    "folder": str(results.folder.path),
+                    "trials": len(results.trials),
+                    "records": len(results.records),
+                    "steps": steps,
+                    "worldsize": __version__,
+                    "files": sorted(_contents(stage)),
+                },
+            )
+            _put_in_place(stage, target)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+        yield target
+
+
+Writer = Callable[[Results, Path, Path, bool], None]
+"""Results, the folder to write into, the folder that it will become, whether every step is wanted."""
+
+
+def _writer(name: str) -> Writer:
+    """Each imports its library only when it is asked for."""
+    if name == "csv":
+        from worldsize.export.tables import write_csv
+
+        return write_csv
+    if name == "parquet":
+        from worldsize.export.tables import write_parquet
+
+        return write_parquet
+    if name == "tensorboard":
+        from worldsize.export.tensorboard import write_tensorboard
+
+        return write_tensorboard
+    from worldsize.export.mlflow import write_mlflow
+
+    return write_mlflow
+
+
+def _check_ours(target: Path) -> None:
+    """Nothing that somebody else put there is ever replaced."""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise OutputError(f"{target} exists and is not a folder; give another --out")
+    if foreign := sorted(_contents(target) - _exported(target)):
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise OutputError(
+            f"{target} holds {foreign[0]}{more}, not written by an export; move it, or give another --out"
+        )
+
+
+def _contents(folder: Path) -> set[str]:
+    """Files and links in a folder, and folders without any, by their path inside it."""
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
+    }
+
+
+def _exported(target: Path) -> set[str]:
+    """What an export wrote there, by its own list."""
+    try:
+        mark = read_json(target / MARK) if (target / MARK).is_file() else {}
+    except ValueError:
+        mark = {}
+    files = mark.get("files") if isinstance(mark, dict) else None
+    return {MARK, *map(str, files)} if isinstance(files, list) else set()
+
+
+def _put_in_place(stage: Path, target: Path) -> None:
+    """The old one is moved aside, not emptied: nobody ever sees half of each."""
+    for path in [stage, *stage.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        if path.is_file():
+            _sync(path)
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        if target.exists():
+            target.rename(aside / target.name)
+        stage.rename(target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,84 @@
+"""Files written whole or not at all, and JSON."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from worldsize.errors import DamagedError, WorldsizeError
+from worldsize.folder.record import parsed
+from worldsize.machine import read_regular
+
+ROOM_BYTES = 2**18
+"""A disk with less room than this is full: what a trial saves may be larger."""
+TEMPORARY = ".tmp"
+"""Ends the names of files that `write_atomic` has not yet put in place; a killed process leaves them behind."""
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Whole or not at all, also after a power cut: temporary name, fsync, rename, fsync the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    with whole(path):
+        return parsed(read_regular(path).decode())
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[None]:
+    """Around what is done with the content of `path`: where that is not as the program wrote it, the file is named."""
+    try:
+        yield
+    except WorldsizeError:
+        raise
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise DamagedError(
+            f"{path} is damaged or of another version ({type(error).__name__}: {error}); put back a whole copy, or "
+            "use a new folder"
+        ) from error
+
+
+def is_disk_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def has_room(folder: Path) -> bool:
+    """Whether a file can still be written there. Free space alone would not tell: a quota may be used up."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        if is_disk_full(error):
+            return False
+        raise
+    return True

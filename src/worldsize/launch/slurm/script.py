@@ -1,0 +1,170 @@
+"""The job script of a launch: a pure function of names, numbers and paths, and readable to whoever submits it by hand.
+
+Nothing of a study is read by a shell but the lines of `setup`, which are commands: what trains is in launch.json, paths
+are quoted words, names are checked. sbatch reads directives up to the first command, which follows at once.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from worldsize.errors import SpecError
+from worldsize.spec.place import SlurmSpec
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+LONGEST_WARNING_S = 60
+FIRST_PORT, PORTS = 10_000, 20_000
+"""Below what systems give out by themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One launch, as a job."""
+
+    name: str
+    study: Path
+    """The study folder, absolute."""
+    launch_id: str
+    nodes: int
+    workers_per_node: int
+    threads: int
+    environment: tuple[tuple[str, str], ...] = ()
+    """Fixed before torch is imported."""
+    python: str
+    time: str | None = None
+    """Another limit than the study's."""
+
+
+def job_script(job: Job, slurm: SlurmSpec) -> str:
+    for name in (job.name, job.launch_id):
+        if not NAME.fullmatch(name):
+            raise SpecError(f"{name!r} cannot name a job: use letters, digits, '.', '_' and '-', 128 at most")
+    for path in (str(job.study), job.python):
+        if not path.startswith("/") or not path.isprintable():
+            raise SpecError(f"{path!r} cannot stand in a job script; use an absolute path of printable characters")
+    time = job.time or slurm.time
+    warning_s = warning_before_end_s(SlurmSpec(time=time).time_s)
+    directives = [
+        ("job-name", job.name),
+        ("partition", slurm.partition),
+        ("account", slurm.account),
+        ("qos", slurm.qos),
+        ("constraint", slurm.constraint),
+        ("time", time),
+        ("nodes", job.nodes),
+        ("ntasks-per-node", 1),
+        ("cpus-per-task", cpus(job, slurm)),
+        ("gpus-per-node", gpus(job, slurm)),
+        *slurm.extra.items(),
+        ("requeue", True),
+        ("open-mode", "append"),
+        ("output", "/dev/null"),
+        ("signal", f"B:USR2@{warning_s}"),
+    ]
+    return SCRIPT.format(
+        directives="\n".join(_directive(key, value) for key, value in directives if value not in (None, False)),
+        study=shlex.quote(str(job.study)),
+        launch_id=shlex.quote(job.launch_id),
+        python=shlex.quote(job.python),
+        setup="\n".join(f"setup {shlex.quote(line)}" for line in slurm.setup) or "# (the study has none)",
+        environment="\n".join(f"export {key}={shlex.quote(value)}" for key, value in job.environment),
+        nodes=job.nodes,
+        per_node=job.workers_per_node,
+        cpus=cpus(job, slurm),
+        first=FIRST_PORT,
+        ports=PORTS,
+        warning_s=warning_s,
+    )
+
+
+def warning_before_end_s(time_s: float) -> int:
+    """A quarter of a short limit: Slurm looks at it every half a minute, and may be that early."""
+    return int(min(LONGEST_WARNING_S, max(time_s / 4, 1)))
+
+
+def cpus(job: Job, slurm: SlurmSpec) -> int:
+    """Of the one task that a node has: torchrun, with all its workers."""
+    return job.workers_per_node * (slurm.cpus_per_task or job.threads)
+
+
+def gpus(job: Job, slurm: SlurmSpec) -> int | None:
+    """Of a node: a launch of few workers does not keep GPUs from others."""
+    return min(slurm.gpus_per_node, job.workers_per_node) if slurm.gpus_per_node else None
+
+
+def _directive(key: str, value: object) -> str:
+    return f"#SBATCH --{key}" if value is True else f"#SBATCH --{key}={value}"
+
+
+SCRIPT = """\
+#!/bin/bash
+# One launch of a worldsize study. `sbatch job.sh` does what `worldsize run` does.
+{directives}
+
+set -u
+study={study}
+launch_id={launch_id}
+launch="$study/launches/$launch_id"
+attempt="$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}"
+python=({python})        # a setup line may change it: python=(apptainer exec image.sif python)
+cd "$study" || exit 72
+exec >>"$launch/job.log" 2>&1
+
+# Everything that happens to this job is told here, so that no accounting is needed.
+say() {{ printf '{{"event": "%s", "job": "%s", "attempt": %d, "at": %s%s}}\\n' \\
+  "$1" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" "$(date +%s.%N)" "${{2:-}}" >>"$launch/job-events.jsonl"; }}
+
+# A launch that the driver has closed, or that another job has in hand, is not run again.
+if [ -e "$launch/end.json" ]; then echo "this launch is over: $launch/end.json"; exit 0; fi
+if ! mkdir "$launch/owner" 2>/dev/null && [ "$(cat "$launch/owner/job" 2>/dev/null)" != "$SLURM_JOB_ID" ]; then
+  echo "another job has this launch (remove $launch/owner if it is gone)"; exit 73
+fi
+echo "$SLURM_JOB_ID" >"$launch/owner/job"
+
+# After a requeue, processes of an earlier attempt on a node that Slurm lost must not go on: their stop file says so.
+for ((earlier = 0; earlier < ${{SLURM_RESTART_COUNT:-0}}; earlier++)); do
+  echo superseded >"$launch/stop-$SLURM_JOB_ID-$earlier"
+done
+# What an earlier attempt left behind must not be blamed on this one.
+rm -f "$launch"/failure-rank*.json
+if [ -e "$launch/torchrun.log" ]; then mv "$launch/torchrun.log" "$launch/torchrun-before-$attempt.log"; fi
+say start ", \\"nodes\\": \\"$SLURM_JOB_NODELIST\\", \\"hosts\\": $SLURM_JOB_NUM_NODES"
+
+# {warning_s} s before the time limit the workers stop at a step: finished trials stay, the rest is submitted again.
+warned() {{ say time-limit; touch "$launch/stop-$attempt"; }}
+ended() {{ status=$?; say end ", \\"returncode\\": $status"; rm -rf "$launch/owner"; }}
+# When nothing is heard of them any more, the driver asks (SIGHUP) that every rank writes where it stands into its log.
+stacks() {{
+  timeout 20 srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 \\
+    "${{python[@]}}" -m worldsize.launch.stacks "$study" "$launch_id"
+  say stacks
+}}
+trap warned USR2
+trap stacks HUP
+trap 'say terminated' TERM
+trap ended EXIT
+
+setup() {{ echo "+ $1"; eval "$1" || {{ echo "setup failed: $1"; say setup-failed; exit 74; }}; }}
+set +u  # modules and environments of others need not hold to it
+{setup}
+
+{environment}
+export WORLDSIZE_ATTEMPT="$attempt" WORLDSIZE_LAUNCHED_AT="$(date +%s.%N)"
+# One torchrun a node; they meet on the first host, which runs this script, at a port of this job's own.
+port=$(({first} + SLURM_JOB_ID % {ports}))
+while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done  # somebody else listens there
+srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task={cpus} --kill-on-bad-exit=1 \\
+  "${{python[@]}}" -m torch.distributed.run --nnodes={nodes} --nproc-per-node={per_node} --max-restarts=0 \\
+  --rdzv-backend=c10d --rdzv-id="$attempt" --rdzv-endpoint="$(hostname):$port" \\
+  -m worldsize.worker "$study" "$launch_id" >>"$launch/torchrun.log" 2>&1 &
+workers=$!
+# A signal ends `wait`, not the workers.
+while :; do
+  wait "$workers"; code=$?
+  kill -0 "$workers" 2>/dev/null || break
+done
+exit "$code"
+"""

@@ -1,0 +1,129 @@
+"""Launches as Slurm jobs: one job a launch, several at once, adopted by whichever driver comes next."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from worldsize.errors import LaunchError
+from worldsize.folder.files import write_atomic, write_json
+from worldsize.launch.autopsy import launch_log
+from worldsize.launch.commands import fixed_environment
+from worldsize.launch.slurm.job import JobRunning
+from worldsize.launch.slurm.queue import Queue
+from worldsize.launch.slurm.script import Job, job_script
+from worldsize.launch.target import OnEvent, Progress, Running, Work
+from worldsize.launch.verdict import conclude
+from worldsize.spec.place import nodes_for
+from worldsize.spec.study import StudySpec
+
+POLL_S = 1.0
+SMOKE_TIME = "1"
+ANY_NUMBER = 1_000_000
+
+
+class SlurmTarget:
+    poll_s = POLL_S
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        queue: Queue,
+        progress: Progress,
+        *,
+        cancel: bool = False,
+        detach: bool = False,
+    ) -> None:
+        """Targets of one study share the queue: one squeue asks for all their jobs."""
+        assert spec.slurm is not None
+        self._spec, self._slurm, self._queue, self._progress = spec, spec.slurm, queue, progress
+        self._cancel, self._detach = cancel, detach
+        # Nobody will be there to submit the next job when one ends: all are submitted, and wait for one another.
+        self.at_once = ANY_NUMBER if detach else self._slurm.max_jobs
+        self._submitted: list[str] = []
+
+    def start(self, work: Work, on_event: OnEvent) -> JobRunning:
+        name = write_script(work, self._spec)
+        before = self._submitted[-self._slurm.max_jobs :] if self._detach else []
+        after = before[:1] if len(before) == self._slurm.max_jobs else []
+        job_id = self._queue.submit(work, name, after)
+        self._submitted.append(job_id)
+        self._progress.note(f"{work.launch_id}: submitted as job {job_id}")
+        return JobRunning(work, self._queue, on_event, self._progress, cancel=self._cancel)
+
+    def adopt(self, open_work: Sequence[Work], on_event: OnEvent) -> Sequence[Running]:
+        """Jobs of an earlier driver, or submitted by hand. What never reached the queue is closed, so that nobody
+        submits it later."""
+        adopted: list[Running] = []
+        jobs = [work for work in open_work if (work.path / "job.json").exists()]
+        found = [JobRunning(work, self._queue, on_event, self._progress, cancel=self._cancel) for work in jobs]
+        known = self._queue.fresh() if any(running.id is None for running in found) else {}
+        for work, running in zip(jobs, found, strict=True):
+            if running.id is None and running.name not in known:
+                conclude(work, running.end("interrupted"), None, 0, self._progress)
+                continue
+            self._progress.note(f"{work.launch_id}: following job {running.id or running.name}")
+            if running.id is not None:
+                self._submitted.append(running.id)
+            adopted.append(running)
+        return adopted
+
+    def smoke(self, work: Work) -> None:
+        """A job of a minute in which all workers meet and leave: what is wrong with a set-up shows before hours of
+        waiting for a large one."""
+        name = write_script(work, self._spec, time=SMOKE_TIME)
+        job_id = self._queue.submit(work, name, [])
+        self._progress.note(f"{work.launch_id}: submitted as job {job_id}, to see that workers can start")
+        running = JobRunning(work, self._queue, lambda *_: None, self._progress, cancel=True)
+        try:
+            while (end := running.poll()) is None:
+                self._queue.sleep(self.poll_s)
+        except KeyboardInterrupt:
+            self._queue.scheduler.cancel([job_id])
+            raise
+        conclude(work, end, None, 0, self._progress)
+        if not (work.path / "phases.json").exists():
+            lines = "\n  ".join(launch_log(work.path)[-8:])
+            raise LaunchError(
+                f"the smoke job {end.job} failed ({end.reason or end.returncode}); see {work.path}\n  {lines}"
+            )
+        waited = f" after {end.queued_s:.0f} s in the queue" if end.queued_s is not None else ""
+        self._progress.note(f"{work.launch_id}: workers start and meet, in {end.wall_s:.0f} s{waited}")
+
+
+def write_script(work: Work, spec: StudySpec, *, time: str | None = None) -> str:
+    """Into the folder of the launch. Returns the name of the job, which no other has."""
+    name = f"ws-{spec.name[:40]}-{work.launch_id}-{secrets.token_hex(4)}"
+    job = job_of(spec, work.folder.path, work.launch_id, work.workers, name=name, cpu_limit_gb=work.cpu_limit_gb)
+    assert spec.slurm is not None
+    script = job_script(job if time is None else replace(job, time=time), spec.slurm)
+    write_atomic(work.path / "job.sh", script.encode())
+    return name
+
+
+def prepare_by_hand(work: Work, spec: StudySpec) -> Path:
+    """For somebody who submits it: `worldsize run` then finds the job by its name."""
+    name = write_script(work, spec)
+    write_json(work.path / "job.json", {"name": name, "id": None, "submitted_at": None})
+    return work.path / "job.sh"
+
+
+def job_of(
+    spec: StudySpec, folder: Path, launch_id: str, workers: int, *, name: str, cpu_limit_gb: float | None = None
+) -> Job:
+    """How a launch is laid out over nodes; `plan/problems.py` has seen to it that it divides."""
+    assert spec.slurm is not None
+    nodes = nodes_for(spec.slurm, workers, spec.most_workers)
+    return Job(
+        name=name,
+        study=folder.absolute(),
+        launch_id=launch_id,
+        nodes=nodes,
+        workers_per_node=workers // nodes,
+        threads=spec.threads,
+        environment=tuple(fixed_environment(spec.threads, cpu_limit_gb).items()),
+        python=sys.executable,
+    )

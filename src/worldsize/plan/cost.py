@@ -1,0 +1,109 @@
+"""What a plan will cost, before it runs: rough until the study has measured steps of its own, and said to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from worldsize.data.catalog import WorkloadFacts
+from worldsize.folder.record import SPANS
+from worldsize.machine import Machine
+from worldsize.plan.grid import on_target
+from worldsize.plan.plan import Plan
+from worldsize.spec.place import nodes_for
+from worldsize.spec.study import StudySpec, TrialSpec
+from worldsize.spec.training import steps_per_epoch
+
+LAUNCH_START_S = 6.0
+"""Importing torch in the launcher and in each worker, and meeting: what a launch costs before its first step."""
+CORE_FLOP_PER_S = 2e10
+"""A core at float32 on small layers, used only until the first step of the study has been measured."""
+GPU_FLOP_PER_S = 5e12
+BYTES_A_STEP = 4 * (len(SPANS) + 1)
+"""What a rank keeps of a step: its spans and the loss."""
+BYTES_A_SECOND = 500
+"""What telemetry and events keep of a rank."""
+BYTES_A_TRIAL = 100_000
+"""Spec, record and log."""
+BYTES_OF_WEIGHTS = 100_000_000
+"""Where a study keeps trained weights, whose size is known only once the model is built: 25 million of them."""
+BYTES_OF_REPORT = 20_000_000
+"""The page, the one before it while it is replaced, figures and tables."""
+HALVINGS = 5
+"""Of the gap between a batch and its double, until it is 5 % of the batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    wall_s: float
+    worker_s: float
+    node_s: dict[str, float] = field(default_factory=dict)
+    """Of the nodes that jobs occupy, by target; waiting in the queue is not in it."""
+    measured: bool
+    """Whether step times of this study were known, or only the rough cost of a sample."""
+
+
+StepTimes = Mapping[tuple[str, int, int], float]
+"""By target, workers and samples that a worker computes in a step."""
+
+
+def estimate(
+    spec: StudySpec, plan: Plan, machines: Mapping[str, Machine], facts: WorkloadFacts, step_s: StepTimes
+) -> Cost:
+    """What the plan will take, with measured step times as far as they are known."""
+    wall = worker = 0.0
+    specs = {on: on_target(spec, on) for on in spec.targets}
+    node = {on: 0.0 for on, here in specs.items() if here.slurm is not None}
+    for launch in plan.launches:
+        machine, here = machines[launch.on], specs[launch.on]
+        seconds = LAUNCH_START_S
+        for trial in (plan.trials[trial_id] for trial_id in launch.trials):
+            known = step_s.get((trial.on, trial.workers, trial.worker_batch))
+            step = known if known is not None else _guessed_step_s(trial, facts, machine, machine.device(spec.device))
+            seconds += trial_s(trial, facts, step)
+        wall += seconds
+        worker += seconds * launch.workers
+        if here.slurm is not None:
+            node[launch.on] += seconds * nodes_for(here.slurm, launch.workers, here.most_workers)
+    return Cost(wall_s=wall, worker_s=worker, node_s=node, measured=bool(step_s))
+
+
+def space_bytes(spec: StudySpec, plan: Plan, machines: Mapping[str, Machine], facts: WorkloadFacts) -> int:
+    """What the plan will write into its folder, rather too much than too little."""
+    total = float(BYTES_OF_REPORT)
+    for trial in plan.trials.values():
+        step_s = _guessed_step_s(trial, facts, machines[trial.on], machines[trial.on].device(spec.device))
+        seconds = trial_s(trial, facts, step_s)
+        steps = trial.train.total_steps(facts.train_samples, trial.global_batch) if trial.train else seconds / step_s
+        a_step = BYTES_A_STEP
+        if trial.train is not None and trial.train.noise_scale:
+            a_step += 4 * (trial.accumulation + 1)
+        total += trial.workers * (steps * a_step + seconds * BYTES_A_SECOND) + BYTES_A_TRIAL
+        total += BYTES_OF_WEIGHTS if trial.train is not None and trial.train.save else 0
+    return math.ceil(total)
+
+
+def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
+    """Seconds that a trial takes at this step time; an evaluation pass costs a third of a training one.
+
+    Where memory ends is what a search finds out: its cost is that of every batch that the data have samples for.
+    """
+    if trial.probe is not None and trial.largest is not None:
+        most = facts.train_samples // (trial.workers * trial.accumulation)
+        doublings = max(math.log2(min(trial.largest.most or most, most) / trial.batch_per_worker), 0)
+        return (doublings + HALVINGS) * trial.probe.max_seconds
+    if trial.probe is not None:
+        return min(trial.probe.max_seconds, 50 * step_s) + (trial.probe.warmup_steps + 1) * step_s
+    assert trial.train is not None
+    steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
+    epochs = -(-steps // steps_per_epoch(facts.train_samples, trial.global_batch))
+    evaluation = facts.test_samples / trial.global_batch * step_s / 3
+    return steps * step_s + epochs * evaluation
+
+
+def _guessed_step_s(trial: TrialSpec, facts: WorkloadFacts, machine: Machine, device: Literal["cpu", "cuda"]) -> float:
+    rate = GPU_FLOP_PER_S if device == "cuda" else CORE_FLOP_PER_S * trial.threads
+    sharing = max(1.0, trial.workers / machine.places(device, trial.threads)) if machine.cores else 1.0
+    return 1e-3 + trial.worker_batch * facts.train_flop_per_sample / rate * sharing

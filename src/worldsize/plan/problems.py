@@ -1,0 +1,340 @@
+"""What makes a study impossible, said before anything runs: each problem with the place in the study that says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from worldsize.data.catalog import WorkloadFacts, unfit
+from worldsize.machine import Machine
+from worldsize.plan.grid import machines_of, matches, on_target, product, study_points
+from worldsize.spec.base import Loc
+from worldsize.spec.place import nodes_for, per_node
+from worldsize.spec.study import StudySpec
+from worldsize.spec.training import UntilSpec, steps_per_epoch
+from worldsize.spec.workload import WorkloadSpec
+
+Found = Iterator[tuple[Loc, str]]
+
+
+def idle_targets(spec: StudySpec) -> Found:
+    used = {point.on for point in study_points(spec)}
+    for on in spec.targets:
+        if on and on not in used:
+            yield ("on", on), f"`skip` leaves nothing to run on {on}; remove the target, or skip less"
+
+
+def target_problems(spec: StudySpec, here: Machine) -> Found:
+    """Of all of them; `here` is the machine that the driver runs on."""
+    yield from _one_machine_twice(spec)
+    for on, machine in machines_of(spec, here).items():
+        yield from _on_target(spec, on, machine)
+
+
+def _one_machine_twice(spec: StudySpec) -> Found:
+    here = [on for on, place in spec.targets.items() if place in ("local", "mpi")]
+    if len(here) > 1:
+        text = f"{' and '.join(here)} are all this machine, and would disturb each other's times; make a study of each"
+        yield ("on", here[1]), text
+
+
+def _on_target(spec: StudySpec, on: str, machine: Machine) -> Found:
+    """What this target cannot run; of several, it is named."""
+    device, alone = machine.device(spec.device), on_target(spec, on)
+    first = on == next(iter(spec.targets))
+    for loc, text in [
+        *_places(alone, machine, device),
+        *_jobs(alone, device),
+        *_strategies(alone, machine, device),
+    ]:
+        if loc[0] == "pretrain" and not first:
+            continue  # it runs on the first target alone
+        match loc:
+            case ("axes", "workers", int(index)) if on:
+                workers = alone.axes.workers[index]
+                place: Loc = ("axes", "workers", spec.axes.workers.index(workers))
+                yield place, f"on {on}: {text}, or leave it out there with `skip: [{{on: {on}, workers: {workers}}}]`"
+            case _:
+                yield loc, f"on {on}: {text}" if on else text
+
+
+def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Found:
+    if device == "cuda" and not machine.gpus:
+        where = "on.slurm asks for none: add gpus_per_node, or" if spec.slurm else "no GPU is visible here;"
+        yield ("device",), f"device=cuda, but {where} use `device: cpu`"
+        return
+    places, noun = machine.places(device, spec.threads), "GPUs" if device == "cuda" else "cores"
+    counts: list[tuple[Loc, int]] = [
+        (("axes", "workers", index), workers) for index, workers in enumerate(spec.axes.workers)
+    ]
+    if spec.pretrain is not None:
+        counts.append((("pretrain", "workers"), spec.pretrain.workers))
+    for loc, workers in counts:
+        if workers > places and not spec.oversubscribe:
+            own = f" of {spec.threads} threads" if spec.threads > 1 and noun == "cores" else ""
+            have = machine.gpus if noun == "GPUs" else machine.cores
+            yield (
+                loc,
+                f"workers={workers}{own} is more than the {have} {noun} here; "
+                "use fewer, or `oversubscribe: true` to let them share",
+            )
+
+
+def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Found:
+    """What only a study on Slurm can have wrong."""
+    slurm = spec.slurm
+    if slurm is None:
+        return
+    counts: list[tuple[Loc, int]] = [(("axes", "workers", at), workers) for at, workers in enumerate(spec.axes.workers)]
+    if spec.pretrain is not None:
+        counts.append((("pretrain", "workers"), spec.pretrain.workers))
+    for loc, workers in counts:
+        nodes = nodes_for(slurm, workers, spec.most_workers)
+        if workers % nodes:
+            yield (
+                loc,
+                f"workers={workers} does not divide among the {nodes} nodes that it needs with "
+                f"{per_node(slurm, spec.most_workers)} on each; use a multiple, or set on.slurm.workers_per_node",
+            )
+    each, gpus = per_node(slurm, spec.most_workers), slurm.gpus_per_node
+    if gpus and each > gpus and not spec.oversubscribe:
+        yield (
+            ("on",),
+            f"workers_per_node={each} is more than gpus_per_node={gpus}; use as many, or `oversubscribe: true` to let "
+            "workers share a GPU",
+        )
+    if spec.axes.largest is not None and device == "cpu" and spec.memory_limit_gb is None:
+        yield (
+            ("axes", "batch_per_worker"),
+            "`largest: true` on Slurm's CPU nodes needs `memory_limit_gb`: their memory is not known here",
+        )
+
+
+def _strategies(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Found:
+    for index, strategy in enumerate(spec.axes.strategy):
+        loc: Loc = ("axes", "strategy", index)
+        if strategy.sync_batch_norm and device == "cpu":
+            yield loc, "sync_batch_norm: torch has it for GPUs only, and this study runs on cpu; leave it out"
+        if strategy.sync_batch_norm and spec.workload.freeze is not None:
+            yield loc, "sync_batch_norm makes new layers, which `freeze` would not know; leave one of the two out"
+        most = max((point.workers for point in study_points(spec) if point.strategy == strategy), default=0)
+        if strategy.name == "fsdp" and device == "cuda" and most > machine.gpus:
+            yield (
+                loc,
+                f"fsdp needs a GPU for each worker, and {most} workers would share {machine.gpus}; "
+                "use fewer workers, or ddp or zero",
+            )
+        if strategy.name == "fsdp" and spec.workload.unfreeze_epoch is not None:
+            yield (
+                loc,
+                f"fsdp shards a model once, so unfreeze_epoch={spec.workload.unfreeze_epoch} cannot change what is "
+                "trained; use ddp or zero, or leave unfreeze_epoch out",
+            )
+        if (strategy.name != "ddp" or strategy.sync_batch_norm) and max(spec.axes.workers) == 1:
+            yield (
+                loc,
+                f"{strategy.label} is about several workers, and axes.workers has only 1; add a count, or use ddp",
+            )
+
+
+def data_problems(spec: StudySpec, facts: WorkloadFacts) -> list[tuple[Loc, str]]:
+    found: list[tuple[Loc, str]] = []
+    largest = max(point.global_batch for point in study_points(spec))
+    if largest > facts.train_samples:
+        axis = "global_batch" if spec.axes.global_batch else "batch_per_worker"
+        text = f"a global batch of {largest} is more than the {facts.train_samples} training samples; use smaller ones"
+        found.append((("axes", axis), text))
+    if spec.train is not None and spec.train.until is not None and spec.train.until.metric not in facts.metrics:
+        text = (
+            f"until.metric={spec.train.until.metric} is not measured by {spec.workload.name}; "
+            f"use one of {', '.join(facts.metrics)}"
+        )
+        found.append((("train", "until", "metric"), text))
+    elif spec.train is not None and spec.train.until is not None:
+        found += [(("train", "until"), text) for text in _wrong_way(spec.train.until, facts)]
+    found += _warm_up_too_long(spec, facts)
+    if spec.train is not None and spec.train.label_smoothing and not facts.classifies:
+        text = (
+            f"label_smoothing={spec.train.label_smoothing:g} needs a built-in workload with classes; "
+            f"{spec.workload.name} is none: leave it out, or smooth in a loss of your own"
+        )
+        found.append((("train", "label_smoothing"), text))
+    return found
+
+
+def _wrong_way(until: UntilSpec, facts: WorkloadFacts) -> Iterator[str]:
+    """A target that is met before training begins, or never."""
+    rises = facts.higher_is_better if until.metric == facts.metric else until.metric in ("accuracy", "top5", "r2")
+    known = until.metric == facts.metric or until.metric in ("loss", "accuracy", "top5", "r2", "mae", "rmse")
+    if known and rises and until.at_most is not None:
+        yield f"until.at_most={until.at_most:g}: {until.metric} is the better the higher; write at_least"
+    if known and not rises and until.at_least is not None:
+        yield f"until.at_least={until.at_least:g}: {until.metric} is the better the lower; write at_most"
+    if until.metric in ("accuracy", "top5", "r2") and (until.at_least or 0) > 1:
+        yield f"until.at_least={until.at_least:g}: {until.metric} is at most 1; write 0.9 for 90 %"
+
+
+def _warm_up_too_long(spec: StudySpec, facts: WorkloadFacts) -> Found:
+    if spec.train is None:
+        return
+    for point in study_points(spec):
+        own = point.optimizer.warmup_epochs
+        epochs = spec.train.warmup_epochs if own is None else own
+        steps = spec.train.total_steps(facts.train_samples, point.global_batch)
+        rising = epochs * steps_per_epoch(facts.train_samples, point.global_batch)
+        if rising > steps:
+            yield (
+                ("train", "warmup_epochs") if own is None else ("axes", "optimizer", point.entry, "warmup_epochs"),
+                f"warmup_epochs={epochs:g} is {rising:.0f} steps at a global batch of {point.global_batch}, "
+                f"and training has {steps}; use a shorter one",
+            )
+            return
+
+
+def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
+    """All that the study and the machines alone can tell; `here` is the one that the driver runs on."""
+    if idle := list(idle_targets(spec)):
+        return [*idle, *_points(spec)]
+    return [
+        *_workloads(spec),
+        *_twice(spec),
+        *target_problems(spec, here),
+        *_noise_scale(spec),
+        *_searches(spec),
+        *_adaptive(spec),
+        *_largest_batch(spec),
+        *_points(spec),
+    ]
+
+
+def _workloads(spec: StudySpec) -> Found:
+    used: list[tuple[Loc, WorkloadSpec]] = [(("workload",), spec.workload)]
+    if spec.pretrain is not None:
+        used.append((("pretrain", "workload"), spec.pretrain.workload))
+    for loc, workload in used:
+        if text := unfit(workload):
+            yield loc, text
+
+
+def _twice(spec: StudySpec) -> Found:
+    remedy = "twice, which would run the same trials again; use `repeats` for that"
+    for axis in type(spec.axes).model_fields:
+        values = getattr(spec.axes, axis)
+        if not isinstance(values, tuple):
+            continue  # a search, a switch
+        seen: set[Any] = set()
+        for index, value in enumerate(values if axis != "optimizer" else ()):
+            if value in seen:
+                yield ("axes", axis, index), f"axes.{axis} names {getattr(value, 'label', value)} {remedy}"
+            seen.add(value)
+    settings: set[Any] = set()
+    for index, entry in enumerate(spec.axes.optimizer):
+        here = [setting.model_copy(update={"name": setting.family}) for setting in entry.settings()]
+        counts = Counter(here)
+        twice = next((setting for setting in here if setting in settings or counts[setting] > 1), None)
+        if twice is not None:
+            yield ("axes", "optimizer", index), f"axes.optimizer names {twice.name} {twice.rate:g} {remedy}"
+        settings |= counts.keys()
+
+
+def _noise_scale(spec: StudySpec) -> Found:
+    if spec.train is None or not spec.train.noise_scale:
+        return
+    for index, strategy in enumerate(spec.axes.strategy):
+        if strategy.name != "ddp" or strategy.sync_batch_norm:
+            yield (
+                ("axes", "strategy", index),
+                f"noise_scale compares what each worker's own samples say, which {strategy.label} does not keep apart; "
+                "use ddp, or leave noise_scale out",
+            )
+    if all(point.workers * point.accumulation == 1 for point in study_points(spec)):
+        yield (
+            ("train", "noise_scale"),
+            "noise_scale compares parts of a batch, and every point has one worker and no accumulation; "
+            "add a count of workers, or `accumulation: 2`",
+        )
+
+
+def _searches(spec: StudySpec) -> Found:
+    for index, entry in enumerate(spec.axes.optimizer):
+        if entry.tpe is not None and find_spec("optuna") is None:
+            yield (
+                ("axes", "optimizer", index, "tpe"),
+                f"tpe={entry.tpe} needs Optuna, which is not installed; `pip install worldsize[optuna]`, or leave tpe "
+                "out for an even grid",
+            )
+        if spec.train and spec.train.schedule.name == "one-cycle" and any(entry.warmup_epochs or ()):
+            yield (
+                ("axes", "optimizer", index, "warmup_epochs"),
+                "warmup_epochs and the schedule one-cycle both begin with a rise: keep one",
+            )
+        if entry.searched() and spec.train is None:
+            yield ("axes", "optimizer", index), "a search needs training to compare by; add `train:`"
+
+
+def _adaptive(spec: StudySpec) -> Found:
+    if spec.axes.adaptive and spec.train is not None and len(spec.targets) > 1:
+        yield (
+            ("train",),
+            f"an adaptive study trains one setting, the recommended one, and this one has {len(spec.targets)} targets; "
+            "leave train out, or list the counts",
+        )
+    if spec.axes.adaptive and spec.probe is None:
+        yield (
+            ("probe",),
+            "probe=false leaves an adaptive study nothing to decide by; leave probe out, or list the counts",
+        )
+    if spec.axes.adaptive and spec.axes.largest is not None:
+        yield (
+            ("axes", "batch_per_worker"),
+            "an adaptive study compares batches that are known, and `largest: true` is still looking for them; list "
+            "the batches, or list the counts",
+        )
+
+
+def _largest_batch(spec: StudySpec) -> Found:
+    search = spec.axes.largest
+    if search is None:
+        return
+    loc: Loc = ("axes", "batch_per_worker")
+    if search.most is not None and search.most < search.start:
+        yield (
+            (*loc, "most"),
+            f"most={search.most} is less than start={search.start}, the first that is tried; raise it, or lower start",
+        )
+    if spec.train is not None:
+        yield (
+            ("train",),
+            "train needs to know its batch, and `largest: true` is still looking for it; leave train out, then list "
+            "the batch that was found in a study of its own",
+        )
+    for index, strategy in enumerate(spec.axes.strategy):
+        if strategy.name == "fsdp" or strategy.sync_batch_norm:
+            yield (
+                ("axes", "strategy", index),
+                f"{strategy.label} exchanges inside forward, where ranks would wait forever for one that ran out of "
+                "memory; search with ddp or zero, or list the batches",
+            )
+
+
+def _points(spec: StudySpec) -> Found:
+    everything = list(product(spec))
+    for index, skip in enumerate(spec.skip):
+        if not any(matches(skip, point) for point in everything):
+            yield ("skip", index), "this `skip` entry matches no point of the study; correct or remove it"
+    points = study_points(spec)
+    if not points:
+        yield ("skip",), "`skip` leaves out every point; nothing would run"
+    batches = spec.axes.global_batch
+    if not batches:
+        return
+    for batch, workers, parts in sorted({(point.global_batch, point.workers, point.accumulation) for point in points}):
+        if batch % (workers * parts):
+            among = f"workers={workers}" + (f" x accumulation={parts}" if parts > 1 else "")
+            yield (
+                ("axes", "global_batch", batches.index(batch)),
+                f"global_batch={batch} does not divide among {among}; "
+                f"use a multiple of {workers * parts}, or skip the combination",
+            )

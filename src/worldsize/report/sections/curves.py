@@ -1,0 +1,266 @@
+"""Training over time: curves, which optimizer converges or diverges, and how noisy gradients are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from worldsize.analysis.learning.noise_scale import NoiseScale
+from worldsize.answer.results import Results
+from worldsize.report.blocks import Document, Entry
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, colour
+from worldsize.report.words.numbers import counted, exact, metric_value, number
+from worldsize.report.words.settings import best_of_settings, more_words, setting_key, told_apart
+
+
+def noise_view(results: Results) -> list[Any]:
+    """One line a variant whose gradients were compared."""
+    several = len({setting for setting, _, _ in results.noise_scales}) > 1
+    return [
+        Text(
+            _noise_words(f"global batch {setting.global_batch}, {variant}" if several else variant, found), style="dim"
+        )
+        for setting, variant, found in results.noise_scales
+    ]
+
+
+def _noise_words(where: str, found: NoiseScale) -> str:
+    lead = f"Gradient noise scale in the second half of training ({where}): "
+    if found.value is None:
+        least = f"at least {number(found.low)}" if found.low else "not known"
+        return f"{lead}{least}; the gradient cannot be told from noise in {found.steps} steps."
+    reach = f" ({number(found.low)} to {number(found.high)})" if found.low and found.high else ""
+    return f"{lead}{number(found.value)} samples{reach}: beyond such a batch more samples a step help little."
+
+
+MOST_CURVES = 7
+
+
+def curves(document: Document) -> Figure | None:
+    """Metric and loss over epochs, training and validation, of the best variant of each setting."""
+    best = {(setting_key(entry), entry["variant"]) for entry in best_of_settings(document)}
+    found = [
+        curve for curve in document["curves"] if (setting_key(curve), curve["variant"]) in best and curve["epochs"] > 1
+    ]
+    shown = found[:MOST_CURVES]
+    if not shown:
+        return None
+    metric = document["metric"]
+    panels = []
+    for what, words in (("metric", metric), ("loss", "loss")):
+        if what == "metric" and metric == "loss":
+            continue
+        lines = []
+        for place, curve in enumerate(shown):
+            name = told_apart(curve, shown) or curve["variant"]
+            for side, kind in (("test", "measured"), ("train", "reference")):
+                values = curve[f"{side}_{what}"]
+                if values is not None:
+                    lines.append(
+                        _curve(
+                            curve, values, f"{side} {words}", name=name, hue=colour(place), train=kind == "reference"
+                        )
+                    )
+        log = what == "loss" and _spreads(lines)
+        sides = " (test solid, training dotted)" if any(line.dotted for line in lines) else " (test)"
+        panels.append(
+            Panel(x=Axis(title="epoch", whole=True), y=Axis(title=f"{words}{sides}", log=log), marks=tuple(lines))
+        )
+    panels = [panel for panel in panels if panel.marks]
+    if not panels:
+        return None
+    more = more_words(len(found) - len(shown), "settings" if len(found) - len(shown) > 1 else "setting")
+    longest = max(curve["epochs"] for curve in shown)
+    thin = " Thinned." if any(len(curve["epoch"]) < curve["epochs"] for curve in shown) else ""
+    return Figure(
+        key="curves",
+        section="learning",
+        title=_curves_title(document, shown, longest),
+        panels=tuple(panels),
+        note=f"On test and on training samples. Bands: range over repeats.{thin}{more}",
+    )
+
+
+def _curves_title(document: Document, shown: Sequence[Entry], longest: int) -> str:
+    metric = document["metric"]
+    ends = [
+        curve["test_metric"]["value"][-1]
+        for curve in shown
+        if curve["test_metric"] and curve["test_metric"]["value"][-1] is not None
+    ]
+    if not ends:
+        return f"Learning over {counted(longest, 'epoch')}"
+    low, high = metric_value(min(ends)), metric_value(max(ends))
+    reached = low if low == high else f"{low} to {high}"
+    return f"After {counted(longest, 'epoch')}, test {metric} {'is' if len(ends) == 1 else 'lies at'} {reached}"
+
+
+def _spreads(lines: Sequence[Line]) -> bool:
+    """Whether a log axis shows more."""
+    values = [value for line in lines for value in line.y if value is not None]
+    return bool(values) and min(values) > 0 and max(values) / min(values) > 30
+
+
+def _curve(curve: Entry, values: Entry, words: str, *, name: str, hue: str, train: bool) -> Line:
+    dots = len(curve["epoch"]) <= 12
+    spread = curve["repeats"] > 1 and not train
+    return Line(
+        name=f"{name}",
+        listed=not train,
+        colour=hue,
+        kind="measured",
+        symbol=("open" if dots else "none") if train else ("circle" if dots else "none"),
+        fade=0.55 if train else 1.0,
+        dotted=train,
+        x=tuple(float(epoch) for epoch in curve["epoch"]),
+        y=tuple(values["value"]),
+        low=tuple(values["low"]) if spread else (),
+        high=tuple(values["high"]) if spread else (),
+        says=tuple(
+            ""
+            if value is None
+            else f"{name}, epoch {epoch}\n{words} {exact(value, low, high, '', metric_value)}\n"
+            + counted(curve["repeats"], "run")
+            for epoch, value, low, high in zip(
+                curve["epoch"], values["value"], values["low"], values["high"], strict=True
+            )
+        ),
+    )
+
+
+MOST_CONVERGENCE = 40
+MOST_NOISE = 6
+CUT = 30.0
+"""Losses beyond so many times the usual first one are cut: what diverges would flatten all the rest."""
+
+
+def convergence(document: Document) -> Figure | None:
+    """Every variant's loss over epochs on a log axis, one hue an optimiser; those that diverged end in a cross."""
+    every = [curve for curve in document["curves"] if curve["train_loss"] or curve["test_loss"] or curve["diverged"]]
+    if len({curve["variant"] for curve in every}) < 2:
+        return None
+    settings: dict[tuple[Any, ...], list[Entry]] = {}
+    for curve in every:
+        settings.setdefault(setting_key(curve), []).append(curve)
+    here = max(settings.values(), key=lambda of: len({curve["variant"] for curve in of}))
+    order = {(setting_key(entry), entry["variant"]): place for place, entry in enumerate(document["learning"])}
+    here = sorted(here, key=lambda curve: order.get((setting_key(curve), curve["variant"]), len(order)))
+    shown = here[:MOST_CONVERGENCE]
+    families = sorted({curve["family"] for curve in shown})
+    starts = [value for curve in shown if (value := _first_loss(curve)) is not None]
+    most = CUT * (sorted(starts)[len(starts) // 2] if starts else 1.0)
+    drawn = [(curve, line) for curve in shown if (line := _convergence_line(curve, shown, families, most))]
+    lines = [line for _, line in drawn]
+    if len(lines) < 2:
+        return None
+    crosses = [_cross(curve, line) for curve, line in drawn if curve["diverged"]]
+    best, diverged = shown[0], sum(1 for curve in shown if curve["diverged"])
+    title = f"{best['variant']} converges best" + (
+        f"; {diverged} of {len(shown)} settings diverged" if diverged else f" of {len(shown)} settings"
+    )
+    where = f" At {told_apart(best, every, but=('variant',))}." if len(settings) > 1 else ""
+    crossed = " Crosses: diverged; losses beyond are cut." if diverged else ""
+    more = f" The best {len(shown)} of {len(here)}; all are in the table." if len(here) > len(shown) else ""
+    axis = Axis(title="epoch", whole=True, log=max(curve["epochs"] for curve in shown) > 100)
+    panel = Panel(
+        x=axis,
+        y=Axis(title=f"{'training' if shown[0]['train_loss'] else 'test'} loss", log=True),
+        marks=(*lines, *crosses),
+    )
+    return Figure(
+        key="convergence",
+        section="learning",
+        title=title,
+        panels=(panel,),
+        note=f"One hue an optimiser, the paler the worse.{crossed} Mean over repeats.{where}{more}",
+    )
+
+
+def _first_loss(curve: Entry) -> float | None:
+    values = curve["train_loss"] or curve["test_loss"]
+    return next((value for value in values["value"] if value is not None and value > 0), None) if values else None
+
+
+def _convergence_line(curve: Entry, shown: Sequence[Entry], families: Sequence[str], most: float) -> Line | None:
+    values = curve["train_loss"] or curve["test_loss"]
+    points = [
+        (epoch, value)
+        for epoch, value in zip(curve["epoch"], values["value"] if values else (), strict=False)
+        if value is not None and value > 0
+    ]
+    beyond = next((place for place, (_, value) in enumerate(points) if value > most), len(points))
+    if curve["diverged"] == curve["repeats"]:  # ends where it leaves the picture, with its cross there
+        kept: list[tuple[int, float | None]] = [(epoch, min(value, most)) for epoch, value in points[: beyond + 1]]
+    else:  # what comes back is drawn again
+        kept = [(epoch, value if value <= most else None) for epoch, value in points]
+    if not kept:
+        return None
+    kin = [other["variant"] for other in shown if other["family"] == curve["family"]]
+    return Line(
+        name=curve["variant"],
+        colour=colour(families.index(curve["family"])),
+        symbol="none" if len(kept) > 12 else "circle",
+        fade=1.0 - 0.7 * kin.index(curve["variant"]) / max(len(kin), 1),
+        x=tuple(float(epoch) for epoch, _ in kept),
+        y=tuple(value for _, value in kept),
+        says=tuple(
+            f"{curve['variant']}, epoch {epoch}\nloss {metric_value(value)}" if value is not None else ""
+            for epoch, value in kept
+        ),
+    )
+
+
+def _cross(curve: Entry, line: Line) -> Line:
+    said = f"{curve['variant']}\n{curve['diverged']} of {curve['repeats']} diverged" + (
+        f", at step {curve['diverged_at_steps'][0]}" if curve["diverged_at_steps"] else ""
+    )
+    return Line(
+        name=curve["variant"],
+        colour=line.colour,
+        joined=False,
+        symbol="cross",
+        listed=False,
+        x=line.x[-1:],
+        y=line.y[-1:],
+        says=(said,),
+    )
+
+
+def noise(document: Document) -> Figure | None:
+    """The gradient noise scale while a model learns."""
+    found = [entry for entry in document["noise_over_time"] if any(entry["samples"])][:MOST_NOISE]
+    if not found:
+        return None
+    lines = []
+    for place, entry in enumerate(found):
+        name = told_apart(entry, found) or entry["variant"]
+        lines.append(
+            Line(
+                name=name,
+                colour=colour(place),
+                symbol="none",
+                x=tuple(float(step) for step in entry["step"]),
+                y=tuple(entry["samples"]),
+                says=tuple(
+                    "" if value is None else f"{name}, step {step:,}\nnoise scale {number(value)} samples"
+                    for step, value in zip(entry["step"], entry["samples"], strict=True)
+                ),
+            )
+        )
+    known = [entry["value"] for entry in document["noise_scale"] if entry["value"] is not None]
+    title = (
+        f"Beyond a batch of about {number(max(known))} samples, more samples a step help little"
+        if known
+        else "The gradient noise scale is not known: too few steps"
+    )
+    panel = Panel(x=Axis(title="step", whole=True), y=Axis(title="noise scale, samples", log=True), marks=tuple(lines))
+    return Figure(
+        key="noise",
+        section="learning",
+        title=title,
+        panels=(panel,),
+        note="A moving average over about 50 steps of the first repeat; gaps: not known there. "
+        "The title's number is that of the second half of training.",
+    )

@@ -1,0 +1,315 @@
+"""What was learned: the best of each setting, optimizers, large batches, stable epochs; tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from worldsize.analysis.estimate import Estimate
+from worldsize.analysis.learning.stable import Stable
+from worldsize.analysis.learning.variants import Contest, VariantSummary
+from worldsize.answer.results import Results
+from worldsize.report.blocks import (
+    COUNTS,
+    REPEATS,
+    Cell,
+    Column,
+    Document,
+    Entry,
+    Sheet,
+    how_columns,
+    interval,
+    plain_cells,
+)
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, framed, series_colours, worker_axis
+from worldsize.report.sections.curves import MOST_CURVES
+from worldsize.report.words.numbers import (
+    LEVEL_WORDS,
+    counted,
+    duration,
+    exact,
+    integer,
+    metric_value,
+    number,
+    rate,
+    whole,
+)
+from worldsize.report.words.settings import along_workers, best_of_settings, more_words, series_key, setting_key, where
+from worldsize.report.write.console import plain_table
+
+MOST_ROWS = 40
+"""A search may have hundreds; the rest is in --json."""
+
+
+def learning_view(results: Results) -> list[Any]:
+    """Nothing where nothing was trained, or where the scaling table already says all of it."""
+    shown = [(contest, variant) for contest in results.contests for variant in contest.variants]
+    plain = all(len(contest.variants) == 1 for contest in results.contests) and results.target is None
+    if not shown or (plain and not any(variant.stable and variant.stable.plateau is not None for _, variant in shown)):
+        return []
+    parts: list[Any] = [Text(""), _table(results, shown[:MOST_ROWS])]
+    if len(shown) > MOST_ROWS:
+        parts.append(Text(f"and {len(shown) - MOST_ROWS} more, all of them with --json", style="dim"))
+    return parts
+
+
+def _table(results: Results, shown: Sequence[tuple[Contest, VariantSummary]]) -> Table:
+    metric = results.facts.metric
+    variants = [variant for _, variant in shown]
+    table = plain_table(f"what was trained, with {LEVEL_WORDS}s over repeats")
+    columns: dict[str, Callable[[VariantSummary], str]] = {f"test\n{metric}": lambda one: _metric(one.metric)}
+    if any(variant.target for variant in variants):
+        columns["steps to\ntarget"] = lambda one: _estimate(one.target.steps if one.target else None, whole)
+        columns["epochs to\ntarget"] = lambda one: _estimate(one.target.epochs if one.target else None, whole)
+        columns["training\ntime"] = lambda one: _time(one.target.seconds if one.target else None)
+        columns["examples"] = lambda one: _examples(one.target.samples if one.target else None)
+    if any(variant.stable and variant.stable.plateau is not None for variant in variants):
+        columns["epochs until\nstable"] = lambda one: _stable(one.stable)
+    if any(variant.gap and variant.metric and _matters(variant.gap, variant.metric) for variant in variants):
+        columns["train\n- test"] = lambda one: _metric(one.gap)
+    columns["runs"] = _runs
+    several = len(results.contests) > 1
+    settings = [contest.setting for contest in results.contests]
+    if several:
+        table.add_column("where", overflow="fold")
+    table.add_column("trained with", overflow="fold")
+    for header in columns:
+        table.add_column(header, justify="right", overflow="fold")
+    for contest, variant in shown:
+        place = [where(contest.setting, settings)] if several else []
+        cells = [value(variant) for value in columns.values()]
+        table.add_row(*place, variant.variant, *cells, style="bold" if variant in contest.bests else "")
+    return table
+
+
+def _estimate(estimate: Estimate | None, words: Callable[[float], str]) -> str:
+    if estimate is None:
+        return "not reached"
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+        return words(estimate.value)
+    return f"{words(estimate.value)}\n{words(estimate.low)}–{words(estimate.high)}"
+
+
+def _matters(gap: Estimate, metric: Estimate) -> bool:
+    """A thousandth of the metric is where four digits begin to show it."""
+    return abs(gap.value) >= 1e-3 * abs(metric.value)
+
+
+def _metric(estimate: Estimate | None) -> str:
+    return "" if estimate is None else _estimate(estimate, metric_value)
+
+
+def _time(estimate: Estimate | None) -> str:
+    return "" if estimate is None else _estimate(estimate, duration)
+
+
+def _examples(estimate: Estimate | None) -> str:
+    return "" if estimate is None else f"{estimate.value:,.0f}"
+
+
+def _stable(stable: Stable | None) -> str:
+    if stable is None:
+        return ""
+    return "not reached" if stable.epoch is None else f"{stable.epoch}\n{stable.low}–{stable.high}"
+
+
+def _runs(variant: VariantSummary) -> str:
+    """How many, and how those ended that did not run to their end."""
+    ends = {"diverged": variant.diverged, "stopped": variant.stopped, "plateaued": variant.plateaued}
+    words = [f"{count} {name}" for name, count in ends.items() if count]
+    if variant.target is not None and 0 < variant.target.reached < variant.repeats:
+        words.append(f"{variant.target.reached} reached it")
+    return "\n".join([str(variant.repeats), *words])
+
+
+def _learning_columns(document: Document) -> tuple[Column, ...]:
+    metric = document["metric"]
+    return (
+        Column(key="peak_rate", title="rate", say=rate),
+        Column(key=f"test_{metric}", title=f"test {metric}", say=metric_value),
+        *((Column(key="test_loss", title="test loss", say=metric_value),) if metric != "loss" else ()),
+        Column(key="train_s", title="training time", unit="s"),
+        Column(key="steps_to_target", title="steps to target", say=whole),
+        Column(key="epochs_until_stable", title="epochs until stable", say=whole),
+        Column(key="diverged", title="diverged", say=integer),
+        REPEATS,
+    )
+
+
+def _learning_cells(document: Document, entry: Entry, trained: Entry) -> Iterator[Cell]:
+    yield Cell(value=trained["peak_rate"])
+    yield interval(entry["metric"])
+    if document["metric"] != "loss":
+        yield interval(trained["test_loss"])
+    yield interval(trained["train_s"])
+    target, stable = entry["target"], entry["stable"]
+    yield interval(target["steps"]) if target else Cell(value=None)
+    yield Cell(value=stable["epoch"], low=stable["low"], high=stable["high"]) if stable else Cell(value=None)
+    yield Cell(value=entry["diverged"])
+    yield Cell(value=entry["repeats"])
+
+
+def _learned(document: Document) -> list[tuple[Entry, Entry]]:
+    trained = {(setting_key(entry), entry["variant"]): entry for entry in document["training"]}
+    return [
+        (entry, trained[setting_key(entry), entry["variant"]])
+        for entry in document["learning"]
+        if (setting_key(entry), entry["variant"]) in trained
+    ]
+
+
+def optimizers(document: Document) -> Sheet | None:
+    pairs = _learned(document)
+    if len({entry["variant"] for entry, _ in pairs}) < 2:
+        return None
+    lead = (*COUNTS, *how_columns([entry for entry, _ in pairs]))
+    columns = (Column(key="variant", title="trained with"), *lead, *_learning_columns(document))
+    rows = [
+        (Cell(value=entry["variant"]), *plain_cells(entry, lead), *_learning_cells(document, entry, trained))
+        for entry, trained in pairs
+    ]
+    return _sheet("optimizers", "Optimisers and rates, the best of each setting first", columns, rows)
+
+
+def large_batch(document: Document) -> Sheet | None:
+    pairs = _learned(document)
+    if len({entry["global_batch"] for entry, _ in pairs}) < 2:
+        return None
+    if optimizers(document) is not None:  # which lists all variants; here the best of each setting
+        pairs = list({setting_key(pair[0]): pair for pair in reversed(pairs)}.values())
+    ordered = sorted(pairs, key=lambda pair: (pair[0]["global_batch"], pair[0]["workers"]))
+    lead = (COUNTS[2], *COUNTS[:2], *how_columns([entry for entry, _ in pairs]))
+    columns = (*lead, Column(key="variant", title="trained with"), *_learning_columns(document))
+    rows = [
+        (*plain_cells(entry, lead), Cell(value=entry["variant"]), *_learning_cells(document, entry, trained))
+        for entry, trained in ordered
+    ]
+    return _sheet("large-batch", "What a larger batch does to learning", columns, rows)
+
+
+def trained(document: Document) -> Sheet | None:
+    """Where neither optimisers nor batches differ, what was trained is still a table."""
+    pairs = _learned(document)
+    if optimizers(document) or large_batch(document) or not pairs:
+        return None
+    lead = (*COUNTS, *how_columns([entry for entry, _ in pairs]))
+    rows = [(*plain_cells(entry, lead), *_learning_cells(document, entry, trained)) for entry, trained in pairs]
+    return _sheet("trained", "What was trained", (*lead, *_learning_columns(document)), rows)
+
+
+def _sheet(key: str, title: str, columns: tuple[Column, ...], rows: list[tuple[Cell, ...]]) -> Sheet:
+    note = f"{LEVEL_WORDS}s over n repeats; rate after the rate rule.".capitalize()
+    return Sheet(key=key, section="learning", title=title, columns=columns, rows=tuple(rows), note=note)
+
+
+Hues = dict[tuple[Any, ...], str]
+
+
+def outcome(document: Document) -> Figure | None:
+    """Time, final loss and final metric against workers."""
+    found = [entry for entry in best_of_settings(document) if entry["train_s"]]
+    every = along_workers(document, found)
+    groups = dict(list(every.items())[:MOST_CURVES])
+    if not groups:
+        return None
+    metric, hues = document["metric"], series_colours(document)
+    axis = worker_axis([entry["workers"] for here in groups.values() for entry in here])
+    panels = [
+        _against_workers(groups, hues, axis, "train_s", "training time, s", lambda value: f"{number(value)} s"),
+        _against_workers(groups, hues, axis, "test_loss", "test loss", metric_value),
+    ]
+    if metric != "loss":
+        panels.append(_against_workers(groups, hues, axis, "metric", f"test {metric}", metric_value))
+    lead, first = next(iter(groups.items()))
+    least, most = first[0], first[-1]
+    times = [duration(entry["train_s"]["value"]) for entry in (least, most)]
+    which = f" at {lead}" if len(groups) > 1 else ""
+    words = f"From {least['workers']} to {most['workers']} workers{which}, training goes from {times[0]} to {times[1]}"
+    if least["metric"] and most["metric"]:
+        words += (
+            f", test {metric} from {metric_value(least['metric']['value'])} to {metric_value(most['metric']['value'])}"
+        )
+    return Figure(
+        key="outcome",
+        section="scaling",
+        title=words,
+        panels=tuple(panel for panel in panels if panel.marks),
+        note=f"Bands: {LEVEL_WORDS}s over repeats, where there are several. The best variant of each setting."
+        + more_words(len(every) - len(groups), "series"),
+    )
+
+
+def _against_workers(
+    groups: dict[str, list[Entry]], hues: Hues, axis: Axis, key: str, words: str, say: Callable[[float], str]
+) -> Panel:
+    lines = []
+    for name, here in groups.items():
+        known = [entry for entry in here if entry[key] is not None]
+        spread = any(entry[key]["low"] is not None for entry in known)
+        lines.append(
+            Line(
+                name=name,
+                colour=hues.get(series_key(here[0]), "blue"),
+                x=tuple(entry["workers"] for entry in known),
+                y=tuple(entry[key]["value"] for entry in known),
+                low=tuple(entry[key]["low"] for entry in known) if spread else (),
+                high=tuple(entry[key]["high"] for entry in known) if spread else (),
+                says=tuple(
+                    f"{counted(entry['workers'], 'worker')}, global batch {entry['global_batch']:,}\n"
+                    + f"{words.split(',')[0]} "
+                    + exact(entry[key]["value"], entry[key]["low"], entry[key]["high"], "", say)
+                    + f"\n{entry['variant']}, n = {entry['learned']}"
+                    for entry in known
+                ),
+            )
+        )
+    kept = tuple(line for line in lines if line.x)
+    return Panel(x=axis, y=framed(words, kept, from_zero=key == "train_s"), marks=kept)
+
+
+def stable(document: Document) -> Figure | None:
+    """Epochs until stable against workers."""
+    known = [entry for entry in document["learning"] if entry["stable"] and entry["stable"]["epoch"] is not None]
+    best = {(setting_key(entry), entry["variant"]) for entry in best_of_settings(document)}
+    known = [entry for entry in known if (setting_key(entry), entry["variant"]) in best]
+    groups, hues = dict(list(along_workers(document, known).items())[:MOST_CURVES]), series_colours(document)
+    if not groups:
+        return None
+    lines = [
+        Line(
+            name=name,
+            colour=hues.get(series_key(here[0]), "blue"),
+            x=tuple(entry["workers"] for entry in here),
+            y=tuple(entry["stable"]["epoch"] for entry in here),
+            low=tuple(entry["stable"]["low"] for entry in here),
+            high=tuple(entry["stable"]["high"] for entry in here),
+            says=tuple(
+                f"{counted(entry['workers'], 'worker')}\nstable from epoch "
+                + exact(
+                    entry["stable"]["epoch"],
+                    entry["stable"]["low"],
+                    entry["stable"]["high"],
+                    "",
+                    lambda value: f"{value:.0f}",
+                )
+                + f"\n{entry['stable']['reached']} of {entry['stable']['repeats']} runs"
+                for entry in here
+            ),
+        )
+        for name, here in groups.items()
+    ]
+    first = next(iter(groups.values()))
+    axis = worker_axis([entry["workers"] for here in groups.values() for entry in here])
+    ends = [f"{entry['stable']['epoch']} epochs with {counted(entry['workers'], 'worker')}" for entry in first]
+    title = f"Stable after {ends[0]}, after {ends[-1]}"
+    panel = Panel(x=axis, y=framed("epochs until stable", lines, from_zero=True), marks=tuple(lines))
+    return Figure(
+        key="stable",
+        section="learning",
+        title=title,
+        panels=(panel,),
+        note=f"The first epoch from which test {document['metric']} stays within its noise. Bands: {LEVEL_WORDS}s.",
+    )

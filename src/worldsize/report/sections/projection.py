@@ -1,0 +1,171 @@
+"""Projections in the terminal: the answer first, then measured and projected counts, never looking alike."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from worldsize.analysis.estimate import Interval
+from worldsize.analysis.projection.choice import Option, speedup_of
+from worldsize.analysis.speed.recommend import CAUTIONS, MARGIN, WIDEST, climb, marginal_efficiency
+from worldsize.answer.predict.predict import Prediction
+from worldsize.answer.predict.table_projection import Projection
+from worldsize.data.catalog import WorkloadFacts
+from worldsize.errors import visible
+from worldsize.report.words.answers import choice_sentence, extra_sentences
+from worldsize.report.words.findings import sentence
+from worldsize.report.words.numbers import counted, duration, metric_value, number, percent, times_words
+from worldsize.report.write.console import plain_table
+
+
+def prediction_view(found: Prediction, facts: WorkloadFacts, metric_goal: str = "") -> Group:
+    """`metric_goal`: what the training is for, in words."""
+    parts: list[Any] = [Text(""), Text(choice_sentence(found, metric_goal), style="bold")]
+    parts += [Text(sentence(each), style="yellow") for each in found.findings if each.code in CAUTIONS]
+    parts += [Text(line) for line in extra_sentences(found, facts.unit, facts.units_per_sample)]
+    parts += [Text(sentence(each), style="dim") for each in found.findings if each.code not in CAUTIONS]
+    parts += [Text(""), options_table(found.options, found.base, facts)]
+    notes: dict[str, list[int]] = defaultdict(list)
+    for option in found.options:
+        for note in option.notes:
+            notes[note].append(option.workers)
+    for note, counts in notes.items():
+        where = f"{', '.join(map(str, counts))} {'worker' if counts == [1] else 'workers'}"
+        parts.append(Text(visible(f"note, {where}: {note}"), style="dim"))
+    return Group(*parts)
+
+
+def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts) -> Table:
+    """What is projected is marked with ~, whole rows of it are slanted; intervals of 80 %."""
+    table = plain_table("measured, and ~ projected, with 80 % intervals")
+    columns: dict[str, Callable[[Option], str]] = {
+        "workers": lambda option: f"{option.workers}" if option.measured else f"~{option.workers}",
+        "nodes": lambda option: str(option.nodes),
+        "global\nbatch": lambda option: str(option.global_batch),
+        f"{facts.unit}/s": lambda option: _both(option.samples_per_s, facts.units_per_sample),
+        "speedup": lambda option: _both(speedup_of(option, base)),
+        "effi-\nciency": lambda option: percent(speedup_of(option, base).value * base.workers / option.workers),
+        "step": lambda option: duration(option.step_s.value),
+        "epoch": lambda option: duration(option.epoch_s.value),
+        "training": lambda option: f"~{times_words(option.wall_s)}" if option.wall_s else "not known",
+        f"test\n{facts.metric}": lambda option: _metric(option),
+        "epochs\nuntil\nstable": lambda option: (
+            f"~{_both(option.epochs_stable)}" if option.epochs_stable else "not known"
+        ),
+        "cost": lambda option: f"~{_both(option.cost)}" if option.cost else "",
+        "energy": lambda option: f"~{number(option.joules.value / 3.6e6)} kWh" if option.joules else "",
+    }
+    for name in _unused(options, facts.metric):
+        del columns[name]
+    for header in columns:
+        table.add_column(header, justify="right", overflow="fold")
+    for option in options:
+        style = "" if option.measured else "italic"
+        table.add_row(*(tell(option) for tell in columns.values()), style=style)
+    return table
+
+
+def _unused(options: Sequence[Option], metric: str) -> Iterable[str]:
+    if not any(option.metric for option in options):
+        yield f"test\n{metric}"
+    if not any(option.epochs_stable for option in options):
+        yield "epochs\nuntil\nstable"
+    if all(option.nodes == 1 for option in options):
+        yield "nodes"
+    if not any(option.wall_s for option in options):
+        yield "training"
+    if not any(option.cost for option in options):
+        yield "cost"
+    if not any(option.joules for option in options):
+        yield "energy"
+
+
+def _both(interval: Interval, factor: float = 1.0) -> str:
+    if interval.low == interval.high:
+        return number(interval.value * factor)  # the base, by definition
+    return f"{number(interval.value * factor)}\n{number(interval.low * factor)}–{number(interval.high * factor)}"
+
+
+def _metric(option: Option) -> str:
+    if option.metric is None:
+        return "not known" if option.learns else "failed"
+    mark = "" if option.metric_measured else "~"
+    value, low, high = option.metric.value, option.metric.low, option.metric.high
+    ends = f"{metric_value(low)}–{metric_value(high)}" if low < high else "one run"
+    return f"{mark}{metric_value(value)}\n{ends}"
+
+
+WORDS = {
+    "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
+    "step_s": "seconds a step",
+    "epoch_s": "seconds an epoch",
+    "train_s": "seconds of training",
+}
+
+
+def table_view(projected: Sequence[Projection]) -> Group:
+    """Of series with all their measured counts."""
+    parts: list[Any] = []
+    for series, rows in groupby(projected, key=lambda each: each.series_id):
+        here = list(rows)
+        smallest = next(each for each in here if each.measured)
+        base, rate = smallest.workers, smallest.samples_per_s
+        parts += [Text(""), Text(visible(answer_sentence(here)), style="bold")]
+        legend = "measured, and ~ projected, with 80 % intervals"
+        table = plain_table(f"{visible(series)}: {legend}" if series else legend)
+        for header in ("workers", WORDS[here[0].unit], "80 % interval", f"of perfect scaling\nfrom {base}"):
+            table.add_column(header, justify="right")
+        table.add_column("", justify="left", overflow="fold")
+        for each in here:
+            share = each.samples_per_s / rate * base / each.workers
+            table.add_row(
+                f"{each.workers}" if each.measured else f"~{each.workers}",
+                number(each.value),
+                f"{number(each.value_low)}–{number(each.value_high)}",
+                f"{share * 100:.0f} %",
+                "; ".join(each.notes),
+                style="" if each.measured else "italic",
+            )
+        parts.append(table)
+    return Group(*parts)
+
+
+def answer_sentence(rows: Sequence[Projection]) -> str:
+    """The largest count that pays, by what was measured and what is projected narrowly enough; and what the next one
+    would bring. `rows` of one series, in order."""
+    base = next(each for each in rows if each.measured)
+    asked = [each for each in rows if each.workers >= base.workers]
+    sure = [each for each in asked if each.measured or (each.high - each.low) / each.samples_per_s <= WIDEST]
+    chosen = sure[climb([each.workers for each in sure], [each.samples_per_s for each in sure])[-1]]
+    lead = "Use"
+    if sum(each.measured for each in rows) == 1:
+        lead = "Not enough evidence for a number of workers: only one count was measured. Best guess:"
+    words = f"{lead} {counted(chosen.workers, 'worker')} ({'measured' if chosen.measured else 'projected'})"
+    words += "." if chosen is base else f": {_against(chosen, base)}."
+    following = [each for each in asked if each.workers > chosen.workers]
+    if not following:
+        return f"{words} It is the largest count asked about; more may still pay."
+    # As in a study: the first that would pay if it were not known too vaguely, else the next one, which does not.
+    vague = next((each for each in following if each not in sure and _pays(chosen, each)), None)
+    if vague is not None:
+        return f"{words} Not enough evidence beyond that: {vague.workers:,} workers may give {_against(vague, base)}."
+    return f"{words} {following[0].workers:,} workers would give only {_against(following[0], base)}."
+
+
+def _pays(smaller: Projection, larger: Projection) -> bool:
+    gain, growth = larger.samples_per_s / smaller.samples_per_s, larger.workers / smaller.workers
+    return marginal_efficiency(gain, growth) >= MARGIN
+
+
+def _against(one: Projection, base: Projection) -> str:
+    speedup, low, high = (end / base.samples_per_s for end in (one.samples_per_s, one.low, one.high))
+    ends = f" ({number(low)} to {number(high)})" if low < high else ""
+    efficiency = percent(speedup * base.workers / one.workers)
+    return f"{number(speedup)} x the rate of {base.workers:,}{ends}, {efficiency} efficient"

@@ -1,0 +1,378 @@
+"""Scaling: speedup and efficiency against workers, what they cost, and classical laws; tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from worldsize.analysis.estimate import Interval
+from worldsize.analysis.speed.scaling import Row
+from worldsize.answer.results import Results
+from worldsize.report.blocks import (
+    COUNTS,
+    REPEATS,
+    Cell,
+    Column,
+    Document,
+    Entry,
+    Sheet,
+    how_columns,
+    interval,
+    plain_cells,
+)
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, around, framed, series_colours, worker_axis
+from worldsize.report.words.numbers import (
+    LEVEL_WORDS,
+    counted,
+    duration,
+    exact,
+    integer,
+    metric_value,
+    number,
+    percent,
+    percents,
+)
+from worldsize.report.words.settings import chosen, how, more_words, series, series_key, series_name, setting_key
+from worldsize.report.write.console import plain_table
+
+
+def scaling_table(results: Results, metric: str) -> Table:
+    rows = results.rows
+    baseline = min(row.baseline_workers for row in rows)
+    table = plain_table(
+        f"{results.spec.axes.scaling} scaling against {counted(baseline, 'worker')}, with {LEVEL_WORDS}s"
+    )
+    settings = [row.setting for row in rows]
+    mixed = bool(how(settings[0], settings))
+    facts = results.facts
+    headers = ["workers", "batch/\nworker", "global\nbatch", *(["how"] if mixed else []), "step time"]
+    for header in [*headers, f"{facts.unit}/s", "speedup", "efficiency", f"test\n{metric}"]:
+        table.add_column(header, justify="right", overflow="fold")
+    chosen = results.answer.row if results.answer.verdict == "use" else None
+    for row in rows:
+        setting = row.setting
+        told = [how(setting, settings)] if mixed else []
+        table.add_row(
+            *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *told),
+            _both(f"{number(row.step_s.value * 1e3)} ms", _narrow(row.step_s, 1e3)),
+            _both(
+                number(row.samples_per_s.value * facts.units_per_sample),
+                _narrow(row.samples_per_s, facts.units_per_sample),
+            ),
+            _ratio(row, number(row.speedup.value), _narrow(row.speedup)),
+            _ratio(
+                row, percent(row.efficiency.value), f"{row.efficiency.low * 100:.0f}–{row.efficiency.high * 100:.0f}"
+            ),
+            "" if row.metric is None else metric_value(row.metric),
+            style="bold" if row == chosen else "",
+        )
+    return table
+
+
+def _ratio(row: Row, value: str, reach: str) -> Text:
+    """The baseline is 1 by definition and has no interval."""
+    return Text(value) if row.setting.workers == row.baseline_workers else _both(value, reach)
+
+
+def _both(value: str, reach: str) -> Text:
+    return Text.assemble(value, "\n", (reach, "dim not bold"))
+
+
+def _narrow(interval: Interval, factor: float = 1.0) -> str:
+    return f"{number(interval.low * factor)}–{number(interval.high * factor)}"
+
+
+def scaling_sheet(document: Document) -> Sheet:
+    rows = document["table"]
+    metric, unit = document["metric"], document["unit"]
+    lead = (*COUNTS, *how_columns(rows))
+    several = len({row["workers"] for row in rows}) > 1
+    ratios = (
+        Column(key="speedup", title="speedup", unit="x"),
+        Column(key="efficiency", title="efficiency", unit="%", factor=100, say=percents),
+    )[: 2 if several else 0]
+    columns = (
+        *lead,
+        Column(key="step_s", title="step time", unit="ms", factor=1e3),
+        Column(key="samples_per_s", title="throughput", unit=f"{unit}/s", factor=document["units_per_sample"]),
+        Column(key="epoch_s", title="epoch, steps alone", unit="s"),
+        *ratios,
+        Column(key=f"test_{metric}", title=f"test {metric}", say=metric_value),
+        REPEATS,
+    )
+    found = [
+        (
+            *plain_cells(row, lead),
+            *(interval(row[key]) for key in ("step_s", "samples_per_s", "epoch_s", *(column.key for column in ratios))),
+            Cell(value=row["metric"], low=row["metric_low"], high=row["metric_high"]),
+            Cell(value=row["repeats"]),
+        )
+        for row in rows
+    ]
+    best = chosen(document) if document["answer"]["verdict"] == "use" else None
+    baseline = min((row["baseline_workers"] for row in rows), default=1)
+    against = f"{document['scaling'].capitalize()} scaling against {counted(baseline, 'worker')}"
+    return Sheet(
+        key="scaling",
+        section="scaling",
+        title=against if several else f"Throughput with {counted(baseline, 'worker')}",
+        columns=columns,
+        rows=tuple(found),
+        marked=next((place for place, row in enumerate(rows) if best and setting_key(row) == setting_key(best)), None),
+        note=f"{document['study']}: {document['title']}. "
+        f"Median step of the slowest rank; {LEVEL_WORDS}s over n repeats.",
+    )
+
+
+LAWS = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL", "karp-flatt": "Karp-Flatt"}
+
+
+def laws(document: Document) -> Sheet | None:
+    """Of the series that the answer speaks of, or the first; the others are in the document."""
+    best = chosen(document)
+    of_best = [entry for entry in document["laws"] if best and series_key(entry) == series_key(best)]
+    entries = of_best or [entry for entry in document["laws"] if series_key(entry) == series_key(document["laws"][0])]
+    if not entries:
+        return None
+    columns = (
+        Column(key="law", title="law"),
+        Column(key="workers", title="at workers", say=integer),
+        Column(key="serial_fraction", title="serial share", unit="%", factor=100, say=percents),
+        Column(key="contention", title="contention", unit="%", factor=100, say=percents),
+        Column(key="coherence", title="coherence", unit="%", factor=100, say=number),
+        Column(key="peak_workers", title="turns down at", unit="workers", say=integer),
+        Column(key="residual", title="misses by", unit="%", factor=100, say=percents),
+        Column(key="counts", title="n", say=integer),
+    )
+    rows = []
+    for entry in entries:
+        name = LAWS[entry["law"]] + ("" if entry["as_meant"] else " (curve only)")
+        rows.append((Cell(value=name), *(Cell(value=entry[column.key]) for column in columns[1:])))
+    note = (
+        "They describe what was measured, over n counts; the projection is not made from them. Curve only: the law "
+        "was made for the other way of scaling, and its share means something else here. Misses by: root mean square "
+        "of fitted over measured throughput."
+    )
+    return Sheet(
+        key="laws",
+        section="scaling",
+        title=f"Classical laws, as descriptions of the scaling{_which(document, entries[0])}",
+        columns=columns,
+        rows=tuple(rows),
+        note=note,
+    )
+
+
+def _which(document: Document, entry: Entry) -> str:
+    """Where there are several series: of which one this is, and that the others are told elsewhere."""
+    rows = list(series(document).values())
+    if len(rows) < 2:
+        return ""
+    name = next(series_name(here, document["table"]) for here in rows if series_key(here[0]) == series_key(entry))
+    return f" with {name} (the other series: report.json)"
+
+
+MOST_SERIES = 7
+HOW_KNOWN = {
+    "measured": "",
+    "put together": " Put together: of measured steps and what lies outside them.",
+    "projected": " Dashed, blue: projected.",
+}
+"""How a time of the document is known, and what to say of it."""
+
+
+def speedup(document: Document) -> Figure | None:
+    """Speedup and efficiency against workers, each with the ideal, and what is projected beyond the counts measured."""
+    found = [rows for rows in series(document).values() if len(rows) > 1]
+    if not found:
+        return None
+    main = _main(document, found)
+    ordered = [main, *(rows for rows in found if rows is not main)][:MOST_SERIES]
+    everything = [row for rows in ordered for row in rows]
+    lines: dict[str, list[Line]] = {"speedup": [], "efficiency": []}
+    hues = series_colours(document)
+    for rows in ordered:
+        name = series_name(rows, everything) or "measured"
+        for what, unit, factor in (("speedup", " x", 1.0), ("efficiency", " %", 100.0)):
+            lines[what].append(_ratio_line(rows, what, unit, factor, name=name, hue=hues[series_key(rows[0])]))
+    projected = _projected(document, main)
+    for what in lines:
+        lines[what] += projected[what]
+    base = main[0]["baseline_workers"]
+    counts = sorted({x for each in lines["speedup"] for x in each.x})
+    lines["speedup"].insert(0, _reference("ideal", counts, [count / base for count in counts]))
+    lines["efficiency"].insert(0, _reference("ideal", counts, [100.0] * len(counts)))
+    axis = worker_axis(counts)
+    best = chosen(document)
+    last = next((row for row in main if best and row["workers"] == best["workers"] > base), main[-1])
+    title = (
+        f"{counted(last['workers'], 'worker')}: {number(last['speedup']['value'])} x the throughput of {base}, "
+        f"{percent(last['efficiency']['value'])} efficient"
+    )
+    more = more_words(len(found) - MOST_SERIES, "series")
+    title += f", on {main[0]['on']}" if main[0]["on"] else ""
+    same = {rows[0]["baseline_workers"] for rows in ordered} == {base}
+    against = f"against {counted(base, 'worker')}" if same else "of each against its smallest count"
+    note = f"Bands: {LEVEL_WORDS}s. Grey: ideal{'' if same else f' from {base} on'}." + (
+        " Dashed and hatched: projected, not measured, 80 % intervals." if projected["speedup"] else ""
+    )
+    return Figure(
+        key="speedup",
+        section="scaling",
+        title=title,
+        note=note + more,
+        panels=(
+            Panel(
+                x=axis,
+                y=framed(f"speedup {against}", lines["speedup"], log=axis.log, from_zero=not axis.log),
+                marks=tuple(lines["speedup"]),
+            ),
+            Panel(
+                x=axis,
+                y=framed("efficiency, %", lines["efficiency"], from_zero=True),
+                marks=tuple(lines["efficiency"]),
+            ),
+        ),
+    )
+
+
+def _main(document: Document, found: Sequence[list[Entry]]) -> list[Entry]:
+    """The series that the answer speaks of, or the first."""
+    best = chosen(document)
+    same = [rows for rows in found if best is not None and any(setting_key(row) == setting_key(best) for row in rows)]
+    return (same or list(found))[0]
+
+
+def _ratio_line(rows: Sequence[Entry], what: str, unit: str, factor: float, *, name: str, hue: str) -> Line:
+    values = [row[what] for row in rows]
+    return Line(
+        name=name,
+        colour=hue,
+        x=tuple(row["workers"] for row in rows),
+        y=tuple(value["value"] * factor for value in values),
+        low=tuple(value["low"] * factor for value in values),
+        high=tuple(value["high"] * factor for value in values),
+        says=tuple(
+            f"{counted(row['workers'], 'worker')}, batch {row['batch_per_worker']:,} a worker\n{what} "
+            + exact(value["value"] * factor, value["low"] * factor, value["high"] * factor, unit)
+            + f"\n{number(row['samples_per_s']['value'])} samples/s, n = {row['repeats']}"
+            for row, value in zip(rows, values, strict=True)
+        ),
+    )
+
+
+def _reference(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
+    return Line(name=name, colour="grey", kind="reference", symbol="none", x=tuple(x), y=tuple(y))
+
+
+def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line]]:
+    """From the last count measured on, in the ratio of throughputs to the baseline's."""
+    entries = [entry for entry in document.get("projection") or () if not entry["measured"]]
+    if not entries:
+        return {"speedup": [], "efficiency": []}
+    base, last = main[0], main[-1]
+    pace = base["samples_per_s"]["value"]
+    beyond = sorted(
+        (entry for entry in entries if entry["workers"] > last["workers"]), key=lambda entry: entry["workers"]
+    )
+    points: list[Entry] = [last, *beyond]
+    found = {}
+    for what, unit in (("speedup", " x"), ("efficiency", " %")):
+        per = [1.0 if what == "speedup" else 100.0 * base["workers"] / point["workers"] for point in points]
+        values = [
+            {end: point["samples_per_s"][end] / pace * k for end in ("value", "low", "high")}
+            for point, k in zip(points, per, strict=True)
+        ]
+        values[0] = {end: last[what][end] * (1.0 if what == "speedup" else 100.0) for end in ("value", "low", "high")}
+        found[what] = [
+            Line(
+                name="projected",
+                colour=series_colours(document)[series_key(last)],
+                kind="projected",
+                symbol="open",
+                x=tuple(point["workers"] for point in points),
+                y=tuple(value["value"] for value in values),
+                low=tuple(value["low"] for value in values),
+                high=tuple(value["high"] for value in values),
+                says=tuple(
+                    f"{point['workers']:,} workers, projected\n{what} "
+                    + exact(value["value"], value["low"], value["high"], unit)
+                    for point, value in zip(points, values, strict=True)
+                ),
+            )
+        ]
+    return found
+
+
+def pareto(document: Document) -> Figure | None:
+    """Time against worker-hours, where the document has it: {workers, time_s, worker_hours, how, best}."""
+    entries: list[Entry] = document.get("pareto") or []
+    if len(entries) < 2:
+        return None
+    front = sorted((entry for entry in entries if entry["best"]), key=lambda entry: entry["time_s"]["value"])
+    marks = [_reference("nothing is both faster and cheaper", _values(front, "time_s"), _values(front, "worker_hours"))]
+    for known in HOW_KNOWN:
+        marks += _prices([entry for entry in entries if entry["how"] == known], known)
+    ends = [
+        counted(entry["workers"], "worker") + (" (projected)" if entry["how"] == "projected" else "") for entry in front
+    ]
+    return Figure(
+        key="pareto",
+        section="scaling",
+        title=f"Fastest with {ends[0]}, cheapest with {ends[-1]}"
+        + (f", on {front[0]['on']}" if front[0]["on"] else ""),
+        panels=(
+            Panel(
+                x=_axis_of(f"time of {entries[0]['of']}, s", [entry["time_s"] for entry in entries]),
+                y=_axis_of("worker-hours", [entry["worker_hours"] for entry in entries]),
+                marks=tuple(marks),
+            ),
+        ),
+        note="Numbers: workers. Every point on the line is best at its price. "
+        "Slanted bars: 80 % intervals, time and worker-hours together."
+        + "".join(said for how, said in HOW_KNOWN.items() if any(entry["how"] == how for entry in entries)),
+    )
+
+
+def _values(entries: Sequence[Entry], what: str) -> tuple[float, ...]:
+    return tuple(entry[what]["value"] for entry in entries)
+
+
+def _prices(entries: Sequence[Entry], how: str) -> Iterator[Line]:
+    """Points with slanted bars: worker-hours are workers times the time, so both ends lie on one line."""
+    kind: Literal["measured", "projected"] = "measured" if how == "measured" else "projected"
+    hue = "green" if how == "put together" else "blue"
+    for entry in entries:
+        x, y = ((entry[what]["low"], entry[what]["high"]) for what in ("time_s", "worker_hours"))
+        if all(x):
+            yield Line(name=how, kind=kind, colour=hue, symbol="none", fade=0.45, listed=False, x=x, y=y)
+    if entries:
+        yield Line(
+            name=how,
+            kind=kind,
+            colour=hue,
+            joined=False,
+            symbol="circle" if kind == "measured" else "open",
+            labels=tuple(f"{entry['workers']:,}" for entry in entries),
+            x=_values(entries, "time_s"),
+            y=_values(entries, "worker_hours"),
+            says=tuple(map(_time_and_cost, entries)),
+        )
+
+
+def _time_and_cost(entry: Entry) -> str:
+    time, hours = entry["time_s"], entry["worker_hours"]
+    return (
+        f"{counted(entry['workers'], 'worker')}{'' if entry['how'] == 'measured' else ', ' + entry['how']}\n"
+        + exact(time["value"], time["low"], time["high"], say=duration)
+        + "\n"
+        + exact(hours["value"], hours["low"], hours["high"], " worker-hours")
+    )
+
+
+def _axis_of(title: str, intervals: Sequence[Entry]) -> Axis:
+    ends = [each[end] for each in intervals for end in ("low", "high") if each[end]]
+    return around(title, [each["value"] for each in intervals], ends, log=True)

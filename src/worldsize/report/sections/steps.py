@@ -1,0 +1,344 @@
+"""Where the time goes: the parts of a step, one step across ranks, launches and jobs; tables and figures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from worldsize.analysis.speed.breakdown import WAITING, StepParts
+from worldsize.answer.results import Results
+from worldsize.launch.slurm.status import closed_jobs
+from worldsize.report.blocks import (
+    COUNTS,
+    REPEATS,
+    Cell,
+    Column,
+    Document,
+    Entry,
+    Sheet,
+    how_columns,
+    interval,
+    plain_cells,
+)
+from worldsize.report.figures.model import SPAN_COLOURS, Axis, Bars, Figure, Panel
+from worldsize.report.words.numbers import LEVEL_WORDS, counted, decimals, duration, exact, integer, number, percent
+from worldsize.report.words.settings import how, more_words, setting_key, told_apart
+from worldsize.report.write.console import plain_table
+
+HEADERS = {
+    "data": "waiting\nfor data",
+    "copy": "copy",
+    "forward": "for-\nward",
+    "backward": "back-\nward",
+    "communication": "commu-\nnication",
+    WAITING: "slowest\nrank",
+    "optimizer": "opti-\nmizer",
+    "rest": "rest",
+}
+"""Short, so that all of them fit into 80 columns: waiting for data, waiting for the slowest rank."""
+LEAST_SHARE = 0.01
+"""A span that is nowhere more than this is not shown, nor stolen CPU time: tables are about what matters."""
+
+
+def steps_view(results: Results) -> list[Any]:
+    """Nothing for folders that know the whole step alone."""
+    shown = [each for each in results.steps if set(each.parts.spans) >= {"forward", "backward"}]
+    if not shown:
+        return []
+    spans = [name for name in HEADERS if any(each.parts.share(name) >= LEAST_SHARE for each in shown)]
+    table = plain_table("where a step goes, in ms; mean over ranks")
+    settings = [each.setting for each in shown]
+    mixed = bool(how(settings[0], settings))
+    for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), "step"):
+        table.add_column(header, justify="right", overflow="fold")
+    for name in spans:
+        table.add_column(HEADERS[name], justify="right", no_wrap=True)
+    for each in shown:
+        setting = each.setting
+        told = [how(setting, settings)] if mixed else []
+        table.add_row(
+            *(str(setting.workers), str(setting.batch_per_worker), *told, number(each.parts.step_s.value * 1e3)),
+            *(_span(each, name) for name in spans),
+        )
+    return [Text(""), table]
+
+
+def _span(each: StepParts, name: str) -> Text:
+    milliseconds = each.parts.spans[name].value * 1e3
+    share = each.parts.share(name)
+    if milliseconds < 0.001:
+        return Text("0", style="dim")
+    return Text.assemble(number(milliseconds), "\n", (percent(share), "dim not bold"))
+
+
+def queue_words(results: Results) -> Iterator[str]:
+    """How long jobs waited, apart from how long they ran; nothing where there were none."""
+    jobs = closed_jobs(results.folder)
+    waits = [job.queued_s for job in jobs if job.queued_s is not None]
+    if waits:
+        again = sum(max(job.attempts - 1, 0) for job in jobs)
+        requeued = f"; put back into the queue {again} times" if again else ""
+        waited = f"{duration(sum(waits))} in the queue ({duration(max(waits))} for one at most)"
+        ran = f"{duration(sum(job.wall_s or 0.0 for job in jobs))} running{requeued}"
+        yield f"{counted(len(jobs), 'job')}: {waited}, {ran}. The wait is in no other number here."
+
+
+def jobs(document: Document) -> Sheet | None:
+    """None where launches were no jobs."""
+    found = [launch for launch in document["launches"] if launch["job"] is not None]
+    if not found:
+        return None
+    columns = (
+        Column(key="launch", title="launch", say=integer),
+        Column(key="job", title="job", say=integer),
+        Column(key="on", title="on", say=integer),
+        Column(key="queued_s", title="in the queue", unit="s"),
+        Column(key="wall_s", title="running", unit="s"),
+        Column(key="attempts", title="attempts", say=integer),
+        Column(key="reason", title="ended by", say=integer),
+    )
+    return Sheet(
+        key="jobs",
+        section="step",
+        title="Jobs: time in the queue, apart from the time they ran",
+        columns=columns,
+        rows=tuple(tuple(_cell(launch[column.key]) for column in columns) for launch in found),
+        note="From submission to the first start, and from the last start to the end. More attempts than one: Slurm "
+        "put the job back into its queue.",
+    )
+
+
+def _cell(value: Any) -> Cell:
+    return Cell(value=None if value == "" else value)
+
+
+def steps(document: Document) -> Sheet | None:
+    shown = [each for each in document["steps"] if set(each["parts"]["spans"]) >= {"forward", "backward"}]
+    if not shown:
+        return None
+    settings = [each["setting"] for each in shown]
+    lead = (*COUNTS[:2], *how_columns(settings))
+    spans = [name for name in SPAN_WORDS if any(name in each["parts"]["spans"] for each in shown)]
+    say = decimals(min(each["parts"]["step_s"]["value"] for each in shown) * 1e3)
+    repeats = {setting_key(row): row["repeats"] for row in document["table"]}
+    columns = (
+        *lead,
+        Column(key="step_s", title="step", unit="ms", factor=1e3, say=say),
+        *(Column(key=f"{name}_s", title=SPAN_WORDS[name], unit="ms", factor=1e3, say=say) for name in spans),
+        REPEATS,
+    )
+    found = []
+    for each in shown:
+        parts = each["parts"]
+        told = [interval(parts["spans"].get(name)) for name in spans]
+        found.append(
+            (
+                *plain_cells(each["setting"], lead),
+                interval(parts["step_s"]),
+                *told,
+                Cell(value=repeats.get(setting_key(each["setting"]))),
+            )
+        )
+    note = f"Mean over ranks and the middle 90 % of steps; {LEVEL_WORDS}s over n repeats."
+    return Sheet(
+        key="steps",
+        section="step",
+        title="Where a step goes",
+        columns=columns,
+        rows=tuple(found),
+        note=note,
+    )
+
+
+MOST_BARS = 16
+LEAST_SHARE_DRAWN = 0.01
+SPAN_WORDS = {
+    "data": "waiting for data",
+    "copy": "copy to device",
+    "forward": "forward",
+    "backward": "backward",
+    "communication": "communication",
+    "waiting": "waiting for the slowest rank",
+    "optimizer": "optimizer",
+    "rest": "rest",
+    "step": "step",
+}
+NOT_TRAINING = (
+    "process start",
+    "interconnect",
+    "preparation",
+    "warm-up",
+    "exchange",
+    "evaluation",
+    "saving",
+    "gaps",
+    "process end",
+)
+PHASE_COLOURS = {
+    "training": "blue",
+    "evaluation": "sky",
+    "process start": "orange",
+    "preparation": "brown",
+    "warm-up": "green",
+    "interconnect": "vermilion",
+    "exchange": "purple",
+}
+
+
+def step_parts(document: Document) -> Figure | None:
+    """Stacked spans of a step, one bar a setting."""
+    shown = [each for each in document["steps"] if set(each["parts"]["spans"]) >= {"forward", "backward"}][:MOST_BARS]
+    if not shown:
+        return None
+    settings = [each["setting"] for each in shown]
+    named = [told_apart(setting, settings) or counted(setting["workers"], "worker") for setting in settings]
+    places = tuple(name.replace(" a worker", "") for name in named)  # narrow: a phone has little beside them
+    bars = []
+    for name, words in SPAN_WORDS.items():
+        values = [each["parts"]["spans"].get(name) for each in shown]
+        if not any(
+            value and value["value"] >= LEAST_SHARE_DRAWN * each["parts"]["step_s"]["value"]
+            for value, each in zip(values, shown, strict=True)
+        ):
+            continue
+        bars.append(
+            Bars(
+                name=words,
+                colour=SPAN_COLOURS[name],
+                places=places,
+                values=tuple(value["value"] * 1e3 if value else 0.0 for value in values),
+                says=tuple(
+                    _span_says(place, words, value, each)
+                    for place, value, each in zip(places, values, shown, strict=True)
+                ),
+            )
+        )
+    panel = Panel(
+        x=Axis(title="time of a step, ms", from_zero=True),
+        y=Axis(title="setting"),
+        marks=tuple(bars),
+        across=True,
+    )
+    left = len(document["steps"]) - len(shown)
+    batches = " Batch: of a worker." if places != tuple(named) else ""
+    note = f"Mean over ranks and over the middle 90 % of steps.{batches}" + more_words(
+        left, "settings" if left > 1 else "setting"
+    )
+    return Figure(key="step", section="step", title=_step_title(shown), panels=(panel,), note=note)
+
+
+def _span_says(place: str, words: str, value: Any, each: Entry) -> str:
+    if not value:
+        return f"{place}\n{words}: none"
+    share = value["value"] / each["parts"]["step_s"]["value"]
+    low, high = (None if value[end] is None else value[end] * 1e3 for end in ("low", "high"))
+    whole = number(each["parts"]["step_s"]["value"] * 1e3)
+    return f"{place}\n{words} {exact(value['value'] * 1e3, low, high, ' ms')}\n{percent(share)} of {whole} ms"
+
+
+def _step_title(shown: Sequence[Entry]) -> str:
+    last = max(shown, key=lambda each: each["setting"]["workers"])
+    step_s = last["parts"]["step_s"]["value"]
+    share = {name: value["value"] / step_s for name, value in last["parts"]["spans"].items()}
+    where = f"with {counted(last['setting']['workers'], 'worker')}"
+    others = share.get("communication", 0) + share.get("waiting", 0)
+    if share.get("data", 0) > max(others, 0.1):
+        return f"{percent(share['data'])} of a step {where} is waiting for data"
+    if others >= 0.01:
+        return f"{percent(others)} of a step {where} is communication and waiting for the slowest rank"
+    computing = share.get("forward", 0) + share.get("backward", 0)
+    return f"{percent(computing)} of a step {where} is forward and backward"
+
+
+def timeline(document: Document) -> Figure | None:
+    """One step across ranks."""
+    step = document["one_step"]
+    if step is None:
+        return None
+    ranks = step["of_ranks"]
+    places = tuple(f"rank {rank}" for rank in range(len(ranks)))
+    begin = list(step["begin_s"])
+    marks = []
+    for column, name in enumerate(step["spans"]):
+        seconds = [spans[column] for spans in ranks]
+        marks.append(
+            Bars(
+                name=SPAN_WORDS.get(name, name),
+                colour=SPAN_COLOURS.get(name, "grey"),
+                places=places,
+                begin=tuple(at * 1e3 for at in begin),
+                values=tuple(value * 1e3 for value in seconds),
+                says=tuple(
+                    f"{place}: {SPAN_WORDS.get(name, name)}\n{number(value * 1e3)} ms"
+                    for place, value in zip(places, seconds, strict=True)
+                ),
+            )
+        )
+        begin = [at + value for at, value in zip(begin, seconds, strict=True)]
+    kept = [mark for mark in marks if max(mark.values) >= 0.002 * step["step_s"] * 1e3]
+    left = f" {step['ranks'] - len(ranks)} more ranks are not drawn." if step["ranks"] > len(ranks) else ""
+    most = max(begin) * 1e3
+    waiting = dict(zip(step["spans"], map(max, zip(*ranks, strict=True)), strict=True)).get("waiting", 0.0)
+    title = f"One step on {counted(step['ranks'], 'worker')}: {number(step['step_s'] * 1e3)} ms"
+    if waiting > 0.02 * step["step_s"]:
+        title += f", of which a rank waits up to {number(waiting * 1e3)} ms for the others"
+    panel = Panel(
+        x=Axis(title="time, ms", from_zero=True, most=most),
+        y=Axis(title="rank"),
+        marks=tuple(kept),
+        across=True,
+    )
+    drawn = "drawn so that the exchange ends on all ranks together"
+    note = f"The median step of {step['trial']} (step {step['step']}); {drawn}.{left}"
+    return Figure(key="timeline", section="step", title=title, panels=(panel,), note=note)
+
+
+def wall_time(document: Document) -> Figure | None:
+    """Where the wall time above the step went: launches of one kind and count together."""
+    groups: dict[tuple[str, str, int], list[Entry]] = defaultdict(list)
+    timed = [launch for launch in document["launches"] if launch["phases_s"]]
+    for launch in timed:
+        groups[launch["on"], launch["kind"], launch["workers"]].append(launch)
+    if not groups:
+        return None
+    kept = sorted(groups.items(), key=lambda item: item[0])[:MOST_BARS]
+    places = tuple(
+        f"{kind}, {counted(workers, 'worker')}" + (f", on {on}" if on else "") for (on, kind, workers), _ in kept
+    )
+    sums = [
+        {name: sum(launch["phases_s"].get(name, 0.0) for launch in here) for name in ("training", *NOT_TRAINING)}
+        for _, here in kept
+    ]
+    others = [name for name in NOT_TRAINING if name not in PHASE_COLOURS]
+    bars = []
+    total = sum(launch["wall_s"] for launch in timed)
+    for name in (*PHASE_COLOURS, "other"):
+        values = [sum(of[other] for other in others) if name == "other" else of[name] for of in sums]
+        if sum(values) < 0.005 * total:
+            continue
+        bars.append(
+            Bars(
+                name="saving and process end" if name == "other" else "exchange probe" if name == "exchange" else name,
+                colour=PHASE_COLOURS.get(name, "grey"),
+                places=places,
+                values=tuple(values),
+                says=tuple(
+                    f"{place}\n{name} {number(value)} s\n{counted(len(here), 'launch', 'launches')}"
+                    for place, value, (_, here) in zip(places, values, kept, strict=True)
+                ),
+            )
+        )
+    trained = sum(of["training"] for of in sums)
+    panel = Panel(
+        x=Axis(title="wall time, s", from_zero=True), y=Axis(title="launches"), marks=tuple(bars), across=True
+    )
+    return Figure(
+        key="wall-time",
+        section="step",
+        title=f"{percent(trained / total)} of {duration(total)} of wall time was spent in training steps",
+        panels=(panel,),
+        note="By the driver's clock, all launches of a kind together. Probes train too, without learning.",
+    )

@@ -1,0 +1,188 @@
+"""What is seen while a study runs: two live bars in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from worldsize.data.catalog import WorkloadFacts
+from worldsize.data.sets import DataFile
+from worldsize.errors import visible
+from worldsize.folder.record import TrialRecord
+from worldsize.plan.cost import CORE_FLOP_PER_S, LAUNCH_START_S, StepTimes, trial_s
+from worldsize.plan.plan import Plan
+from worldsize.report.views.status import failure_view
+from worldsize.report.words.numbers import counted, duration, metric_value, number
+from worldsize.spec.study import TrialSpec
+
+OUTCOME_WORDS = {"plateaued": "no longer got better", "stopped": "stopped as hopeless beside the others"}
+
+
+class StudyProgress:
+    """Counts work in estimated seconds, and corrects the estimate by how long trials really took."""
+
+    def __init__(
+        self,
+        console: Console,
+        plan: Plan,
+        facts: WorkloadFacts,
+        finished: set[str],
+        step_s: StepTimes,
+    ) -> None:
+        self._console = console
+        self._plan, self._facts, self._step_s = plan, facts, dict(step_s)
+        self._left = [trial_id for trial_id in plan.trials if trial_id not in finished]
+        self._total = len(plan.trials)
+        self._live: Progress | None = None
+        self._study_bar = self._trial_bar = TaskID(0)
+        self._steps: dict[str, int | None] = {}
+        self._shown = ""
+        """The trial whose bar is seen: where several run side by side, the one that began last."""
+
+    def __enter__(self) -> StudyProgress:
+        if self._console.is_terminal and self._left:
+            self._live = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[words]}", markup=False),
+                console=self._console,
+                transient=True,
+            )
+            self._study_bar = self._live.add_task("study", total=self._total, words="")
+            self._trial_bar = self._live.add_task("", total=None, words="starting workers")
+            self._live.start()
+            self._show_study()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None:
+        if self._live:
+            if not self._shown:
+                self._live.reset(self._trial_bar, total=None, description=launch_id, words="starting workers")
+        else:
+            self.note(f"{launch_id}: {counted(len(trials), 'trial')} ({self._progress_words()})")
+
+    def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
+        if event["event"] == "progress":
+            self._step_s[trial.on, trial.workers, trial.worker_batch] = trial.global_batch / event["samples_per_s"]
+        if self._live is None:
+            return
+        if event["event"] == "start":
+            self._steps[trial.id] = event.get("steps")
+        if event["event"] == "start" or not self._shown:
+            self._shown = trial.id
+            self._live.reset(self._trial_bar, total=self._steps.get(trial.id), description=trial.id, words="")
+        match event["event"] if trial.id == self._shown else "":
+            case "progress":
+                pace = event["samples_per_s"] * self._facts.units_per_sample
+                words = f"step {event['step']}, {number(pace)} {self._facts.unit}/s"
+                self._live.update(self._trial_bar, completed=event["step"], words=words)
+            case "trying":
+                self._live.update(self._trial_bar, words=f"trying a batch of {event['batch_per_worker']}")
+            case "evaluation":
+                self._live.update(self._trial_bar, words="evaluating")
+            case "epoch" if event["test"]:
+                tested = ", ".join(f"{name} {metric_value(value)}" for name, value in event["test"].items())
+                self._live.update(self._trial_bar, words=f"epoch {event['epoch'] + 1}: {tested}")
+        self._show_study()
+
+    def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
+        if trial.id in self._left:
+            self._left.remove(trial.id)
+        if trial.id == self._shown:
+            self._shown = ""
+        if record.outcome == "failed":
+            self._console.print(failure_view(record))
+        elif self._live is None or trial.kind == "train":
+            self._console.print(self._ended_line(trial, record), soft_wrap=True)
+        self._show_study()
+
+    def plan_grew(self, plan: Plan) -> None:
+        added = [trial_id for trial_id in plan.trials if trial_id not in self._plan.trials]
+        self._plan, self._total = plan, len(plan.trials)
+        self._left += added
+        self.note(f"the study goes on: {counted(len(added), 'trial')} more")
+        self._show_study()
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(visible(text)), soft_wrap=True)
+
+    def _ended_line(self, trial: TrialSpec, record: TrialRecord) -> Text:
+        tested = "".join(f", test {name} {metric_value(value)}" for name, value in record.metrics.items())
+        result = duration(record.wall_s) + tested
+        if record.outcome == "diverged":
+            result = f"diverged at step {record.diverged_at_step}"
+        elif record.outcome == "out_of_memory":
+            rank = f" on rank {record.failure.rank}" if record.failure else ""
+            result = f"out of memory{rank}"
+        elif record.tries:
+            fitting = [each.batch_per_worker for each in record.tries if each.outcome == "finished"]
+            result += f", {counted(len(record.tries), 'batch', 'batches')} tried, the largest that fits: {max(fitting)}"
+        elif record.outcome in OUTCOME_WORDS:
+            result += f", {OUTCOME_WORDS[record.outcome]} after {counted(len(record.epochs), 'epoch')}"
+        return Text(f"{trial.id}: {result}" + ("" if self._live else f" ({self._progress_words()})"))
+
+    def _show_study(self) -> None:
+        if self._live:
+            done = self._total - len(self._left)
+            self._live.update(self._study_bar, completed=done, total=self._total, words=self._progress_words())
+
+    def _progress_words(self) -> str:
+        done = self._total - len(self._left)
+        return f"{done} of {self._total} done" + (f", {duration(max(self.eta_s(), 1))} left" if self._left else "")
+
+    def eta_s(self) -> float:
+        """What is left, at the pace seen so far: the first steps of a study replace the guess."""
+        left = set(self._left)
+        launches = sum(any(trial_id in left for trial_id in launch.trials) for launch in self._plan.launches)
+        return launches * LAUNCH_START_S + sum(self._expected_s(self._plan.trials[trial_id]) for trial_id in left)
+
+    def _expected_s(self, trial: TrialSpec) -> float:
+        """Where a setting has not run yet, by the pace a sample has had so far; before that, by a guess."""
+        known = self._step_s.get((trial.on, trial.workers, trial.worker_batch))
+        if known is None:
+            paces = [step_s / batch for (_, _, batch), step_s in self._step_s.items()]
+            guess = self._facts.train_flop_per_sample / CORE_FLOP_PER_S
+            known = trial.worker_batch * (sum(paces) / len(paces) if paces else guess)
+        return trial_s(trial, self._facts, known)
+
+
+class DownloadProgress:
+    """One bar a file in a terminal; a line a tenth elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars: dict[str, TaskID] = {}
+        self._tenths: dict[str, int] = {}
+        self._live = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> DownloadProgress:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def __call__(self, file: DataFile, done: int, total: int) -> None:
+        if file.path not in self._bars:
+            self._bars[file.path] = self._live.add_task(file.path, total=total)
+        self._live.update(self._bars[file.path], completed=done)
+        tenth = 10 * done // max(total, 1)
+        if not self._console.is_terminal and tenth > self._tenths.get(file.path, -1):
+            self._tenths[file.path] = tenth
+            self._console.print(Text(f"{file.path}: {done / 1e6:.1f} of {total / 1e6:.1f} MB"), soft_wrap=True)

@@ -1,0 +1,96 @@
+"""The status of a study in the terminal: what is done, what runs now, what failed; data sets and jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from worldsize.answer.results import Results
+from worldsize.data.sets import DataSetStatus
+from worldsize.errors import visible
+from worldsize.folder.record import Outcome, TrialRecord
+from worldsize.launch.slurm.status import JobStatus
+from worldsize.report.sections.opening import cautions
+from worldsize.report.words.answers import answer_sentence, largest_batch_sentences, only_one_count
+from worldsize.report.words.numbers import duration
+from worldsize.report.words.settings import how_words
+from worldsize.report.write.console import plain_table
+
+
+def status_view(results: Results, running: str | None, holder: dict[str, Any] | None) -> Group:
+    """How many are done, what runs now, why others failed."""
+    outcomes = Counter(record.outcome for record in results.records.values())
+    left = len(results.left()) - (1 if running else 0) - len(results.damaged)
+    counts = [f"{outcomes['finished']} finished"]
+    kinds: tuple[Outcome, ...] = ("plateaued", "stopped", "diverged", "out_of_memory", "failed")
+    counts += [f"{outcomes[kind]} {kind.replace('_', ' ')}" for kind in kinds if outcomes[kind]]
+    counts += [f"{len(results.damaged)} damaged"] if results.damaged else []
+    counts += ["1 running"] if running else []
+    parts: list[Any] = [
+        Text.assemble(
+            (results.spec.name, "bold"), f": {', '.join([*counts, f'{left} left'])} of {len(results.trials)}"
+        ),
+    ]
+    for on, each in results.apart.items():
+        lead = f"On {on}: " if len(results.apart) > 1 else ""
+        parts += [Text(lead + words) for words in largest_batch_sentences(each.answer)]
+        if each.series and not (each.largest and only_one_count(each.answer)):
+            parts.append(Text(lead + answer_sentence(each.answer, each.facts.metric, how_words(each))))
+        parts += [Text(lead + found["text"], style="yellow") for found in cautions(each)]
+    if holder:
+        parts.append(Text(f"run by pid {holder['pid']} on {holder['host']}" + (f"; now {running}" if running else "")))
+    for record in results.failed():
+        parts.append(failure_view(record))
+    for trial_id in results.damaged:
+        parts.append(Text(f"{trial_id}: its record is damaged; the next run sets it aside and runs the trial again"))
+    return Group(*parts)
+
+
+def failure_view(record: TrialRecord) -> Text:
+    assert record.failure is not None
+    failure = record.failure
+    where = f"rank {failure.rank}" if failure.rank is not None else "no rank to blame"
+    step = f", after step {failure.step}" if failure.step is not None else ""
+    first_line = visible(failure.error).partition("\n")[0]
+    text = Text.assemble((f"{record.trial} failed", "bold red"), f" ({where}{step}): {first_line}")
+    for line in failure.log[-5:]:
+        text.append(f"\n    {visible(line)}", style="dim")
+    return text
+
+
+def data_view(rows: list[DataSetStatus], root: Path) -> Group:
+    table = plain_table(gap=2)
+    for header in ("name", "here", "size", "what", "licence"):
+        table.add_column(header, justify="right" if header == "size" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(row.name, row.state, f"{row.size_bytes / 1e6:.0f} MB", row.title, row.licence)
+    return Group(table, Text(f"in {visible(str(root))}; `worldsize data fetch NAME` downloads one", style="dim"))
+
+
+def job_lines(jobs: list[JobStatus]) -> list[Text]:
+    """Open jobs one by one, ended ones as far as something was the matter with them."""
+    lines = [Text(_line(job)) for job in jobs if job.open or job.reason or job.attempts > 1]
+    waits = [job.queued_s for job in jobs if job.queued_s is not None]
+    if waits:
+        lines.append(
+            Text(f"{len(jobs)} jobs; {duration(sum(waits))} in the queue, at most {duration(max(waits))} for one")
+        )
+    return lines
+
+
+def _line(job: JobStatus) -> str:
+    words = f"{visible(job.launch)}: job {job.id or '(no id yet)'} {job.state.lower()}"
+    words += f" ({visible(job.why)})" if job.why else ""
+    words += f" on {visible(job.nodes)}" if job.nodes and job.open else ""
+    words += f", {job.reason}" if job.reason else ""
+    words += f", attempt {job.attempts}" if job.attempts > 1 else ""
+    return words
+
+
+def job_dicts(jobs: list[JobStatus]) -> list[dict[str, Any]]:
+    return [asdict(job) for job in jobs]

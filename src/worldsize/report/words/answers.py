@@ -1,0 +1,209 @@
+"""The sentences of an answer, measured or projected. Plain text; the caller escapes for its medium."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from worldsize.analysis.estimate import Interval
+from worldsize.analysis.learning.variants import Comparison, Contest
+from worldsize.analysis.projection.choice import Option, eligible, is_sure, marginal, speedup_of
+from worldsize.analysis.speed.recommend import MARGIN, Answer
+from worldsize.analysis.speed.scaling import Row
+from worldsize.answer.predict.predict import Prediction
+from worldsize.answer.predict.question import Question
+from worldsize.answer.results import Results
+from worldsize.report.words.findings import DOUBTS, IN_THE_ANSWER, LARGEST_BATCH, finding_sentence, sentence
+from worldsize.report.words.numbers import (
+    counted,
+    duration,
+    metric_value,
+    number,
+    percent,
+    reach,
+    span,
+    times_words,
+    whole,
+)
+from worldsize.spec.training import UntilSpec
+
+
+def answer_sentence(answer: Answer, metric: str, how: str = "") -> str:
+    """`how`: strategy, precision and accumulation of the recommended setting, where the study varies them."""
+    row = answer.row
+    if only_one_count(answer):
+        if row is None or row.metric is None:
+            return finding_sentence(answer.findings[0])
+        return trained_sentence(row, metric, how)
+    if answer.verdict == "not enough evidence" or row is None:
+        doubts = " ".join(finding_sentence(finding) for finding in answer.findings if finding.code in DOUBTS)
+        best = f" {trained_sentence(row, metric, how)}" if row and row.metric is not None else ""
+        return f"Not enough evidence for a number of workers: {doubts}{best}"
+    setting = row.setting
+    batch = f"batch {setting.batch_per_worker} a worker, {setting.global_batch} in all; {setting.scaling} scaling"
+    lead = f"Use {counted(setting.workers, 'worker')}{f' with {how}' if how else ''} ({batch})"
+    if setting.workers > row.baseline_workers:
+        lead += (
+            f": {number(row.speedup.value)} x the throughput of {row.baseline_workers} "
+            f"({span(row.speedup)}), {percent(row.efficiency.value)} efficient."
+        )
+    elif any(finding.code == "learning-lost" for finding in answer.findings):
+        lead += ": with more the model learns less."
+    elif any(finding.code == "learning-unclear" for finding in answer.findings):
+        lead += ": with more the model seems to learn less, which may be noise."
+    else:
+        lead += "."
+    following = [finding_sentence(found) for found in answer.findings if found.code == IN_THE_ANSWER]
+    return " ".join([lead, *following, metric_sentence(row, metric)]).strip()
+
+
+def largest_batch_sentences(answer: Answer) -> list[str]:
+    """The answer of a study that searches for the largest batch, one a search."""
+    return [finding_sentence(finding) for finding in answer.findings if finding.code.startswith(LARGEST_BATCH)]
+
+
+def only_one_count(answer: Answer) -> bool:
+    """A study of one count asks something else than how many: what was trained comes first then."""
+    return [finding.code for finding in answer.findings if finding.code in DOUBTS] == ["one-count"]
+
+
+def trained_sentence(row: Row, metric: str, how: str = "") -> str:
+    variant = f"{row.variant}, {how}" if how else row.variant
+    return f"Trained best with {variant}: {metric_sentence(row, metric).replace('Test', 'test', 1)}"
+
+
+def metric_sentence(row: Row, metric: str) -> str:
+    if row.metric is None:
+        return ""
+    runs = "one run"
+    if row.metric_low is not None and row.metric_high is not None:
+        reach = f"{metric_value(row.metric_low)} to {metric_value(row.metric_high)}"
+        runs = f"{reach}, {row.metric_repeats} runs"
+    return f"Test {metric} {metric_value(row.metric)} ({runs})."
+
+
+def contest_sentence(contest: Contest, metric: str, until: UntilSpec | None = None) -> str:
+    """The best of each optimiser and how the others compare with it: `within the noise` where that is true."""
+    best = contest.bests[0]
+    if best.target is not None and best.target.always and best.target.steps is not None:
+        steps = best.target.steps
+        lead = f"Fewest steps to {target_words(until)}: {best.variant}, {whole(steps.value)}{reach(steps, whole)}"
+    elif best.metric is not None and not best.diverged:
+        lead = f"Best of what was trained: {best.variant}, test {metric} {metric_value(best.metric.value)}"
+        lead += reach(best.metric, metric_value)
+    else:
+        return "Nothing that was trained learned."
+    others = [comparison_words(comparison) for comparison in contest.comparisons]
+    unknown = any(comparison.within_noise is None and comparison.estimate for comparison in contest.comparisons)
+    return "; then ".join([lead, *others]) + "." + (" One run each: the noise is unknown." if unknown else "")
+
+
+def target_words(until: UntilSpec | None) -> str:
+    if until is None:
+        return "the target"
+    if until.at_least is not None:
+        return f"{until.metric} of at least {until.at_least:g}"
+    return f"{until.metric} of at most {until.at_most:g}"
+
+
+def comparison_words(comparison: Comparison) -> str:
+    estimate = comparison.estimate
+    if estimate is None:
+        ended = {"diverged": comparison.diverged, "stopped as hopeless": comparison.stopped}
+        facts = [f"{count} of {comparison.repeats} {how}" for how, count in ended.items() if count]
+        if comparison.reached is not None and not facts:
+            facts = [f"reached it in {comparison.reached} of {comparison.repeats}"]
+        return f"{comparison.variant} ({', '.join(facts) or 'nothing to compare'})"
+    if comparison.kind == "steps":
+        words = f"{number(estimate.value)} x as many{reach(estimate)}"
+    else:
+        words = f"{estimate.value:+.4g}{reach(estimate, lambda value: f'{value:+.4g}')}"
+    return f"{comparison.variant}, {words}" + (", within the noise" if comparison.within_noise else "")
+
+
+def goal_words(results: Results, question: Question) -> str:
+    """What the training is for: `accuracy of at least 0.99`, `5 epochs`."""
+    train = results.spec.train
+    if question.target is not None:
+        return f"{results.facts.metric} {question.target:g}"
+    if train is None:
+        return ""
+    if train.until is not None:
+        return target_words(train.until)
+    return counted(train.epochs, "epoch") if train.epochs else counted(train.steps or 0, "step")
+
+
+def choice_sentence(found: Prediction, goal: str = "") -> str:
+    """`Use 8 workers (projected): 5.1 x the throughput of 1 (4.6 to 5.4), 64 % efficient. ...`"""
+    chosen, base = found.choice.knee, found.base
+    rate = f", rate {chosen.rate:.3g}" if chosen.rate is not None else ""
+    lead = "Use"
+    if found.doubt is not None:
+        lead = f"Not enough evidence for a number of workers: {sentence(found.doubt)} Best guess:"
+    words = (
+        f"{lead} {counted(chosen.workers, 'worker')} with a batch of {chosen.batch_per_worker} each, "
+        f"{chosen.global_batch} in all{rate} ({'measured' if chosen.measured else 'projected'})"
+    )
+    if chosen.workers != base.workers:
+        speedup = speedup_of(chosen, base)
+        efficiency = speedup.value * base.workers / chosen.workers
+        words += f": {number(speedup.value)} x the throughput of {base.workers} ({_span(speedup)})"
+        words += f", {percent(efficiency)} efficient"
+    if chosen.wall_s:
+        included = "start and evaluation included" if chosen.above_s is not None else "steps alone"
+        words += f"; {goal or 'the whole training'} in {times_words(chosen.wall_s)}, {included}"
+    return words + "."
+
+
+def extra_sentences(found: Prediction, unit: str, per_sample: int) -> Iterable[str]:
+    choice, question = found.choice, found.question
+    if (more := next_that_does_not_pay(found)) is not None:
+        of = "" if more.wall_s else " for an epoch"
+        why = "that saves too little to pay" if more.time_s < choice.knee.time_s else "no faster"
+        yield f"{more.workers:,} workers would take {times_words(more.time)}{of}: {why}."
+    if choice.unsure is not None:
+        option = choice.unsure
+        yield (
+            f"Not enough evidence beyond that: {counted(option.workers, 'worker')} would pay if the projection held, "
+            f"but its {unit}/s may lie anywhere from {number(option.samples_per_s.low * per_sample)} to "
+            f"{number(option.samples_per_s.high * per_sample)}."
+        )
+    if choice.limit is not None:
+        yield sentence(choice.limit)
+    if choice.fastest_in_budget is not None:
+        option = choice.fastest_in_budget
+        assert option.cost is not None
+        yield (
+            f"Fastest within the budget: {counted(option.workers, 'worker')}, {times_words(option.time)} for "
+            f"{number(option.cost.value)} ({_span(option.cost)}){_may_exceed(option.cost, question.budget)}."
+        )
+    elif question.budget is not None:
+        yield f"No count is known to cost {number(question.budget)} or less."
+    if choice.cheapest_in_time is not None:
+        option = choice.cheapest_in_time
+        yield (
+            f"Cheapest within the deadline: {counted(option.workers, 'worker')}, {times_words(option.time)}"
+            f"{_may_exceed(option.time, question.deadline_s)}."
+        )
+    elif question.deadline_s is not None:
+        yield f"No count is known to be done within {duration(question.deadline_s)}."
+    if question.price is not None and not any(option.cost for option in found.options):
+        yield "No cost is told: the time of the whole training is not known."
+    if len(choice.pareto) > 1:
+        yield f"Each faster than all that take fewer worker-hours: {', '.join(map(str, choice.pareto))} workers."
+
+
+def next_that_does_not_pay(found: Prediction) -> Option | None:
+    """The count after the one that is chosen, if it is known well enough to say so."""
+    knee = found.choice.knee
+    following = next((option for option in eligible(found.options) if option.workers > knee.workers), None)
+    if found.doubt or following is None or not is_sure(following) or marginal(knee, following) >= MARGIN:
+        return None
+    return following
+
+
+def _may_exceed(spent: Interval, most: float | None) -> str:
+    return "; it may take more" if most is not None and spent.high > most else ""
+
+
+def _span(interval: Interval) -> str:
+    return f"{number(interval.low)} to {number(interval.high)}"

@@ -1,0 +1,40 @@
+"""How the terminal looks: its console, and plain tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+
+from worldsize.errors import visible
+
+ACCENT = "cyan"
+
+
+def plain_table(title: str | None = None, *, gap: int = 1) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="",
+        box=None,
+        padding=(0, gap, 0, 0),
+        header_style=f"bold {ACCENT}",
+    )
+
+
+class PlainConsole(Console):
+    """Whatever is printed, in a table or a bar too: no character of the text steers the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """No emoji codes, no markup: names and log lines are shown as they are. A file has room for a whole table."""
+    found = PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if not found.is_terminal:
+        found.width = 120
+    return found

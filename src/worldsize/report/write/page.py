@@ -1,0 +1,455 @@
+"""The page: one file that opens from disk, with everything inside: the document, its figures, its tables."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from worldsize.errors import ReportError, visible
+from worldsize.report.blocks import Cell, Column, Document, Sheet
+from worldsize.report.figures.model import FORMATS, PALETTE, Bars, Figure, Line, Mark
+from worldsize.report.figures.plotly import chart
+from worldsize.report.pages import SECTIONS
+from worldsize.report.words.numbers import counted, duration, metric_value, number, percent
+from worldsize.report.words.settings import chosen
+
+
+def escape(words: object) -> str:
+    """Text from outside as text: no tag, no attribute, no character that steers."""
+    return html.escape(visible(str(words)), quote=True)
+
+
+def figure_html(figure: Figure, first: int, *, printed: bool) -> str:
+    """`printed`: its files lie beside the page."""
+    panels = []
+    for place, panel in enumerate(figure.panels, start=first):
+        head = f"<h4>{escape(panel.y.title)}</h4>" if not panel.across else ""
+        label = escape(f"{figure.title}: {panel.x.title if panel.across else panel.y.title}")
+        panels.append(
+            f'<div class="panel">{head}'
+            f'<div class="chart" data-chart="{place}" role="img" aria-label="{label}"></div></div>'
+        )
+    one = " one" if len(panels) == 1 else ""
+    links = ", ".join(f'<a href="figures/{figure.key}.{ending}">{ending.upper()}</a>' for ending in FORMATS)
+    files = f'<p class="files">For print: {links}</p>' if printed else ""
+    return (
+        f'<figure id="figure-{figure.key}" aria-label="{escape(figure.alt)}"><h3>{escape(figure.title)}</h3>'
+        f'<div class="panels{one}">{"".join(panels)}</div>{_legend(figure)}'
+        f"<figcaption>{escape(figure.caption)}</figcaption>{files}</figure>"
+    )
+
+
+def _legend(figure: Figure) -> str:
+    """Buttons, so that the keyboard reaches them."""
+    named = figure.legend
+    if len(named) < 2:
+        return ""
+    items = "".join(
+        f'<li><button data-series="{place}" aria-pressed="true">'
+        f'<span class="key {_look(mark)}" style="{_hue(mark)}"></span>'
+        f"{escape(name)}</button></li>"
+        for place, (name, mark) in enumerate(named.items())
+    )
+    return f'<ul class="legend" aria-label="Shown series">{items}</ul>'
+
+
+def _look(mark: Mark) -> str:
+    if isinstance(mark, Bars):
+        return "bar"
+    if mark.symbol == "cross":
+        return "cross"
+    if not mark.joined:
+        return "rings" if mark.symbol == "open" else "dots"
+    return mark.kind
+
+
+def _hue(mark: Mark) -> str:
+    if isinstance(mark, Line) and mark.symbol == "cross":
+        return f"color:var(--{mark.colour})"
+    filled = isinstance(mark, Bars) or (not mark.joined and mark.symbol != "open")
+    fade = "" if isinstance(mark, Bars) else f";opacity:{mark.fade:.2f}"
+    return f"{'background' if filled else 'border-color'}:var(--{mark.colour}){fade}"
+
+
+def table_html(sheet: Sheet) -> str:
+    """Every cell carries the document's own number; what is read is that number, rounded."""
+    text = [sheet.is_text(place) for place in range(len(sheet.columns))]
+    heads = "".join(_head(column, words) for column, words in zip(sheet.columns, text, strict=True))
+    rows = []
+    for place, row in enumerate(sheet.rows):
+        cells = "".join(
+            _cell(column, cell, words) for column, cell, words in zip(sheet.columns, row, text, strict=True)
+        )
+        rows.append(f"<tr{' class=marked' if place == sheet.marked else ''}>{cells}</tr>")
+    links = ", ".join(
+        f'<a href="tables/{sheet.key}.{ending}">{name}</a>'
+        for ending, name in (("csv", "CSV"), ("md", "Markdown"), ("tex", "LaTeX"))
+    )
+    return (
+        f'<div class="sheet" id="table-{sheet.key}"><h3>{escape(sheet.title)}</h3>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(sheet.title)}">'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f'<p class="note">{escape(sheet.note)}</p><p class="files">As {links}</p></div>'
+    )
+
+
+def _head(column: Column, text: bool) -> str:
+    unit = f"<small>{escape(column.unit)}</small>" if column.unit else ""
+    return f'<th scope="col"{" class=text" if text else ""}>{escape(column.title)}{unit}</th>'
+
+
+def _cell(column: Column, cell: Cell, text: bool) -> str:
+    if text:
+        return f'<td class="text">{escape(column.words(cell))}</td>'
+    data = "".join(
+        f' data-{name}="{value!r}"'
+        for name, value in (("value", cell.value), ("low", cell.low), ("high", cell.high))
+        if value is not None
+    )
+    reach = column.reach(cell)
+    return f"<td{data}>{escape(column.words(cell))}{f'<small>{escape(reach)}</small>' if reach else ''}</td>"
+
+
+MOST_OPEN = 5
+"""Of failures; the others open with a click."""
+
+
+def trials_section(document: Document) -> list[tuple[str, str, str]]:
+    return [
+        ("failures", "Failures", _failures(document)),
+        ("left-out", "Left out", _left_out(document)),
+        ("trials", "Trials", _trials(document)),
+        ("environment", "Environment", _environments(document)),
+    ]
+
+
+def _failures(document: Document) -> str:
+    """What failed lies open, for someone must look at it; what ran out of memory is a result, and folded."""
+    ended = [run for run in document["runs"] if run.get("failure")]
+    full = [run for run in ended if run["outcome"] == "out_of_memory"]
+    failed = [run for run in ended if run not in full]
+    parts = []
+    if failed:
+        shown = "".join(_failure(run, opened=place < MOST_OPEN) for place, run in enumerate(failed))
+        parts.append(f"<h2>Failures</h2>{shown}")
+    if full:
+        parts.append(f"<h2>Out of memory</h2>{''.join(_failure(run, opened=False) for run in full)}")
+    return "".join(parts)
+
+
+def _failure(run: Mapping[str, Any], *, opened: bool) -> str:
+    failure = run["failure"]
+    where = "no rank to blame" if failure["rank"] is None else f"rank {failure['rank']}"
+    step = "" if failure["step"] is None else f", after step {failure['step']}"
+    log = "\n".join(failure["log"])
+    shown = f'<pre class="wrap" tabindex="0">{escape(log)}</pre>' if log else ""
+    first = (failure["error"].splitlines() or [""])[0]
+    return (
+        f"<details{' open' if opened else ''}><summary><b>{escape(run['trial'])}</b> "
+        f'<span class="dim">{escape(where + step)}</span><br>'
+        f"{escape(first)}</summary>{shown}{_command(run)}</details>"
+    )
+
+
+def _left_out(document: Document) -> str:
+    if not document["left_out"]:
+        return ""
+    items = "".join(f"<li>{escape(words)}</li>" for words in document["left_out"])
+    return f'<h2>Left out, and why</h2><ul class="findings">{items}</ul>'
+
+
+def _trials(document: Document) -> str:
+    """All of them, collapsed; many of them in groups of one kind and count."""
+    runs = document["runs"]
+    ends = Counter(run["outcome"].replace("_", " ") for run in runs)
+    lead = ", ".join(f"{count} {outcome}" for outcome, count in ends.items())
+    common = _pairs(document["configuration"])
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for run in sorted(runs, key=lambda run: (run["kind"], run["workers"], run["batch_per_worker"] or 0)):
+        groups.setdefault(
+            f"{run['kind']}, {counted(run['workers'], 'worker')}, batch {run['batch_per_worker']:,}", []
+        ).append(run)
+    listed = "".join(
+        f'<details><summary>{escape(name)} <span class="dim">{counted(len(here), "trial")}</span></summary>'
+        f"{''.join(map(_trial, here))}</details>"
+        for name, here in groups.items()
+    )
+    return (
+        f"<h2>Every trial</h2><p>{counted(len(runs), 'trial')}: {escape(lead)}. Each opens to its configuration and "
+        "the command that runs this point again.</p>"
+        f"<details><summary>What all trials share</summary>{common}</details>"
+        f'<div class="every-trial">{listed}</div>'
+    )
+
+
+def _trial(run: Mapping[str, Any]) -> str:
+    told = dict(run["configuration"])
+    told["seed"] = run["seed"]
+    if run.get("wall_s") is not None:
+        told["wall time"] = duration(run["wall_s"])
+    told |= {f"test {name}": metric_value(value) for name, value in (run.get("metrics") or {}).items()}
+    if run.get("diverged_at_step") is not None:
+        told["diverged at step"] = run["diverged_at_step"]
+    if run["environment"] is not None:
+        told["environment"] = run["environment"] + 1
+    outcome = run["outcome"]
+    tag = (
+        ""
+        if outcome == "finished"
+        else f' <span class="tag {escape(outcome)}">{escape(outcome.replace("_", " "))}</span>'
+    )
+    return f"<details><summary>{escape(run['trial'])}{tag}</summary>{_pairs(told)}{_command(run)}</details>"
+
+
+def _command(run: Mapping[str, Any]) -> str:
+    return f'<pre class="wrap" tabindex="0">{escape(run["command"])}</pre>'
+
+
+def _environments(document: Document) -> str:
+    if not document["environments"]:
+        return ""
+    parts = [
+        f"<details><summary>Environment {place}</summary>{_pairs(found)}</details>"
+        for place, found in enumerate(document["environments"], start=1)
+    ]
+    return f"<h2>Environment</h2>{''.join(parts)}"
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    rows = "".join(
+        f"<dt>{escape(key)}</dt><dd>{escape(value if isinstance(value, str) else json.dumps(value))}</dd>"
+        for key, value in values.items()
+    )
+    return f"<dl>{rows}</dl>"
+
+
+THEMES = {
+    "light": {
+        "page": "#ffffff",
+        "card": "#ffffff",
+        "well": "#f3f5f7",
+        "ink": "#16202c",
+        "soft": "#5a6675",
+        "line": "#e2e6ea",
+        "axis": "#b4bcc6",
+    },
+    "dark": {
+        "page": "#11161d",
+        "card": "#171e27",
+        "well": "#1d2631",
+        "ink": "#e9edf2",
+        "soft": "#9aa6b5",
+        "line": "#2a3542",
+        "axis": "#4b5867",
+    },
+}
+REFRESH_S = 15
+LONG = 150
+"""Characters of an answer beyond which it is set smaller."""
+MOST_ALIKE = 4
+"""Findings of one code shown in full; of more, all but the first three are folded."""
+BAD = (
+    "trials-failed",
+    "trials-diverged",
+    "learning-lost",
+    "straggler",
+    "overfitting",
+    "target-not-reached",
+    "too-noisy",
+)
+"""Findings that say that something is wrong, not only worth knowing."""
+
+
+def page(
+    document: Document, figures: Sequence[Figure], sheets: Sequence[Sheet], *, printed: bool = True, live: bool = False
+) -> str:
+    """`printed`: figures for print lie beside it. `live`: the study still runs; the page comes back by itself."""
+    charts = [chart(panel, list(figure.legend)) for figure in figures for panel in figure.panels]
+    sections = [("answer", "Answer", _opening(document)), ("findings", "Findings", _findings(document))]
+    first = 0
+    for key, words in SECTIONS.items():
+        here = [figure for figure in figures if figure.section == key]
+        tables = [sheet for sheet in sheets if sheet.section == key]
+        if here or tables:
+            parts = []
+            for figure in here:
+                parts.append(
+                    figure_html(
+                        figure,
+                        first + sum(len(other.panels) for other in figures[: figures.index(figure)]),
+                        printed=printed,
+                    )
+                )
+            sections.append((key, words, "".join([f"<h2>{words}</h2>", *parts, *map(table_html, tables)])))
+    sections += trials_section(document)
+    scripts = {"plotly": plotly_js(), "js": page_text("page.js")}
+    shown = [(key, words, content) for key, words, content in sections if content]
+    body = "\n".join(f'<section id="{key}">{content}</section>' for key, _, content in shown)
+    contents = "".join(f'<li><a href="#{key}">{words}</a></li>' for key, words, _ in shown)
+    return Template(page_text("page.html")).substitute(
+        scripts,
+        title=escape(f"{document['study']}: worldsize report"),
+        refresh=f'<meta http-equiv="refresh" content="{REFRESH_S}">' if live else "",
+        banner=_running(document) if live else "",
+        palette=palette(),
+        css=page_text("page.css"),
+        contents=f"<ul>{contents}</ul>",
+        body=f"{body}\n{_footer(document, printed=printed)}",
+        charts=script_json(charts),
+        hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts.values()),
+    )
+
+
+def script_json(value: Any) -> str:
+    """JSON that no HTML parser can take for the end of its script."""
+    dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return (
+        dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    )
+
+
+def plotly_js() -> str:
+    """The library as its package ships it, once."""
+    try:
+        return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    except (ImportError, FileNotFoundError) as error:
+        raise ReportError(
+            "the page needs plotly's plotly.min.js, which is not installed here; pip install plotly, "
+            "or copy the study folder to a machine that has it"
+        ) from error
+
+
+def _digest(script: str) -> str:
+    """By which the browser knows our scripts, and runs no other."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def page_text(name: str) -> str:
+    return (files("worldsize.report.write") / "templates" / name).read_text(encoding="utf-8")
+
+
+def palette() -> str:
+    def variables(place: int, theme: str) -> str:
+        every = {**{name: shades[place] for name, shades in PALETTE.items()}, **THEMES[theme]}
+        return "".join(f"--{name}:{value};" for name, value in every.items())
+
+    light, dark = variables(0, "light"), variables(1, "dark")
+    # On paper, always the light one; `paper` is set while the charts for it are drawn.
+    return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root:not(.paper){{{dark}}}}}"
+
+
+def _running(document: Document) -> str:
+    done = sum(outcome != "left" for outcome in document["trials"].values())
+    return f'<p class="running" role="status">Still running: {done} of {len(document["trials"])} trials are done.</p>'
+
+
+def _opening(document: Document) -> str:
+    words = document["words"]
+    sure = words["verdict"] == "use"
+    samples = f"{document['train_samples']:,} training samples"
+    parts = [
+        f'<p class="eyebrow"><b>{escape(document["study"])}</b> &middot; {escape(document["workload"])}: '
+        f"{escape(document['title'])} &middot; {samples}</p>",
+        *(
+            f'<p class="answer{" long" if len(sentence) > LONG else ""}" role="heading" aria-level="1">'
+            f"{escape(sentence)}</p>"
+            for sentence in words["answer"][:1]
+        ),
+        *(f'<p class="answer">{escape(sentence)}</p>' for sentence in words["answer"][1:]),
+        *(f'<p class="caution">{escape(one["text"])}</p>' for one in words["cautions"]),
+        *(f'<p class="outlook">{escape(one["text"])}</p>' for one in words["beyond"]),
+        _tiles(document),
+    ]
+    if document["recommended_study"]:
+        lead = "The recommended configuration, as a study" if sure else "The best so far, as a study"
+        parts.append(
+            f'<div class="snippet"><h3>{lead}</h3><pre id="recommended" tabindex="0">'
+            f"{escape(document['recommended_study'])}</pre>"
+            '<button class="copy" data-copy="recommended">Copy</button></div>'
+        )
+    return "".join(parts)
+
+
+def _tiles(document: Document) -> str:
+    """The numbers of the answer, large."""
+    row = chosen(document)
+    if row is None:
+        return ""
+    unit = document["unit"]
+    pace = {end: value * document["units_per_sample"] for end, value in row["samples_per_s"].items()}
+    told = [
+        ("workers", f"{row['workers']}", f"batch {row['batch_per_worker']:,} a worker, {row['global_batch']:,} in all"),
+        ("throughput", number(pace["value"]), f"{number(pace['low'])} to {number(pace['high'])} {unit}/s"),
+    ]
+    if row["workers"] > row["baseline_workers"]:
+        speedup, efficiency = row["speedup"], row["efficiency"]
+        told.append(
+            (
+                f"speedup against {row['baseline_workers']}",
+                f"{number(speedup['value'])} x",
+                f"{number(speedup['low'])} to {number(speedup['high'])}",
+            )
+        )
+        told.append(
+            (
+                "efficiency",
+                percent(efficiency["value"]),
+                f"{percent(efficiency['low'])} to {percent(efficiency['high'])}",
+            )
+        )
+    told.append(("epoch, steps alone", duration(row_epoch(document)), f"{document['train_samples']:,} samples"))
+    if row["metric"] is not None:
+        spread = row["metric_low"] is not None
+        reach = (
+            f"{metric_value(row['metric_low'])} to {metric_value(row['metric_high'])}, {row['metric_repeats']} runs"
+            if spread
+            else "one run"
+        )
+        told.append((f"test {document['metric']}", metric_value(row["metric"]), reach))
+    tiles = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
+        for name, value, more in told
+    )
+    return f'<dl class="tiles">{tiles}</dl>'
+
+
+def row_epoch(document: Document) -> float:
+    row = chosen(document)
+    assert row is not None
+    return float(document["train_samples"] / row["samples_per_s"]["value"])
+
+
+def _findings(document: Document) -> str:
+    found = document["words"]["findings"]
+    if not found:
+        return ""
+    kinds: dict[str, list[str]] = {}
+    for one in found:
+        kinds.setdefault(one["code"], []).append(escape(one["text"]))
+    items = []
+    for code, texts in kinds.items():
+        shown = len(texts) if len(texts) <= MOST_ALIKE else MOST_ALIKE - 1
+        bad = " class=bad" if code in BAD else ""
+        items += [f"<li{bad}>{text}</li>" for text in texts[:shown]]
+        if texts[shown:]:
+            rest = "".join(f"<p>{text}</p>" for text in texts[shown:])
+            more = f"<summary>{len(texts) - shown} more like this</summary>"
+            items.append(f"<li{bad}><details>{more}{rest}</details></li>")
+    return f'<h2>Findings</h2><ul class="findings">{"".join(items)}</ul>'
+
+
+def _footer(document: Document, *, printed: bool) -> str:
+    beside = "figures and tables lie" if printed else "tables lie"
+    return (
+        f"<footer>worldsize {escape(document['worldsize'])}; one file, which asks nothing of any network. "
+        "All its numbers are in "
+        '<a href="report.json">report.json</a>; '
+        f"{beside} beside it.</footer>"
+    )

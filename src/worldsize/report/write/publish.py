@@ -1,0 +1,157 @@
+"""Writes the report of a study: the page, the document, figures and tables.
+
+The page while a study runs: written anew as trials end, by a process of its own that gives way to the workers.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worldsize.answer.results import Results
+from worldsize.errors import OutputError, ReportError, visible
+from worldsize.folder.record import TrialRecord
+from worldsize.launch.target import Progress
+from worldsize.machine import Machine
+from worldsize.plan.plan import Plan
+from worldsize.report.blocks import Document
+from worldsize.report.document import document
+from worldsize.report.figures.model import Figure
+from worldsize.report.pages import figures, sheets
+from worldsize.report.write.page import page
+from worldsize.report.write.tables import to_csv, to_latex, to_markdown
+from worldsize.report.write.written import write_files
+from worldsize.spec.study import TrialSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    page: Path
+    figures: tuple[str, ...]
+    tables: tuple[str, ...]
+    size_bytes: int
+    without: str = ""
+    """What could not be made here, and what would help."""
+
+
+def publish(results: Results, folder: Path | None = None, *, printed: bool = True, live: bool = False) -> Published:
+    """Write the report into `report/` of the study folder, or into `folder`. Of what is there already, only files that
+    an earlier report wrote are replaced or removed.
+
+    `printed`: with figures for print, which are most of the work. `live`: the study still runs.
+    """
+    return publish_document(document(results), folder or results.folder.path / "report", printed=printed, live=live)
+
+
+def publish_document(found: Document, folder: Path, *, printed: bool = True, live: bool = False) -> Published:
+    drawn, tables = figures(found), sheets(found)
+    render, without = _printer() if printed else (None, "")
+    content = page(found, drawn, tables, printed=render is not None, live=live).encode()
+    files = {"report.json": to_json(found).encode(), "index.html": content}
+    if render is not None:
+        for figure in drawn:
+            files |= {f"figures/{name}": image for name, image in render(figure).items()}
+    for sheet in tables:
+        for ending, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
+            files[f"tables/{sheet.key}.{ending}"] = write(sheet).encode()
+    write_files(folder, files, last="index.html")  # a page is there with all it speaks of
+    return Published(
+        page=folder / "index.html",
+        figures=tuple(figure.key for figure in drawn),
+        tables=tuple(sheet.key for sheet in tables),
+        size_bytes=len(content),
+        without=without,
+    )
+
+
+def _printer() -> tuple[Callable[[Figure], dict[str, bytes]] | None, str]:
+    """matplotlib takes a second to come, and a page is worth having without it."""
+    try:
+        from worldsize.report.figures.matplotlib import rendered
+    except ImportError:
+        return None, "no figures for print: matplotlib is not installed here (pip install matplotlib)"
+    return rendered, ""
+
+
+def to_json(found: Document) -> str:
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+
+
+EVERY_S = 20.0
+"""Not more often: a page of a large study takes seconds to make."""
+
+
+def last_page(results: Results) -> str:
+    """Writes the page of a study that has ended, and says where; a page that cannot be made fails no run."""
+    try:
+        made = publish(results, printed=False)
+    except (ReportError, OutputError, OSError) as error:
+        return f"No report: {visible(str(error))}; everything measured is kept"
+    return f"The report is {visible(str(made.page))}; `worldsize report` adds figures for print"
+
+
+class LivePage:
+    """Stands between the driver and what shows its progress.
+
+    Where workers leave a core free, a page follows each trial; else only between launches, while the next one starts
+    up: a page made beside a measurement would be part of it.
+    """
+
+    def __init__(
+        self,
+        inner: Progress,
+        folder: Path,
+        machines: Mapping[str, Machine],
+        elsewhere: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """By target. `elsewhere`: those whose workers do not run on this machine."""
+        self._inner, self._folder, self._clock = inner, folder, clock
+        self._machines, self._elsewhere = machines, elsewhere
+        self._process: subprocess.Popen[bytes] | None = None
+        self._last = -EVERY_S
+        self._ended = 0
+
+    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None:
+        self._inner.launch_started(launch_id, trials)
+        if self._ended:
+            self._write()
+
+    def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
+        self._inner.trial_event(trial, event)
+
+    def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
+        self._inner.trial_ended(trial, record)
+        self._ended += 1
+        if trial.on in self._elsewhere or trial.workers * trial.threads < self._machines[trial.on].cores:
+            self._write()
+
+    def plan_grew(self, plan: Plan) -> None:
+        self._inner.plan_grew(plan)
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def close(self) -> None:
+        """No page of the past may come after the last one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _write(self) -> None:
+        busy = self._process is not None and self._process.poll() is None
+        if busy or self._clock() - self._last < EVERY_S:
+            return
+        self._last = self._clock()
+        self._process = subprocess.Popen(
+            ["nice", "-n", "19", sys.executable, "-m", "worldsize.cli.main", "report", str(self._folder), "--live"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )

@@ -1,0 +1,73 @@
+"""Files written into a folder of the user's: a list of them is kept there, so that no other file is ever replaced or
+removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from worldsize.errors import OutputError
+from worldsize.folder.files import read_json, write_atomic, write_json
+
+MANIFEST = "written.json"
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], *, last: str) -> None:
+    """Write `files`, by path inside `folder`, and remove what an earlier call wrote and this one does not.
+
+    Raises OutputError before anything is written if a file that is not on the list is in the way.
+    """
+    listed = _listed(folder)
+    for name in files:
+        _check(folder, name, listed)
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    # The list comes first: a process killed in between must not leave files that the next call takes for the user's.
+    write_json(folder / MANIFEST, {"files": {**listed, **digests}})
+    for name in sorted(files, key=lambda name: name == last):
+        write_atomic(folder / name, files[name])
+    for name in listed.keys() - files.keys():
+        _remove(folder, name, listed[name])
+    write_json(folder / MANIFEST, {"files": digests})
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    """Path inside the folder -> SHA-256 of what was written there."""
+    path = folder / MANIFEST
+    if not path.exists() and not path.is_symlink():
+        return {}
+    try:
+        files = None if path.is_symlink() or not path.is_file() else read_json(path)["files"]
+        if isinstance(files, dict) and all(map(_inside, files)) and all(isinstance(it, str) for it in files.values()):
+            return files
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise OutputError(f"{path} is not a list of files written by worldsize; move it, or choose another folder")
+
+
+def _inside(name: object) -> bool:
+    """A list may have been tampered with: a name must not lead out of the folder."""
+    if not isinstance(name, str):
+        return False
+    parts = PurePosixPath(name).parts
+    return bool(parts) and not name.startswith("/") and ".." not in parts
+
+
+def _check(folder: Path, name: str, listed: Mapping[str, str]) -> None:
+    path = folder / name
+    for parent in (folder / above for above in PurePosixPath(name).parents if above.parts):
+        if parent.is_symlink() or (parent.exists() and not parent.is_dir()):
+            raise OutputError(f"{parent} is a link or a file, not a folder; move it, or choose another folder")
+    if path.is_symlink() or (path.exists() and (name not in listed or not path.is_file())):
+        raise OutputError(f"{path} exists and was not written by worldsize; move it, or choose another folder")
+
+
+def _remove(folder: Path, name: str, digest: str) -> None:
+    """A file that somebody has put in its place since, or that is reached through a link, stays."""
+    path = folder / name
+    links = any((folder / above).is_symlink() for above in PurePosixPath(name).parents if above.parts)
+    if links or path.is_symlink() or not path.is_file():
+        return
+    if hashlib.sha256(path.read_bytes()).hexdigest() == digest:
+        path.unlink()

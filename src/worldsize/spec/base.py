@@ -1,0 +1,115 @@
+"""What all specs share: frozen models, a place in a study file, and pydantic's errors in words."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from worldsize.errors import shown
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+Count = Annotated[int, Field(gt=0, le=10**9)]
+"""Of anything: a larger one is a slip, or asks for more than any machine has."""
+Epochs = Annotated[int, Field(gt=0, le=10**6)]
+FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,199}$"
+FileName = Annotated[str, Field(pattern=FILE_NAME)]
+"""Of a file or folder inside another: nothing that leads elsewhere, hides, or needs quotes in a shell."""
+
+
+Label = Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]*$", max_length=200)]
+"""Of a model or a metric: shown in terminals, tables and pages."""
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def named(value: Any) -> Any:
+    """`sgd` is short for `{name: sgd}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def listed(value: Any) -> Any:
+    """`4` is short for `[4]`."""
+    if value is None:
+        return None
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+Loc = tuple[str | int, ...]
+"""A place in the tree."""
+
+
+def worded(item: Any, loc: Loc, model: type[BaseModel]) -> str:
+    """What pydantic found wrong at `loc` of the model, as value, rule and remedy."""
+    name = ".".join(str(part) for part in loc)
+    value = shown(item["input"])
+    kind, rule = item["type"], str(item["msg"])
+    if kind == "value_error":
+        text = rule.removeprefix("Value error, ")
+    elif not loc:
+        text = f"a study is a mapping of keys to values, not {value}; begin with `name:`"
+    elif kind == "extra_forbidden":
+        keys = _keys_at(model, loc[:-1])
+        near = difflib.get_close_matches(str(loc[-1]), keys, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(keys)}"
+        text = f"unknown key {str(loc[-1])!r}{_inside(loc[:-1])}; {hint}"
+    elif kind == "missing":
+        text = f"{loc[-1]!r} is missing{_inside(loc[:-1])}; add it"
+    elif kind == "too_short":
+        text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
+    elif kind in ("string_pattern_mismatch", "string_too_long") and loc[-1] in ("model", "metric"):
+        text = f"{name}={value} is no name; use at most 200 printable characters, in one line"
+    elif kind == "string_pattern_mismatch" and "workload" in loc:
+        text = f"{name}={value}: a workload is a built-in name in lower case, or package.module:function"
+    elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-2:] == ("slurm", "time"):
+        text = f"{name}={value} is no time limit; write minutes, HH:MM:SS or D-HH:MM:SS"
+    elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-1] == "[key]":
+        text = f"{value} cannot name a target; use 1 to 32 letters, digits, '.', '_' and '-'"
+    elif kind == "string_pattern_mismatch" and loc[0] == "on":
+        text = f"{name}={value} is not in the form that sbatch takes; use letters, digits and . _ - , : @ +"
+    elif kind == "string_pattern_mismatch":
+        text = f"{name}={value}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+    else:
+        text = f"{name}={value}: {rule[0].lower()}{rule[1:]}; {_remedy(kind, item.get('ctx', {}))}"
+    return text
+
+
+def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
+    """What to write instead, by the kind of pydantic's error."""
+    bounds = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+    for key, words in bounds.items():
+        if key in limits:
+            return f"use a value {words} {limits[key]}"
+    return {
+        "int_type": "write a whole number, like 4",
+        "int_from_float": "write a whole number, like 4",
+        "float_type": "write a number, like 0.05",
+        "bool_type": "write true or false",
+        "literal_error": "choose one of these",
+        "model_type": "write a mapping, like {key: value}",
+        "tuple_type": "write a list, like [1, 2]",
+    }.get(kind, "see the example in the README")
+
+
+def _keys_at(model: type[BaseModel], loc: Loc) -> list[str]:
+    """The keys allowed at `loc`, read from the models themselves."""
+    found: type[BaseModel] = model
+    for part in loc:
+        if isinstance(part, str) and part in found.model_fields:
+            found = _model_in(found.model_fields[part].annotation) or found
+    return list(found.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
+
+
+def _inside(loc: Loc) -> str:
+    return f" in {'.'.join(str(part) for part in loc)!r}" if loc else ""

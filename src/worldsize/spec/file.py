@@ -1,0 +1,389 @@
+"""Study files: YAML in, StudySpec out; every problem names its line, and an unknown key its nearest neighbour.
+
+Also: the YAML tree that knows its lines, and what differs between two studies, by dotted key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    Event,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
+
+from worldsize.errors import DamagedError, Problem, SpecError, shown
+from worldsize.machine import Machine, read_regular
+from worldsize.spec.base import Loc, worded
+from worldsize.spec.place import OnSlurm, machine_of
+from worldsize.spec.study import StudySpec
+
+MOST_BYTES = 256_000
+"""Of a study file. The built-in ones have a few thousand."""
+MOST_VALUES = 20_000
+"""Lists, mappings and what is in them, with every alias counted as all that it stands for."""
+LONGEST_KEY = 200
+DEEPEST = 50
+"""Lists and mappings inside one another."""
+LARGEST_INT = 2**63 - 1
+LONG_INT = re.compile(r"[-+]?[0-9_]{20,}")
+
+
+def parse(text: str, label: str) -> Any:
+    try:
+        _check_extent(text, label)
+        tree = YAML(typ="rt").load(text)
+    except (YAMLError, ValueError) as error:  # ruamel lets a date that is none through as a ValueError
+        mark = getattr(error, "problem_mark", None)
+        where = f"{label}, line {mark.line + 1}" if mark else label
+        reason = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
+        raise SpecError([Problem(f"not valid YAML: {reason[:200]}; mend the line", where)]) from error
+    return tree
+
+
+def _check_extent(text: str, label: str) -> None:
+    """Before anything is built of it: a few lines of aliases can stand for billions of values."""
+    if (size := len(text.encode(errors="replace"))) > MOST_BYTES:
+        raise SpecError([Problem(too_large(size), label)])
+    extent = _Extent()
+    for event in YAML(typ="rt").parse(text):
+        if problem := extent.problem_with(event):
+            raise SpecError([Problem(problem, f"{label}, line {event.start_mark.line + 1}")])
+
+
+@dataclass
+class _Open:
+    """A list or mapping that has not ended."""
+
+    anchor: str | None
+    before: int
+    """Values before it."""
+    is_mapping: bool
+    children: int = 0
+
+
+class _Extent:
+    """How many values there are so far, aliases written out."""
+
+    def __init__(self) -> None:
+        self._values = 0
+        self._open: list[_Open] = []
+        self._sizes: dict[str, int] = {}
+        """Values that an anchor stands for."""
+
+    def problem_with(self, event: Event) -> str:
+        if isinstance(event, CollectionEndEvent):
+            ended = self._open.pop()
+            self._name(ended.anchor, self._values - ended.before)
+        elif isinstance(event, NodeEvent):
+            return self._new_value(event)
+        return ""
+
+    def _new_value(self, event: NodeEvent) -> str:
+        is_key = False
+        if self._open:
+            is_key = self._open[-1].is_mapping and self._open[-1].children % 2 == 0
+            self._open[-1].children += 1
+        starts, anchor = isinstance(event, CollectionStartEvent), event.anchor
+        size = self._sizes.get(anchor, 1) if isinstance(event, AliasEvent) else 1
+        self._values += size
+        if isinstance(event, AliasEvent) and any(each.anchor == anchor for each in self._open):
+            return f"the alias *{anchor} stands inside what it stands for; write the values out"
+        if self._values > MOST_VALUES:
+            return f"there are more than {MOST_VALUES:,} values, aliases written out; use fewer, or a range to search"
+        if is_key and (starts or size > 1 or len(getattr(event, "value", "")) > LONGEST_KEY):
+            return f"a key is one word of at most {LONGEST_KEY} characters, no list and no mapping; write it so"
+        if starts:
+            self._open.append(_Open(anchor, self._values - 1, isinstance(event, MappingStartEvent)))
+            if len(self._open) > DEEPEST:
+                return f"lists and mappings are nested more than {DEEPEST} deep; write it flatter"
+        elif isinstance(event, ScalarEvent):
+            self._name(anchor, 1)
+            if event.style is None and LONG_INT.fullmatch(event.value):
+                return too_long_int(f"{event.value[:12]}...")
+        return ""
+
+    def _name(self, anchor: str | None, size: int) -> None:
+        if anchor:
+            self._sizes[anchor] = size
+
+
+def too_large(size: int) -> str:
+    return f"a study of {size:,} bytes is more than the {MOST_BYTES:,} that one may have; shorten it"
+
+
+def too_long_int(shown: str) -> str:
+    return f"the whole number {shown} does not fit into 64 bits; use one of at most 18 digits"
+
+
+def plain(node: Any, label: str) -> Any:
+    """Plain values only: a tag such as !!python/object is refused, never built."""
+    tag = getattr(getattr(node, "tag", None), "value", None)
+    if tag is not None:
+        raise SpecError([Problem(f"the YAML tag {tag[:40]} is not allowed; write plain values", label)])
+    if isinstance(node, Mapping):
+        return {str(key): plain(value, _where(node, key, label)) for key, value in node.items()}
+    if isinstance(node, str):
+        return str(node)
+    if isinstance(node, Sequence) and not isinstance(node, bytes):
+        return [plain(value, _where(node, place, label)) for place, value in enumerate(node)]
+    if node is None or isinstance(node, bool):
+        return node
+    if isinstance(node, int):
+        if abs(node) > LARGEST_INT:
+            raise SpecError([Problem(too_long_int(f"{hex(node)[:14]}..."), label)])
+        return int(node)
+    if isinstance(node, float) and float("-inf") < node < float("inf"):
+        return float(node)
+    raise SpecError([Problem(f"{shown(node)} is neither text, nor a finite number, nor true or false", label)])
+
+
+def _where(node: Any, part: str | int, label: str) -> str:
+    line = line_of(node, (part,))
+    return label if line is None else f"{label.partition(', line ')[0]}, line {line}"
+
+
+def has(node: Any, part: str | int) -> bool:
+    if isinstance(node, dict):
+        return part in node
+    return isinstance(node, list) and isinstance(part, int) and part < len(node)
+
+
+def line_of(tree: Any, loc: Loc) -> int | None:
+    """The line of the deepest part of `loc` that stands in the file."""
+    line, node = None, tree
+    for part in loc:
+        positions = getattr(node, "lc", None)
+        if positions is None or positions.data is None or not has(node, part):
+            break
+        position = positions.data.get(part)
+        line = position[0] + 1 if position else line
+        node = node[part]
+    return line
+
+
+PLACE = re.compile(r"[0-9]{1,9}")
+
+
+def builtin_studies() -> dict[str, Path]:
+    folder = Path(str(resources.files("worldsize.spec") / "studies"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_study(study: str) -> Path:
+    """A file's path, or the name of a built-in study."""
+    builtin = builtin_studies()
+    if study in builtin:
+        return builtin[study]
+    path = Path(study)
+    if path.is_file():
+        return path
+    near = difflib.get_close_matches(study, builtin, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"built-in studies: {', '.join(builtin)}"
+    raise SpecError(f"study {study!r} is neither a file nor a built-in study; {hint}")
+
+
+class StudyFile:
+    """The text of a study with its lines, and what the command line changed in it."""
+
+    def __init__(self, text: str, label: str) -> None:
+        self.label = label
+        self._tree = parse(text, label)
+        if self._tree is None:
+            self._tree = {}
+        self._options: dict[Loc, str] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> StudyFile:
+        try:
+            content = read_regular(path, most=MOST_BYTES, follow=True)
+            return cls(content.decode(), str(path))
+        except DamagedError as error:
+            raise SpecError(str(error)) from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
+
+    def apply_small(self) -> None:
+        """What the study's own `small:` says. Its folder is another one, so that both versions can stand."""
+        values = self._tree.get("small") if isinstance(self._tree, dict) else None
+        if not isinstance(values, dict) or not values:
+            raise SpecError([Problem("has no `small:` values; leave --small out", self.label)])
+        for key, value in dict(values).items():
+            self._put(str(key), plain(value, self.label), f"small: {key}")
+        self._put("name", f"{self._tree.get('name')}-small", "small: name")
+
+    def override(self, assignment: str) -> None:
+        """`train.epochs=2`: sets one field, read as YAML."""
+        key, equals, text = assignment.partition("=")
+        option = f"--set {assignment if len(assignment) <= 80 else assignment[:77] + '...'}"
+        if not equals or not key:
+            raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
+        self._put(key, plain(parse(text, option), option), option)
+
+    def move_to(self, target: str) -> None:
+        """`--on slurm`: what the study says of its jobs is kept; of several targets, the one of this name."""
+        on = self._tree.get("on") if isinstance(self._tree, dict) else None
+        if not isinstance(on, dict) or not on:
+            self._put("on", target, f"--on {target}")
+        elif "slurm" not in on:
+            if target not in on:
+                names = ", ".join(map(str, on))
+                raise SpecError([Problem(f"the study has the targets {names}; choose one of them", f"--on {target}")])
+            self._put("on", on[target], f"--on {target}")
+        elif target != "slurm":
+            self._put("on", target, f"--on {target}")
+
+    def resolve_auto(self, machine: Machine, samples_of: Callable[[StudySpec], int]) -> None:
+        """`axes.workers: auto` -> 1, 2, 4, ... and all that fit on this machine, probed adaptively.
+
+        As far as global batches divide among them, and are no larger than the training data.
+        """
+        axes = self._tree.get("axes") if isinstance(self._tree, dict) else None
+        if not isinstance(axes, dict) or axes.get("workers") not in ("auto", ["auto"]):
+            return
+        where = self.where(("axes", "workers"))
+        axes["workers"] = [1]  # whatever else is wrong is told first
+        spec = self.spec()
+        if len(spec.targets) > 1:
+            text = f"workers: auto needs one target, and the study has {len(spec.targets)}; list the counts"
+            raise SpecError([Problem(text, where)])
+        (place,) = spec.targets.values()
+        if isinstance(place, OnSlurm) and not (place.slurm.gpus_per_node or place.slurm.workers_per_node):
+            text = (
+                "workers: auto needs to know how many fit on a node; set on.slurm.workers_per_node, or list the counts"
+            )
+            raise SpecError([Problem(text, where)])
+        machine = machine_of(place, machine, threads=spec.threads, most_workers=1)
+        places = machine.places(machine.device(spec.device), spec.threads)
+        counts = {1, places or 1, *(2**power for power in range(places.bit_length()) if 2**power <= places)}
+        samples, axes_spec = samples_of(spec), spec.axes
+        fitting = [
+            count
+            for count in sorted(counts)
+            if all(
+                batch % (count * times) == 0
+                for batch in axes_spec.global_batch or ()
+                for times in axes_spec.accumulation
+            )
+            and (axes_spec.global_batch or count * min(axes_spec.batches) * min(axes_spec.accumulation) <= samples)
+        ]
+        if places > 1 and len(fitting) < 2:
+            batch = f"global_batch={list(axes_spec.global_batch)}" if axes_spec.global_batch else "batch_per_worker"
+            rule = "does not divide among more" if axes_spec.global_batch else "of 2 is more than the training data"
+            text = f"workers: auto finds no count but 1: {batch} {rule}; use another batch, or `workers: [1]`"
+            raise SpecError([Problem(text, where)])
+        self._put("axes.workers", fitting or [1], where)
+        self._put("axes.adaptive", True, where)
+
+    def _put(self, key: str, value: Any, option: str) -> None:
+        if len(key) > LONGEST_KEY:
+            raise SpecError([Problem(f"the field has {len(key)} characters; none has more than {LONGEST_KEY}", option)])
+        # No list has 10^9 entries, and int() takes other digits than ours: what is no place in a list is a name.
+        loc = tuple(int(part) if PLACE.fullmatch(part) else part for part in key.split("."))
+        node: Any = self._tree
+        for part in loc[:-1]:
+            inside = node[part] if has(node, part) else None
+            if part == "workload" and isinstance(inside, str):
+                node[part] = inside = {"name": inside}  # a name is short for a mapping
+            if part == "on" and inside in ("local", "mpi", "slurm"):
+                node[part] = inside = {}
+            if inside is None and isinstance(node, dict):
+                node[part] = inside = {}
+            if not isinstance(inside, dict | list):
+                raise SpecError([Problem(f"{key!r}: there is nothing to set inside {part!r}", option)])
+            node = inside
+        if not hasattr(node, "__setitem__"):
+            raise SpecError([Problem("the study is no mapping of keys to values; begin it with `name:`", self.label)])
+        if isinstance(node, list) and not has(node, loc[-1]):
+            raise SpecError([Problem(f"{key!r}: the list has {len(node)} entries, counted from 0", option)])
+        node[loc[-1]] = value
+        self._options[loc] = option
+
+    def spec(self) -> StudySpec:
+        try:
+            found_spec = StudySpec.model_validate_json(json.dumps(plain(self._tree, self.label)))
+            # As it is stored, defaults filled in, it must be readable again: YAML has less than twice these bytes.
+            if (size := len(found_spec.model_dump_json())) > MOST_BYTES // 2:
+                raise SpecError([Problem(f"with its defaults filled in, {too_large(2 * size)}", self.label)])
+            return found_spec
+        except ValidationError as error:
+            items = error.errors(include_url=False)
+            # A list with a wrong item is also said to be too short: the item is what is wrong.
+            inner = {item["loc"][: len(other["loc"])] for item in items for other in items if item is not other}
+            told = [item for item in items if item["type"] != "too_short" or item["loc"] not in inner]
+            # Parts in brackets are tags of a union.
+            locs = [tuple(part for part in item["loc"] if not str(part).startswith("<")) for item in told]
+            found = [
+                Problem(worded(item, loc, StudySpec), self.where(loc)) for item, loc in zip(told, locs, strict=True)
+            ]
+            raise SpecError(list(dict.fromkeys(found))) from error
+
+    def where(self, loc: Loc) -> str:
+        """The option or the line that the value at `loc` came from."""
+        for length in range(len(loc), 0, -1):
+            if loc[:length] in self._options:
+                return self._options[loc[:length]]
+        line = line_of(self._tree, loc)
+        return f"{self.label}, line {line}" if line else self.label
+
+
+def dump_yaml(spec: StudySpec) -> str:
+    """The study with its defaults filled in, as a file that reads back to the same study."""
+    stream = io.StringIO()
+    stream.write("# The study as it is run, defaults filled in.\n")
+    yaml = YAML(typ="rt")
+    yaml.default_flow_style = None
+    yaml.dump(spec.model_dump(mode="json"), stream)
+    return stream.getvalue()
+
+
+MAY_CHANGE = {"time", "max_jobs", "account", "qos", "setup", "extra"}
+"""Of `on.slurm`: how jobs get their turn, not what they run on."""
+
+
+def changes_between(stored: StudySpec, wanted: StudySpec) -> list[str]:
+    """`train.epochs: 2 -> 3`, one line a changed value."""
+    return differences(_compared(stored), _compared(wanted))
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for key in dict.fromkeys([*old, *new])
+            for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        ]
+    return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
+
+
+def _compared(spec: StudySpec) -> dict[str, Any]:
+    """What must be the same to continue a study."""
+    dumped = spec.model_dump(mode="json")
+    places = {
+        on: {key: value for key, value in place.slurm.model_dump(mode="json").items() if key not in MAY_CHANGE}
+        if isinstance(place, OnSlurm)
+        else place
+        for on, place in spec.targets.items()
+    }
+    dumped["on"] = places if isinstance(spec.on, dict) else places[""]
+    return dumped
+
+
+def _short(value: Any) -> str:
+    return "nothing" if value is None else str(value)

@@ -1,0 +1,234 @@
+"""Optimisers as a study names them: one setting of one (OptimizerSpec), or many to try (OptimizerAxis)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Discriminator, Field, PositiveFloat, Tag, model_validator
+
+from worldsize.spec.base import Frozen, NonNegativeFloat, listed
+
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+
+OptimizerName = Literal["sgd", "momentum", "nesterov", "adam", "adamw", "adadelta", "lars", "lamb"]
+RateRule = Literal["auto", "none", "linear", "sqrt"]
+
+USUAL_RATE: dict[str, float] = {
+    "sgd": 0.05,
+    "momentum": 0.05,
+    "nesterov": 0.05,
+    "adam": 0.001,
+    "adamw": 0.001,
+    "adadelta": 1.0,
+    "lars": 2.0,
+    "lamb": 0.01,
+}
+USUAL_MOMENTUM = {"sgd": 0.0, "momentum": 0.9, "nesterov": 0.9, "lars": 0.9}
+"""Of those that have one."""
+FIELDS = ("rate", "momentum", "weight_decay", "rate_rule", "warmup_epochs")
+"""Of an optimiser, that may have several values."""
+MOST_SETTINGS = 10_000
+"""Of one optimiser."""
+SGD_KINDS = ("sgd", "momentum", "nesterov", "lars")
+
+
+def with_usual_values(values: Any) -> Any:
+    if not isinstance(values, dict) or not isinstance(name := values.get("name", "sgd"), str):
+        return values  # what is wrong with it is said elsewhere
+    return {"rate": USUAL_RATE.get(name, 0.05), "momentum": USUAL_MOMENTUM.get(name, 0.0), **values}
+
+
+class OptimizerSpec(Frozen):
+    """One optimiser with one setting: what a trial trains with."""
+
+    name: OptimizerName = "sgd"
+    rate: PositiveFloat
+    """At `base_batch`; the rate rule scales it to the global batch of the trial."""
+    momentum: Momentum
+    weight_decay: NonNegativeFloat = 0.0
+    """Of weights; biases and the parameters of norms are left alone."""
+    trust: PositiveFloat = 0.001
+    """lars: the share of a layer's norm that one update at rate 1 may change."""
+    rate_rule: RateRule | None = None
+    """Default: the study's `train.rate_rule`."""
+    warmup_epochs: NonNegativeFloat | None = None
+    """Default: the study's `train.warmup_epochs`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_values(cls, values: Any) -> Any:
+        return with_usual_values(values)
+
+    @model_validator(mode="after")
+    def _only_what_it_has(self) -> Self:
+        if self.momentum and self.name not in USUAL_MOMENTUM:
+            raise ValueError(f"momentum={self.momentum} means nothing to {self.name}: leave it out")
+        if self.name in ("momentum", "nesterov") and not self.momentum:
+            raise ValueError(f"{self.name} with momentum=0 is plain sgd: name it so")
+        if self.name != "lars" and self.trust != type(self).model_fields["trust"].default:
+            raise ValueError(f"trust={self.trust} belongs to lars; {self.name} has none: leave it out")
+        return self
+
+    @property
+    def family(self) -> str:
+        """What is compared with what: sgd with momentum is momentum, however it was written."""
+        return "momentum" if self.name == "sgd" and self.momentum else self.name
+
+
+class Search(Frozen):
+    """`{search: [1e-4, 1.0], points: 9}`: values between two ends, evenly spread on a log scale."""
+
+    search: Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(listed)]
+    points: Annotated[int, Field(ge=2, le=1000)] = 9
+    stop_hopeless: bool = True
+    """End a trial early whose metric stays behind the median of those that have run as long."""
+    edge: Annotated[float, Field(ge=0.001, le=1)] | None = None
+    """Of a rate: also narrow down, to this share of it, the rate above which training diverges."""
+
+    @model_validator(mode="after")
+    def _from_low_to_high(self) -> Self:
+        low, high = self.search
+        if low >= high:
+            raise ValueError(f"search=[{low:g}, {high:g}] does not rise: write the lower end first")
+        return self
+
+    def with_points(self, points: int) -> Search:
+        return self.model_copy(update={"points": points})
+
+    def values(self) -> tuple[float, ...]:
+        """Both ends are themselves; those between are rounded, so that people can read them."""
+        low, high = (math.log(end) for end in self.search)
+        inner = [math.exp(low + (high - low) * step / (self.points - 1)) for step in range(1, self.points - 1)]
+        return (self.search[0], *map(readable, inner), self.search[1])
+
+
+def readable(value: float) -> float:
+    """To four digits."""
+    return float(f"{value:.4g}")
+
+
+def _search_or_list(value: Any) -> str:
+    """Tags in brackets: `spec/file.py` leaves them out of the place that an error names."""
+    return "<search>" if isinstance(value, dict | Search) else "<list>"
+
+
+def _listed_unless_searched(value: Any) -> Any:
+    return value if isinstance(value, dict | Search) else listed(value)
+
+
+Searched = Annotated[Search, Tag("<search>")]
+Rates = Annotated[
+    Annotated[tuple[PositiveFloat, ...], Field(min_length=1), Tag("<list>")] | Searched,
+    Discriminator(_search_or_list),
+    BeforeValidator(_listed_unless_searched),
+]
+Momenta = Annotated[
+    Annotated[tuple[Momentum, ...], Field(min_length=1), Tag("<list>")] | Searched,
+    Discriminator(_search_or_list),
+    BeforeValidator(_listed_unless_searched),
+]
+Decays = Annotated[
+    Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1), Tag("<list>")] | Searched,
+    Discriminator(_search_or_list),
+    BeforeValidator(_listed_unless_searched),
+]
+
+
+class OptimizerAxis(Frozen):
+    """An optimiser and the settings of it to try: every value may be a list, or a search; all combinations are run."""
+
+    name: OptimizerName = "sgd"
+    rate: Rates
+    """Default: 0.05 for sgd, momentum and nesterov, 0.001 for adam and adamw, 1 for adadelta, 2 for lars, 0.01 for
+    lamb."""
+    momentum: Momenta
+    """Default: 0.9 for momentum, nesterov and lars; 0 for sgd."""
+    weight_decay: Decays = (0.0,)
+    trust: PositiveFloat = 0.001
+    rate_rule: Annotated[tuple[RateRule, ...] | None, BeforeValidator(listed)] = None
+    warmup_epochs: Annotated[tuple[NonNegativeFloat, ...] | None, BeforeValidator(listed)] = None
+    tpe: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """So many settings inside the searched ranges, proposed by Optuna's TPE from those that have run, instead of the
+    grid. Needs `pip install worldsize[optuna]`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_values(cls, values: Any) -> Any:
+        return with_usual_values(values)
+
+    @model_validator(mode="after")
+    def _every_setting_is_possible(self) -> Self:
+        if self.tpe is not None and not self.searched():
+            raise ValueError(f"tpe={self.tpe} has no range to search: write rate: {{search: [0.001, 1.0]}}")
+        lists = [name for name in FIELDS if isinstance(values := getattr(self, name), tuple) and len(values) > 1]
+        if self.tpe is not None and lists:
+            raise ValueError(f"tpe={self.tpe} with a list for {lists[0]}: give one value, or a range to search")
+        for field, search in self.searched().items():
+            if field != "rate" and search.edge is not None:
+                raise ValueError(f"{field}.edge={search.edge}: an edge is looked for in the rate only: leave it out")
+            if field == "momentum" and search.search[1] >= 1:
+                raise ValueError(f"momentum.search ends at {search.search[1]:g}: momentum stays below 1")
+            if search.edge is not None and self.tpe is not None:
+                raise ValueError(f"edge={search.edge:g} and tpe={self.tpe} are two ways to go on: keep one")
+            if len(set(search.values())) < search.points:
+                raise ValueError(f"{field}.search is too narrow for {search.points} points: widen it, or use fewer")
+        if self.size > MOST_SETTINGS:
+            raise ValueError(
+                f"{self.name} multiplies out to {self.size:,} settings, more than {MOST_SETTINGS:,}: use fewer points, "
+                "or tpe"
+            )
+        for _ in self.settings():  # each is checked as it is made
+            pass
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many settings there will be."""
+        if self.tpe is not None:
+            return self.tpe
+        values = (getattr(self, field) for field in FIELDS)
+        return math.prod(each.points if isinstance(each, Search) else len(each or (None,)) for each in values)
+
+    def searched(self) -> dict[str, Search]:
+        """The fields whose value is a range."""
+        fields = {"rate": self.rate, "momentum": self.momentum, "weight_decay": self.weight_decay}
+        return {name: value for name, value in fields.items() if isinstance(value, Search)}
+
+    @property
+    def stops_hopeless(self) -> bool:
+        """Not where an edge is looked for: what diverges slowly must be let diverge."""
+        searches = self.searched().values()
+        return any(search.stop_hopeless for search in searches) and all(search.edge is None for search in searches)
+
+    def settings(self) -> Iterator[OptimizerSpec]:
+        """All combinations, in the order written; for tpe the first quarter of its settings, spread over the ranges."""
+        axes: dict[str, tuple[Any, ...]] = {}
+        for field in FIELDS:
+            values = getattr(self, field)
+            if isinstance(values, Search):
+                axes[field] = (values if self.tpe is None else values.with_points(self.tpe_round)).values()
+            elif values is not None:
+                axes[field] = values
+        for combination in itertools.product(*axes.values()) if self.tpe is None else self._spread(axes):
+            yield self.with_values(dict(zip(axes, combination, strict=True)))
+
+    @property
+    def tpe_round(self) -> int:
+        """So many settings are proposed at a time: fewer would learn more, and start workers more often."""
+        assert self.tpe is not None
+        return max(2, self.tpe // 4)
+
+    def with_values(self, values: Mapping[str, Any]) -> OptimizerSpec:
+        return OptimizerSpec(name=self.name, trust=self.trust, **values)
+
+    def _spread(self, axes: dict[str, tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Every value of every range once, in combinations drawn at random: a Latin square."""
+        rng = random.Random(0)
+        columns = [
+            rng.sample(values, len(values)) if len(values) > 1 else values * self.tpe_round for values in axes.values()
+        ]
+        return zip(*columns, strict=True)

@@ -1,0 +1,166 @@
+"""Where a study runs: this machine, MPI, Slurm, or several of these by name; and what a Slurm job asks for. Every value
+is checked here, so that none of them can add a directive to a job script.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
+
+from worldsize.machine import Machine
+from worldsize.spec.base import Count, Frozen, listed
+
+SlurmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]{0,127}$")]
+"""Partitions, accounts, ...: nothing that sbatch or a shell would read as anything else."""
+Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:@+&|*!()\[\]=-]{0,127}$")]
+ExtraValue = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./,:@+%=\[\]()*&|-]{1,256}$")]
+TimeLimit = Annotated[str, StringConstraints(pattern=r"^(\d{1,3}-\d{1,2}(:\d{2}){0,2}|\d{1,6}|\d{1,5}(:\d{2}){1,2})$")]
+
+OWNED = {
+    *("job-name", "output", "error", "chdir", "wrap", "array", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task"),
+    *("gpus-per-node", "time", "signal", "requeue", "no-requeue", "open-mode", "parsable", "dependency", "partition"),
+    *("account", "qos", "constraint", "wait", "wait-all-nodes", "export", "export-file", "test-only", "gres", "hold"),
+    *("clusters", "cluster-constraint"),
+}
+"""Directives that the script or sbatch's command line has already, or that would change what a job is."""
+
+
+class SlurmSpec(Frozen):
+    """What every job of the study asks Slurm for."""
+
+    partition: SlurmName | None = None
+    account: SlurmName | None = None
+    qos: SlurmName | None = None
+    time: TimeLimit = "01:00:00"
+    """Of one job, as sbatch takes it: minutes, HH:MM:SS or D-HH:MM:SS. What it cuts off is submitted again."""
+    nodes: Count = 1
+    """The most that a job takes. A launch of fewer workers takes fewer nodes."""
+    workers_per_node: Count | None = None
+    """Default: `gpus_per_node`, or the largest count shared out among the nodes."""
+    gpus_per_node: Count | None = None
+    """Without it the study runs on CPUs."""
+    cpus_per_task: Count | None = None
+    """CPUs of each worker. Default: the study's `threads`."""
+    constraint: Constraint | None = None
+    """Features that nodes must have: a100, skylake|icelake."""
+    setup: Annotated[tuple[str, ...], Field(max_length=50)] = ()
+    """Shell commands before the workers start: module load ..., source ..."""
+    extra: dict[str, ExtraValue | bool | int] = Field(default_factory=dict)
+    """More directives: {exclusive: true, mem: 32G} gives `#SBATCH --exclusive` and `#SBATCH --mem=32G`."""
+    max_jobs: Count = 4
+    """Jobs of this study in the queue at once."""
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _minutes(cls, value: Any) -> Any:
+        """YAML reads 30 as a number."""
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @field_validator("time")
+    @classmethod
+    def _at_least_a_minute(cls, value: str) -> str:
+        """0 would be no limit at all."""
+        if limit_s(value) < 60:
+            raise ValueError(f"time={value!r} is less than a minute, the shortest limit of Slurm; use a longer one")
+        return value
+
+    @field_validator("setup", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return listed(value)
+
+    @field_validator("setup")
+    @classmethod
+    def _one_line_each(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for line in value:
+            if not line.strip() or any(not character.isprintable() and character != "\t" for character in line):
+                raise ValueError(f"setup={line!r} must be one line of printable text; write one entry a command")
+        return value
+
+    @model_validator(mode="after")
+    def _extra_is_free(self) -> Self:
+        for key in self.extra:
+            if not key.replace("-", "").isalnum() or not key.isascii() or key != key.lower() or key.startswith("-"):
+                raise ValueError(f"extra: {key!r} is no long option of sbatch; write it as in `--{'mem-per-cpu'}`")
+            # sbatch takes `--job-na` for `--job-name`.
+            if owned := next((option for option in sorted(OWNED) if option.startswith(key)), None):
+                raise ValueError(f"extra: {key!r}: {owned} is set by worldsize, or has a key of its own; leave it out")
+        return self
+
+    @property
+    def time_s(self) -> float:
+        return limit_s(self.time)
+
+
+class OnSlurm(Frozen):
+    slurm: SlurmSpec
+
+
+OnName = Literal["local", "mpi"]
+TargetOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,31})?$")]
+"""Of a trial or a launch: empty where the study has one target, which needs no name."""
+TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$")]
+
+
+def _kind(value: Any) -> str:
+    """Tags in brackets: `spec/file.py` leaves them out of the place that an error names."""
+    if isinstance(value, OnSlurm) or (isinstance(value, dict) and ("slurm" in value or not value)):
+        return "<slurm>"
+    return "<targets>" if isinstance(value, dict) else "<name>"
+
+
+def on_short(value: Any) -> Any:
+    """`slurm` is short for `{slurm: {}}`."""
+    if value == "slurm":
+        return {"slurm": {}}
+    if isinstance(value, dict) and value.get("slurm", 0) is None:
+        return {**value, "slurm": {}}
+    if isinstance(value, str) and value not in get_args(OnName):
+        raise ValueError(f"on={value!r} is no place where a study can run; use local, mpi, slurm or {{slurm: {{...}}}}")
+    return value
+
+
+Place = Annotated[
+    Annotated[OnName, Tag("<name>")] | Annotated[OnSlurm, Tag("<slurm>")],
+    Discriminator(lambda value: "<slurm>" if isinstance(value, dict | OnSlurm) else "<name>"),
+]
+Targets = dict[TargetName, Annotated[Place, BeforeValidator(on_short)]]
+"""{t4: {slurm: {...}}, v100: {slurm: {...}}}: hardware of several kinds, by names of one's own."""
+On = Annotated[
+    Annotated[OnName, Tag("<name>")] | Annotated[OnSlurm, Tag("<slurm>")] | Annotated[Targets, Tag("<targets>")],
+    Discriminator(_kind),
+]
+
+
+def limit_s(text: str) -> float:
+    """sbatch's own forms: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 1:
+        hours, minutes, seconds = 0, parts[0], 0
+    else:
+        hours, minutes, seconds = [0, *parts] if len(parts) == 2 else parts
+    return float(int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds)
+
+
+def per_node(slurm: SlurmSpec, most_workers: int) -> int:
+    """Workers that a full node of the study takes."""
+    return slurm.workers_per_node or slurm.gpus_per_node or math.ceil(most_workers / slurm.nodes)
+
+
+def nodes_for(slurm: SlurmSpec, workers: int, most_workers: int) -> int:
+    """Of a launch of so many workers, as few as hold them."""
+    return math.ceil(workers / per_node(slurm, most_workers))
+
+
+def machine_of(on: Place, here: Machine, *, threads: int, most_workers: int) -> Machine:
+    """What workers find where they run; of Slurm's nodes, what the study asks for."""
+    if not isinstance(on, OnSlurm):
+        return here
+    slurm = on.slurm
+    places = slurm.nodes * per_node(slurm, most_workers)
+    return Machine(cores=places * threads, gpus=slurm.nodes * (slurm.gpus_per_node or 0))

@@ -1,0 +1,323 @@
+"""What is asked for: StudySpec (a whole study) and TrialSpec (one point of it, run once).
+
+Frozen, strict, no unknown keys. `spec/file.py` reads them from YAML and turns what pydantic says into problems with
+line numbers; `plan/plan.py` multiplies a StudySpec out into TrialSpecs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PositiveFloat, Tag, model_validator
+
+from worldsize.spec.base import Count, Epochs, FileName, Frozen, NonNegativeFloat, listed, named
+from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec
+from worldsize.spec.place import On, OnSlurm, Place, SlurmSpec, TargetOrNone, on_short
+from worldsize.spec.training import Schedule, ScheduleSpec, StrategySpec, TrainSpec
+from worldsize.spec.workload import WorkloadSpec
+
+LEAST = 2
+"""Samples: batch norm cannot train on one."""
+
+
+class LargestSpec(Frozen):
+    """`batch_per_worker: {largest: true}`: which batches are tried is found out while they run."""
+
+    largest: bool
+    start: Annotated[int, Field(ge=LEAST)] = 32
+    """Tried first, then doubled; where it does not fit, halved."""
+    most: Count | None = None
+    """No larger one is tried. Default: as many samples as a global batch can have."""
+    stop_early: bool = True
+    """Stop doubling where that no longer brings throughput: two doublings in a row that gained less than 5 %."""
+
+    @model_validator(mode="after")
+    def _meant(self) -> Self:
+        if not self.largest:
+            raise ValueError("largest=false asks for nothing: list the batches, like [32, 64], or write largest: true")
+        return self
+
+
+def _switched_off(value: Any) -> Any:
+    """`probe: false` switches a part of the study off."""
+    return None if value is False else value
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""Names become folder names, job names and titles: letters, digits, '.', '_' and '-' only."""
+
+MOST_TRIALS = 100_000
+"""Of a study: more would take minutes to plan, and years to run."""
+Batches = Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+def _search_or_list(value: Any) -> str:
+    """Tags in brackets: `spec/file.py` leaves them out of the place that an error names."""
+    return "<search>" if isinstance(value, dict | LargestSpec) else "<list>"
+
+
+def _listed_or_searched(value: Any) -> Any:
+    return value if isinstance(value, dict | LargestSpec) else listed(value)
+
+
+BatchAxis = Annotated[
+    Annotated[Batches, Tag("<list>")] | Annotated[LargestSpec, Tag("<search>")], Discriminator(_search_or_list)
+]
+Precision = Literal["fp32", "bf16"]
+Start = Literal["scratch", "pretrained"]
+Device = Literal["auto", "cpu", "cuda"]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class AxesSpec(Frozen):
+    """Every axis is a list; the study is their product."""
+
+    workers: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
+    """`auto` is short for 1, 2, 4, ... as far as the machine goes, with `adaptive: true`."""
+    adaptive: bool = False
+    """Probe counts and batches only while the answer can still change, then train what it recommends."""
+    batch_per_worker: Annotated[BatchAxis | None, BeforeValidator(_listed_or_searched)] = None
+    """Weak scaling: the global batch grows with the workers. `{largest: true}` searches for the largest that fits."""
+    global_batch: Annotated[Batches | None, BeforeValidator(listed)] = None
+    """Strong scaling: the same global batch is shared out among the workers."""
+    accumulation: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)] = (1,)
+    """So many batches a worker are computed one after another before gradients are exchanged once."""
+    optimizer: Annotated[
+        tuple[Annotated[OptimizerAxis, BeforeValidator(named)], ...], BeforeValidator(listed), Field(min_length=1)
+    ] = (OptimizerAxis.model_validate({}),)
+    strategy: Annotated[
+        tuple[Annotated[StrategySpec, BeforeValidator(named)], ...], BeforeValidator(listed), Field(min_length=1)
+    ] = (StrategySpec(),)
+    precision: Annotated[tuple[Precision, ...], BeforeValidator(listed), Field(min_length=1)] = ("fp32",)
+    start: Annotated[tuple[Start, ...] | None, BeforeValidator(listed)] = None
+    """Where weights come from. Default: pretrained where the study has such weights, else scratch."""
+    seed: Annotated[Annotated[tuple[Seed, ...], Field(min_length=1)] | None, BeforeValidator(listed)] = None
+    """One repeat each. Default: `repeats` seeds that count up from the study's `seed`."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_batch(self) -> Self:
+        if (self.batch_per_worker is None) == (self.global_batch is None):
+            given = "both are" if self.global_batch else "neither is"
+            raise ValueError(
+                f"a study has either batch_per_worker (weak scaling) or global_batch (strong scaling); {given} given: "
+                "keep one"
+            )
+        return self
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """A worker or global, as far as they are known before anything runs: of a search, the first it tries."""
+        if isinstance(self.batch_per_worker, LargestSpec):
+            return (self.batch_per_worker.start,)
+        return self.batch_per_worker or self.global_batch or ()
+
+    @property
+    def largest(self) -> LargestSpec | None:
+        """The search for the largest batch, if the study is one."""
+        return self.batch_per_worker if isinstance(self.batch_per_worker, LargestSpec) else None
+
+    @property
+    def scaling(self) -> Literal["strong", "weak"]:
+        return "strong" if self.global_batch is not None else "weak"
+
+
+class SkipSpec(Frozen):
+    """Points to leave out: those that equal every value named here."""
+
+    workers: int | None = None
+    batch_per_worker: int | None = None
+    global_batch: int | None = None
+    accumulation: int | None = None
+    optimizer: str | None = None
+    rate: float | None = None
+    rate_rule: str | None = None
+    strategy: str | None = None
+    precision: str | None = None
+    start: str | None = None
+    on: str | None = None
+    """A target, where the study has several."""
+
+
+class ProbeSpec(Frozen):
+    """How throughput is measured: seconds a point, no training."""
+
+    precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    """Stop when the median step time is known this well (half of its 90 % interval, relative)."""
+    max_seconds: PositiveFloat = 5.0
+    """Stop then in any case, once the warm-up and five steps are done."""
+    warmup_steps: Count = 5
+    """Run and recorded, left out of the statistics."""
+    repeats: Count | None = None
+    """Probes are cheap: they may be repeated more often than training. Default: the study's `repeats`."""
+
+
+class PretrainSpec(Frozen):
+    """Training on other data first; its weights are where the trials of the study begin."""
+
+    workload: Annotated[WorkloadSpec, BeforeValidator(named)]
+    workers: Count = 1
+    batch_per_worker: Count
+    optimizer: Annotated[OptimizerSpec, BeforeValidator(named)]
+    epochs: Epochs
+    schedule: Schedule = ScheduleSpec()
+
+
+class StudySpec(Frozen):
+    """A workload and the axes to vary."""
+
+    name: Name
+    workload: Annotated[WorkloadSpec, BeforeValidator(named)]
+    axes: AxesSpec
+    skip: tuple[SkipSpec, ...] = ()
+    probe: Annotated[ProbeSpec | None, BeforeValidator(_switched_off)] = ProbeSpec()
+    """Throughput of every workers x batch x accumulation x strategy x precision; `false` switches it off."""
+    train: Annotated[TrainSpec | None, BeforeValidator(_switched_off)] = None
+    """Leave it out for throughput only."""
+    pretrain: Annotated[PretrainSpec | None, BeforeValidator(_switched_off)] = None
+    repeats: Count = 3
+    seed: Seed = 0
+    device: Device = "auto"
+    """auto: cuda where a GPU is visible."""
+    threads: Count = 1
+    """Threads a worker computes with on the CPU."""
+    memory_limit_gb: PositiveFloat | None = None
+    """Of each worker, in 10^9 bytes: of the GPU's memory, or on a CPU of what the process may allocate."""
+    oversubscribe: bool = False
+    """Allow more workers than cores or GPUs: they will share, and the times will say so."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 1
+    """How often a trial is run again after its processes were killed or lost. An error in the code is never retried."""
+    interconnect_s: Annotated[float, Field(ge=0, le=60)] = 3.0
+    """At the start of a launch of several workers, how long all-reduces of 1 KB to 64 MB are timed; 0: not at all."""
+    hang_timeout_s: PositiveFloat = 300.0
+    """A launch with no sign of life for so long is ended; once steps are seen, the limit follows from them."""
+    on: Annotated[On, BeforeValidator(on_short)] = "local"
+    """Where it runs: `local`, `mpi`, or `slurm`, with what its jobs ask for; or several of these, each by a name."""
+    small: dict[str, JsonValue] = Field(default_factory=dict)
+    """What `--small` sets, by dotted field: a version of the study that takes seconds."""
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> Self:
+        if self.probe is None and self.train is None:
+            raise ValueError("probe is off and train is missing, so there is nothing to run: give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _as_many_repeats_as_seeds(self) -> Self:
+        seeds = self.axes.seed
+        if seeds is None:
+            return self
+        if "repeats" in self.model_fields_set and self.repeats != len(seeds):
+            raise ValueError(
+                f"repeats={self.repeats} and {len(seeds)} seeds in axes.seed disagree: keep one of the two"
+            )
+        self.__dict__["repeats"] = len(seeds)  # still being made: nobody has seen another value
+        return self
+
+    @model_validator(mode="after")
+    def _not_too_many_trials(self) -> Self:
+        """Counted before anything is multiplied out."""
+        axes = self.axes
+        sizes = {
+            "targets": len(self.targets),
+            **{name: len(getattr(axes, name)) for name in ("workers", "batches", "accumulation")},
+            "optimizer settings": sum(entry.size for entry in axes.optimizer),
+            **{name: len(getattr(axes, name)) for name in ("strategy", "precision")},
+            "starts": len(self.starts),
+            "repeats": (self.probe_repeats if self.probe else 0) + (self.repeats if self.train else 0),
+        }
+        if (total := math.prod(sizes.values())) > MOST_TRIALS:
+            factors = " x ".join(f"{count} {name}" for name, count in sizes.items() if count > 1)
+            raise ValueError(
+                f"the study multiplies out to {total:,} trials ({factors}); at most {MOST_TRIALS:,} can be planned: "
+                "give fewer values or repeats"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pretrained_weights_have_a_source(self) -> Self:
+        if self.pretrain is not None and self.workload.pretrained is not None:
+            raise ValueError("workload.pretrained and pretrain both give weights to begin with: keep one")
+        if self.workload.freeze is not None and not self.has_pretrained_weights:
+            raise ValueError("freeze keeps weights that were never trained: add `pretrain:` or `workload.pretrained`")
+        if "pretrained" in (self.axes.start or ()) and not self.has_pretrained_weights:
+            raise ValueError("axes.start names pretrained, but no weights: add `pretrain:` or `workload.pretrained`")
+        return self
+
+    @property
+    def targets(self) -> dict[str, Place]:
+        """By name; of a study with one, which needs none, by the empty one."""
+        return self.on if isinstance(self.on, dict) else {"": self.on}
+
+    @property
+    def slurm(self) -> SlurmSpec | None:
+        """What its jobs ask for, where it runs on Slurm. Of a study with several targets, ask each (`on_target`)."""
+        assert not isinstance(self.on, dict)
+        return self.on.slurm if isinstance(self.on, OnSlurm) else None
+
+    @property
+    def most_workers(self) -> int:
+        return max(*self.axes.workers, self.pretrain.workers if self.pretrain else 1)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of the repeats, in their order."""
+        return self.axes.seed or tuple(range(self.seed, self.seed + self.repeats))
+
+    def seed_of(self, repeat: int) -> int:
+        """Repeats beyond the listed seeds, as probes may have, count on from the study's own."""
+        listed_seeds = self.axes.seed or ()
+        return listed_seeds[repeat] if repeat < len(listed_seeds) else self.seed + repeat
+
+    @property
+    def probe_repeats(self) -> int:
+        return (self.probe.repeats if self.probe else None) or self.repeats
+
+    @property
+    def has_pretrained_weights(self) -> bool:
+        return self.pretrain is not None or self.workload.pretrained is not None
+
+    @property
+    def starts(self) -> tuple[Start, ...]:
+        return self.axes.start or (("pretrained",) if self.has_pretrained_weights else ("scratch",))
+
+
+class TrialSpec(Frozen):
+    """One point of a study, run once: all that the worker needs."""
+
+    id: FileName
+    """The name of its folder."""
+    kind: Literal["probe", "train", "pretrain"]
+    workload: WorkloadSpec
+    """`pretrained` is set where this trial begins with weights: a file, or one that a trial of this folder made."""
+    workers: Count
+    batch_per_worker: Count
+    accumulation: Count = 1
+    scaling: Literal["strong", "weak"]
+    optimizer: OptimizerSpec
+    strategy: Annotated[StrategySpec, BeforeValidator(named)]
+    precision: Precision
+    peak_rate: NonNegativeFloat
+    """After the rate rule. 0 for a probe, which measures steps and must not wander off."""
+    repeat: int
+    seed: int
+    threads: Count
+    probe: ProbeSpec | None = None
+    largest: LargestSpec | None = None
+    """A probe that tries batches until the largest that fits is known; `batch_per_worker` is the first of them."""
+    train: TrainSpec | None = None
+    search: str | None = None
+    """The search this trial belongs to."""
+    on: TargetOrNone = ""
+    """The target it runs on, where the study has several."""
+    stop_hopeless: bool = False
+    """Whether it is stopped early when it stays behind the others of the same search."""
+
+    @property
+    def worker_batch(self) -> int:
+        """Samples that a worker computes in one step."""
+        return self.batch_per_worker * self.accumulation
+
+    @property
+    def global_batch(self) -> int:
+        return self.workers * self.worker_batch

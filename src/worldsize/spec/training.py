@@ -1,0 +1,184 @@
+"""How a model is trained: how ranks work together, what the rate does, when training ends."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
+
+from worldsize.spec.base import Count, Epochs, Frozen, Label, NonNegativeFloat, listed, named
+from worldsize.spec.optimizer import RateRule
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+StrategyName = Literal["ddp", "fp16-compression", "bf16-compression", "powersgd", "zero", "fsdp", "local-sgd"]
+
+
+class StrategySpec(Frozen):
+    """How ranks work together. One worker alone needs none of it."""
+
+    name: StrategyName = "ddp"
+    every: Annotated[int, Field(ge=1)] = 8
+    """local-sgd: ranks train alone and average their weights every so many steps."""
+    rank: Count = 2
+    """powersgd: gradients are sent as two matrices of this rank."""
+    start_step: Annotated[int, Field(ge=2)] = 10
+    """powersgd: the first steps send whole gradients."""
+    bucket_mb: PositiveFloat | None = None
+    """Gradients are exchanged in buckets of this size while backward still runs; larger than the model means all at the
+    end, with nothing to overlap. Default: torch's 25."""
+    sync_batch_norm: bool = False
+    """Batch norm over the global batch, not over each worker's part of it."""
+
+    @model_validator(mode="after")
+    def _only_what_it_has(self) -> Self:
+        belongs = {"every": "local-sgd", "rank": "powersgd", "start_step": "powersgd"}
+        for field, owner in belongs.items():
+            value = getattr(self, field)
+            if self.name != owner and value != type(self).model_fields[field].default:
+                raise ValueError(f"{field}={value} belongs to {owner}; {self.name} has none: leave it out")
+        if self.bucket_mb is not None and self.name in ("fsdp", "local-sgd"):
+            raise ValueError(f"bucket_mb={self.bucket_mb:g} means nothing to {self.name}: leave it out")
+        return self
+
+    @property
+    def period(self) -> int:
+        """Steps from one exchange to the next."""
+        return self.every if self.name == "local-sgd" else 1
+
+    @property
+    def label(self) -> str:
+        """As tables show it, with what differs from the default: `local-sgd every 4`."""
+        fields = type(self).model_fields
+        extra = [
+            field.replace("_", " ")
+            if getattr(self, field) is True
+            else f"{field.replace('_', ' ')} {getattr(self, field)}"
+            for field in fields
+            if field != "name" and getattr(self, field) != fields[field].default
+        ]
+        if self.name == "local-sgd" and not extra:
+            extra = [f"every {self.every}"]
+        return " ".join([self.name, *extra])
+
+
+class ScheduleSpec(Frozen):
+    """What the rate does after its warm-up, by the share of training that has passed."""
+
+    name: Literal["constant", "step", "cosine", "one-cycle"] = "constant"
+    """cosine falls to 0 at the last step; one-cycle rises and falls to almost 0; step falls at some points."""
+    at: Annotated[tuple[Share, ...], BeforeValidator(listed)] = (0.5, 0.75)
+    """step: where it falls, as shares of training."""
+    factor: Share = 0.1
+    """step: the rate is multiplied by it there."""
+    rise: Share = 0.3
+    """one-cycle: the share of training in which the rate rises, from a 25th of its peak."""
+
+    @model_validator(mode="after")
+    def _only_what_it_has(self) -> Self:
+        belongs = {"at": "step", "factor": "step", "rise": "one-cycle"}
+        for field, owner in belongs.items():
+            value = getattr(self, field)
+            if self.name != owner and value != type(self).model_fields[field].default:
+                raise ValueError(f"{field}={value} belongs to the schedule {owner}, not {self.name}: leave it out")
+        if list(self.at) != sorted(set(self.at)):
+            raise ValueError(f"at={list(self.at)} does not rise: write each point once, the first one first")
+        return self
+
+
+Schedule = Annotated[ScheduleSpec, BeforeValidator(named)]
+
+
+class UntilSpec(Frozen):
+    """Train until a metric on the test samples is good enough; `not reached` is an answer."""
+
+    metric: Label
+    at_least: Finite | None = None
+    at_most: Finite | None = None
+    max_epochs: Epochs = 100
+    """Then it was not reached."""
+
+    @model_validator(mode="after")
+    def _one_side(self) -> Self:
+        if (self.at_least is None) == (self.at_most is None):
+            given = "both are" if self.at_least is not None else "neither is"
+            raise ValueError(f"a target is either at_least or at_most; {given} given: keep one")
+        return self
+
+    @property
+    def value(self) -> float:
+        one = self.at_most if self.at_least is None else self.at_least
+        assert one is not None
+        return one
+
+    def reached(self, value: float) -> bool:
+        return value <= self.value if self.at_least is None else value >= self.value
+
+
+class PlateauSpec(Frozen):
+    """Stop early when the metric no longer gets better."""
+
+    epochs: Epochs = 5
+    """So many epochs in a row without a gain."""
+    gain: NonNegativeFloat = 0.001
+    """What counts as one, as a share of the best value so far."""
+
+
+class TrainSpec(Frozen):
+    epochs: Epochs | None = None
+    steps: Count | None = None
+    until: UntilSpec | None = None
+    rate_rule: RateRule = "auto"
+    """How the rate follows the global batch. auto: linear for sgd and its kin, sqrt for adam and its kin."""
+    base_batch: Count | None = None
+    """The global batch for which the optimiser's rate was chosen. Default: the smallest of the study."""
+    warmup_epochs: NonNegativeFloat = 0.0
+    """The rate rises to its value over so many epochs: from what it is at the base batch, or from 0 where that is no
+    less."""
+    schedule: Schedule = ScheduleSpec()
+    clip_norm: PositiveFloat | None = None
+    """Gradients whose norm, over all parameters, is larger are scaled down to it."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of classifiers: the share of the target spread over all classes. In training only."""
+    plateau: PlateauSpec | None = None
+    noise_scale: bool = False
+    """Measure how noisy gradients are, from the parts of each batch: workers, or micro-batches of one worker."""
+    save: Literal["weights"] | None = None
+    """Keep the trained weights in the folder of the trial, for `pretrained` of another study."""
+
+    @model_validator(mode="after")
+    def _one_end(self) -> Self:
+        given = [name for name in ("epochs", "steps", "until") if getattr(self, name) is not None]
+        if len(given) != 1:
+            words = f"{' and '.join(given)} are" if given else "none is"
+            raise ValueError(f"training ends after epochs, after steps, or with until; {words} given: keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _one_rise(self) -> Self:
+        if self.schedule.name == "one-cycle" and self.warmup_epochs:
+            raise ValueError(
+                f"warmup_epochs={self.warmup_epochs:g} and the schedule one-cycle both begin with a rise: keep one"
+            )
+        return self
+
+    def total_steps(self, samples: int, global_batch: int) -> int:
+        """steps = epochs x samples / global batch; the most there can be, where a target may end it earlier."""
+        if self.steps is not None:
+            return self.steps
+        return self.most_epochs * steps_per_epoch(samples, global_batch)
+
+    @property
+    def most_epochs(self) -> int:
+        """0 where steps were asked for."""
+        return self.until.max_epochs if self.until is not None else self.epochs or 0
+
+    def planned_epochs(self, samples: int, global_batch: int) -> int:
+        """The last one may be a part of one."""
+        return -(-self.total_steps(samples, global_batch) // steps_per_epoch(samples, global_batch))
+
+
+def steps_per_epoch(samples: int, global_batch: int) -> int:
+    """The last batch of an epoch may be partial: it is a step too."""
+    return -(-samples // global_batch)

@@ -1,0 +1,109 @@
+"""What is trained: the workload, its options, and how its images are varied. No torch."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, ValidationError, model_validator
+
+from worldsize.errors import SpecError
+from worldsize.spec.base import Count, Frozen, Label
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class AugmentSpec(Frozen):
+    """Each value is the largest change; every image draws its own, evenly, in both directions. All 0: no change at all.
+
+    A light recipe, zoom and shifts to 1 %: `{zoom: 0.01, shift: 0.01}`.
+    A strong one, rotation 5 %, zoom 20 %, shifts 20 %, horizontal flips:
+    `{rotation: 0.05, zoom: 0.2, shift: 0.2, flip: horizontal}`.
+    """
+
+    shift: Fraction = 0.0
+    """Of the side, in both directions, drawn apart: 0.2 moves an image of 100 x 50 by up to 20 and up to 10 pixels."""
+    zoom: Fraction = 0.0
+    """The scale is drawn from 1 - zoom to 1 + zoom, the same for both sides; above 1 enlarges."""
+    rotation: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """Of a full turn, as Keras' RandomRotation reads its factor: 5 % is 0.05, up to 18 degrees either way.
+    Degrees are divided by 360."""
+    flip: Literal["none", "horizontal", "vertical", "both"] = "none"
+    """Each image with probability 1/2; `both` decides the two directions apart."""
+    crop: Annotated[int, Field(ge=0)] = 0
+    """Pixels added on every side before a piece of the old size is cut out at a random place."""
+    cutout: Annotated[int, Field(ge=0)] = 0
+    """Side, in pixels, of a square that is blanked. Its centre is any pixel, so part of it may lie outside."""
+    fill: Annotated[float, Field(allow_inf_nan=False)] | Literal["edge"] = 0.0
+    """What is put where the image has nothing: a value, in the units in which images reach the model, or the nearest
+    pixel of its edge."""
+
+    @model_validator(mode="after")
+    def _cutout_needs_a_value(self) -> Self:
+        if self.cutout and self.fill == "edge":
+            raise ValueError(
+                f"cutout={self.cutout} blanks pixels inside the image, where fill=edge has nothing to give: "
+                "use a number, such as 0"
+            )
+        return self
+
+    @property
+    def moves(self) -> bool:
+        """Whether pixels are interpolated."""
+        return bool(self.shift or self.zoom or self.rotation)
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not (self.moves or self.crop or self.cutout) and self.flip == "none"
+
+
+class WorkloadSpec(Frozen):
+    name: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
+    """A built-in workload, or a function of your own: package.module:function."""
+    path: str | None = None
+    """Where the data are, for workloads that take any: a folder of images, a table of frames, a text. Looked for from
+    the current folder, then in the data folder."""
+    size: Annotated[int, Field(ge=8, le=1024)] | None = None
+    """Pixels of a side to which images are brought, for image-folder and steering."""
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Of data that come without a test part of their own."""
+    model: Label | None = None
+    """Another model than the workload's own: cnn, resnet18, torchvision:NAME, ..."""
+    model_options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Of the model: {layers: 4, width: 256}."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Of the data, or the arguments of your own function."""
+    augment: AugmentSpec = AugmentSpec()
+    pretrained: str | None = None
+    """A file of weights to begin with, or `torchvision` for those that come with a torchvision model."""
+    freeze: Literal["backbone"] | None = None
+    """Train the head alone; the rest keeps its weights."""
+    unfreeze_epoch: Count | None = None
+    """From this epoch on (counted from 0) everything is trained."""
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's function."""
+        return ":" in self.name
+
+    @model_validator(mode="after")
+    def _unfreeze_what_is_frozen(self) -> Self:
+        if self.unfreeze_epoch is not None and self.freeze is None:
+            raise ValueError(f"unfreeze_epoch={self.unfreeze_epoch} has nothing to unfreeze: add `freeze: backbone`")
+        return self
+
+
+class Options(Frozen):
+    @classmethod
+    def of(cls, workload: WorkloadSpec) -> Self:
+        try:
+            return cls.model_validate_json(json.dumps(workload.options))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = ".".join(str(part) for part in first["loc"])
+            rule = first["msg"][0].lower() + first["msg"][1:]
+            if first["type"] == "extra_forbidden":
+                near = difflib.get_close_matches(name, cls.model_fields, n=1)
+                rule = f"unknown; did you mean {near[0]}?" if near else f"unknown; use {', '.join(cls.model_fields)}"
+            raise SpecError(f"workload.options.{name}={first['input']!r} of {workload.name}: {rule}") from error

@@ -1,0 +1,105 @@
+"""What keeps a study from running here, looked at before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shutil import disk_usage, which
+
+from worldsize.data.catalog import WORKLOADS, facts_of
+from worldsize.data.sets import data_root, require
+from worldsize.errors import SpecError, StoreError
+from worldsize.folder.files import read_json, whole
+from worldsize.folder.study_folder import StudyFolder
+from worldsize.launch.slurm.status import submitted_job
+from worldsize.plan.plan import Plan, make_plan
+from worldsize.spec.file import StudyFile, changes_between
+from worldsize.spec.place import OnSlurm
+from worldsize.spec.study import StudySpec
+from worldsize.study.adaptive_rounds import first_points
+
+
+def check_jobs(spec: StudySpec, home: StudyFolder, *, smoke: bool, detach: bool, cancel: bool) -> None:
+    submits = {on: isinstance(place, OnSlurm) for on, place in spec.targets.items()}
+    if (smoke or detach or cancel) and not any(submits.values()):
+        raise SpecError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
+    if detach and not all(submits.values()):
+        name = next(on for on, jobs in submits.items() if not jobs)
+        raise SpecError(f"detach leaves jobs behind, and {name} runs on this machine; choose others with --on")
+    if any(submits.values()) and not home.study_file.exists() and which("sbatch") is None:
+        raise SpecError(
+            "the study runs on Slurm, whose sbatch is not here; run this on a login node, or use --on local"
+        )
+
+
+def is_same(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
+    """Whether the folder holds this study. Until something is measured, it may run elsewhere than it says."""
+    if not home.study_file.exists():
+        if home.path.exists() and not home.unfinished():
+            raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
+        return False
+    stored = StudyFile.read(home.study_file).spec()
+    changes = changes_between(stored, spec)
+    unused = not any(home.has_record(trial_id) for trial_id in home.trial_ids())
+    if (
+        changes
+        and unused
+        and make_plan(stored, first_points(stored)) == plan
+        and all(each.startswith("on") for each in changes)
+    ):
+        if job := submitted_job(home):
+            raise StoreError(
+                f"{home.path} is this study elsewhere, and job {job} may still run it: both would write into the "
+                "same trials; let the job end there (the same command as before sees it), or choose another --dir"
+            )
+        return False
+    if changes:
+        listed = "\n".join(f"  {change}" for change in changes)
+        raise StoreError(
+            f"{home.path} holds this study with other values:\n{listed}\n"
+            "undo the change to continue it, or give a new folder with --dir"
+        )
+    return True
+
+
+def check_space(home: StudyFolder, needed_bytes: int, trials: int) -> None:
+    free = free_bytes(home.path)
+    if free < needed_bytes:
+        raise StoreError(
+            f"the {trials} trials left will write about {megabytes(needed_bytes)} into {home.path}, and its disk has "
+            f"{megabytes(free)} free; free some space, or choose a folder on another disk with --dir"
+        )
+
+
+def free_bytes(path: Path) -> int:
+    """On the disk that holds a folder, or will."""
+    there = next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
+    return disk_usage(there).free
+
+
+def megabytes(size: float) -> str:
+    return f"{size / 1e6:,.0f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
+
+
+def check_device(device: str | dict[str, str], home: StudyFolder) -> None:
+    """Steps of a CPU and of a GPU are not repeats of one another."""
+    with whole(home.plan_file):
+        began = read_json(home.plan_file)["device"]
+    if device != began:
+        raise StoreError(
+            f"{home.path} was begun on {began}, and this machine would continue it on {device}; "
+            f"continue it where it began, or give a new folder with --dir"
+        )
+
+
+def check_data(spec: StudySpec, *, deep: bool = True) -> None:
+    """Before anything trains: every file there, and `deep`, the bytes that were published. Data for pretraining is then
+    counted, too; the study's own was when it was made."""
+    used = [spec.workload]
+    if spec.pretrain is not None:
+        used.append(spec.pretrain.workload)
+        if deep:
+            facts_of(spec.pretrain.workload, data_root())
+    for workload in used:
+        entry = WORKLOADS.get(workload.name)
+        if entry is not None and entry.dataset is not None:
+            require(entry.dataset, data_root(), deep=deep)

@@ -1,0 +1,270 @@
+"""A study that can be run: from a file, its plan, its run. With `answer/results.py` this is the Python API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal, Self
+
+from worldsize.answer.results import Results, load, read_plan
+from worldsize.data.catalog import WorkloadFacts, facts_of
+from worldsize.data.sets import data_root
+from worldsize.errors import DataError, DiskFullError, Problem, SpecError
+from worldsize.folder.files import is_disk_full, read_json, write_atomic, write_json
+from worldsize.folder.lock import study_lock
+from worldsize.folder.study_folder import StudyFolder
+from worldsize.launch.local import LocalTarget
+from worldsize.launch.prepare import Goal, prepare, prepare_smoke
+from worldsize.launch.runner import run_plan
+from worldsize.launch.slurm.queue import Queue, Slurm
+from worldsize.launch.slurm.target import SlurmTarget
+from worldsize.launch.target import Progress, Silent, Site, Target, Work
+from worldsize.machine import Machine, this_machine
+from worldsize.plan.cost import Cost, estimate, space_bytes
+from worldsize.plan.grid import machines_of, on_target
+from worldsize.plan.plan import PRETRAIN_ID, Plan, make_plan
+from worldsize.plan.problems import data_problems, problems
+from worldsize.spec.file import StudyFile, dump_yaml, find_study
+from worldsize.spec.place import OnSlurm
+from worldsize.spec.study import StudySpec
+from worldsize.study.adaptive_rounds import first_points, next_climb
+from worldsize.study.checks import check_data, check_device, check_jobs, check_space, free_bytes, is_same, megabytes
+from worldsize.study.search_rounds import next_round
+
+
+class Study:
+    """A study that can be run: its spec has no problems on this machine.
+
+    >>> study = Study.from_file("quickstart", set=["train.epochs=1"])
+    >>> results = study.run()
+    >>> results.table()
+    """
+
+    def __init__(self, spec: StudySpec, machines: dict[str, Machine], plan: Plan, facts: WorkloadFacts) -> None:
+        self.spec, self.machines, self.facts, self._plan = spec, machines, facts, plan
+
+    @classmethod
+    def from_file(
+        cls,
+        study: str | Path,
+        set: Iterable[str] = (),
+        machine: Machine | None = None,
+        *,
+        small: bool = False,
+        on: str | None = None,
+    ) -> Self:
+        """A file, or the name of a built-in study. `set` takes what `--set` takes: "train.epochs=2"; `on` moves it to
+        local, slurm or mpi, or to one of its targets."""
+        return cls._from(StudyFile.read(find_study(str(study))), set, machine, small=small, on=on)
+
+    @classmethod
+    def from_text(cls, text: str, set: Iterable[str] = (), machine: Machine | None = None) -> Self:
+        """The YAML itself."""
+        return cls._from(StudyFile(text, "study"), set, machine)
+
+    @classmethod
+    def _from(
+        cls,
+        file: StudyFile,
+        assignments: Iterable[str],
+        machine: Machine | None,
+        *,
+        small: bool = False,
+        on: str | None = None,
+    ) -> Self:
+        if small:
+            file.apply_small()
+        if on is not None:
+            file.move_to(on)
+        for assignment in assignments:
+            file.override(assignment)
+        machine = machine or this_machine()
+        file.resolve_auto(machine, lambda spec: facts_of(spec.workload, data_root()).train_samples)
+        spec = file.spec()
+        found = problems(spec, machine)
+        if found:
+            raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
+        facts = facts_of(spec.workload, data_root())
+        found = data_problems(spec, facts)
+        if found:
+            raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
+        return cls(spec, machines_of(spec, machine), make_plan(spec, first_points(spec)), facts)
+
+    @property
+    def elsewhere(self) -> set[str]:
+        """Targets whose workers do not run on this machine."""
+        return {on for on, place in self.spec.targets.items() if isinstance(place, OnSlurm)}
+
+    @property
+    def default_folder(self) -> Path:
+        return Path("runs") / self.spec.name
+
+    def plan(self) -> Plan:
+        return self._plan
+
+    def estimate(self, folder: Path | None = None) -> Cost:
+        """What the whole plan costs; from the steps that `folder` has measured, where it has."""
+        folder = folder or self.default_folder
+        known = load(folder).step_s() if (folder / "study.yaml").exists() else {}
+        return estimate(self.spec, self._plan, self.machines, self.facts, known)
+
+    def missing_data(self) -> str | None:
+        """What of a known data set would keep it from running here, and the remedy; by names and sizes of files."""
+        try:
+            check_data(self.spec, deep=False)
+        except DataError as error:
+            return str(error)
+        return None
+
+    def run(
+        self,
+        folder: Path | str | None = None,
+        *,
+        progress: Progress | None = None,
+        take_over: bool = False,
+        retry_failed: bool = False,
+        smoke: bool = False,
+        detach: bool = False,
+        cancel: bool = False,
+    ) -> Results:
+        """Runs what has no record yet. KeyboardInterrupt leaves a folder that the same call continues.
+
+        Of jobs: `smoke` submits a short one first, `detach` returns once all are submitted, and `cancel` ends them on
+        KeyboardInterrupt, which else leaves them running for the next call to follow.
+        """
+        home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
+        progress = progress or Silent()
+        check_jobs(self.spec, home, smoke=smoke, detach=detach, cancel=cancel)
+        with self._full_disk_told(home), self._opened(home, take_over=take_over) as stored:
+            plan: Plan | None = stored
+            if retry_failed:
+                _forget_failures(home)
+            sites = self._sites(progress, detach=detach, cancel=cancel)
+            if smoke:
+                self._smoke(home, stored, sites)
+            while plan is not None:
+                if not run_plan(home, plan, self._goal, sites, progress, detach=detach):
+                    break
+                plan = self._search_on(home, plan, progress)
+        return load(home.path)
+
+    def prepare(self, folder: Path | str | None = None) -> list[Work]:
+        """Launches for what has no record yet, to be started by hand. A later `run` closes those that were not."""
+        home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
+        with self._opened(home) as plan:
+            left = {launch: [each for each in launch.trials if not home.has_record(each)] for launch in plan.launches}
+            sites = self._sites(Silent(), detach=False, cancel=False)
+            return [
+                prepare(home, plan, self._goal, sites[launch.on], launch, trials)
+                for launch, trials in left.items()
+                if trials
+            ]
+
+    @contextmanager
+    def _opened(self, home: StudyFolder, *, take_over: bool = False) -> Iterator[Plan]:
+        """The folder, ours alone, with its plan as stored: a later version may number or order trials differently."""
+        same = is_same(self.spec, self._plan, home)
+        check_data(self.spec)
+        if (left := self._left(home)).trials:
+            check_space(home, space_bytes(self.spec, left, self.machines, self.facts), len(left.trials))
+        with study_lock(home.path, take_over=take_over):
+            if not same or not home.study_file.exists():
+                home.remove_temporaries()
+                self._write(home)
+            check_device(self._device, home)
+            yield read_plan(home)[0]
+
+    def _left(self, home: StudyFolder) -> Plan:
+        """The trials without a record, as far as they are known."""
+        plan = read_plan(home)[0] if home.study_file.exists() else self._plan
+        trials = {name: trial for name, trial in plan.trials.items() if not home.has_record(name)}
+        return Plan(trials=trials, launches=())
+
+    @contextmanager
+    def _full_disk_told(self, home: StudyFolder) -> Iterator[None]:
+        """Says how much room the rest of the study needs when a disk fills up, here or on a rank."""
+        try:
+            yield
+        except (OSError, DiskFullError) as error:
+            if isinstance(error, OSError) and not is_disk_full(error):
+                raise
+            left = self._left(home)
+            needed = megabytes(space_bytes(self.spec, left, self.machines, self.facts))
+            raise DiskFullError(
+                f"the disk is full: {error}. Finished trials are kept. The {len(left.trials)} left need about "
+                f"{needed}, and {home.path} has {megabytes(free_bytes(home.path))} free; free some space, then "
+                "run the same command again to continue"
+            ) from error
+
+    def _sites(self, progress: Progress, *, detach: bool, cancel: bool) -> dict[str, Site]:
+        queue = Queue(Slurm(), progress)
+        found = {}
+        for on in self.spec.targets:
+            spec = on_target(self.spec, on)
+            launcher: Literal["torchrun", "mpirun"] = "mpirun" if spec.on == "mpi" else "torchrun"
+            target: Target = (
+                LocalTarget(launcher=launcher, oversubscribe=spec.oversubscribe, progress=progress)
+                if spec.slurm is None
+                else SlurmTarget(spec, queue, progress, detach=detach, cancel=cancel)
+            )
+            found[on] = Site(spec=spec, machine=self.machines[on], target=target)
+        return found
+
+    def _smoke(self, home: StudyFolder, plan: Plan, sites: dict[str, Site]) -> None:
+        """A short job on each target that has something left to run."""
+        for on, site in sites.items():
+            left = [trial for trial in plan.trials.values() if trial.on == on and not home.has_record(trial.id)]
+            if left and isinstance(site.target, SlurmTarget):
+                most = max(trial.workers for trial in left)
+                site.target.smoke(prepare_smoke(home, self._goal, site, most, on))
+
+    @property
+    def _device(self) -> str | dict[str, str]:
+        """What it computes on; of several targets, each of them."""
+        found: dict[str, str] = {on: machine.device(self.spec.device) for on, machine in self.machines.items()}
+        return found if len(found) > 1 else next(iter(found.values()))
+
+    @property
+    def _goal(self) -> Goal:
+        return Goal(
+            metric=self.facts.metric,
+            higher_is_better=self.facts.higher_is_better,
+            train_samples=self.facts.train_samples,
+        )
+
+    def _search_on(self, home: StudyFolder, plan: Plan, progress: Progress) -> Plan | None:
+        """The plan with the next round of its searches, written down before any of it runs; None: they are done."""
+        records = {trial_id: record for trial_id in plan.trials if (record := home.record(trial_id)) is not None}
+        climb = next_climb(self.spec, plan, load(home.path)) if self.spec.axes.adaptive else None
+        more = climb or next_round(self.spec, plan, records, self.facts)
+        if more is not None:
+            write_json(home.plan_file, {**read_json(home.plan_file), **more.to_dict()})
+            progress.plan_grew(more)
+        return more
+
+    def _write(self, home: StudyFolder) -> None:
+        facts = {
+            "device": self._device,
+            "facts": asdict(self.facts),
+            "estimate": asdict(self.estimate(home.path)),
+        }
+        write_json(home.plan_file, {**self._plan.to_dict(), **facts})
+        # Last: a folder with a study.yaml is a study folder.
+        write_atomic(home.study_file, dump_yaml(self.spec).encode())
+
+
+def _forget_failures(home: StudyFolder) -> None:
+    """Failed records are set aside, so that their trials run again."""
+    for trial_id in home.trial_ids():
+        try:
+            record = home.record(trial_id)
+        except ValueError:  # damaged: the run itself sets it aside
+            continue
+        # Trials begin with what pretraining leaves: if it diverged, that is a failure too.
+        if record is not None and (
+            record.outcome == "failed" or (record.outcome in ("diverged", "out_of_memory") and trial_id == PRETRAIN_ID)
+        ):
+            path = home.trial(trial_id) / "record.json"
+            path.rename(path.with_name("record.json.failed"))

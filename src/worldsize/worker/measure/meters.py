@@ -1,0 +1,190 @@
+"""What psutil and /sys tell of this process and of the machine it runs on. Counters stay counters: rates come later.
+
+One GPU as NVML sees it. What a GPU, a driver or a container does not offer raises, field by field.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pynvml
+import torch
+
+Source = Callable[[], Mapping[str, float]]
+"""Reads some columns of telemetry, now. May raise: its columns then stay empty in that row."""
+
+BYTES_A_WORD = 4
+"""InfiniBand counts data in words of four bytes."""
+
+
+class ProcessMeter:
+    """Of this rank alone: all of its threads, none of its children."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+
+    def sources(self) -> dict[str, Source]:
+        return {"process cpu": self.cpu, "process memory": self.memory, "process disk": self.disk}
+
+    def cpu(self) -> dict[str, float]:
+        # Finer than the hundredths of a second that /proc counts in.
+        return {"process_cpu_s": time.process_time()}
+
+    def memory(self) -> dict[str, float]:
+        return {"process_memory_bytes": self._process.memory_info().rss}
+
+    def disk(self) -> dict[str, float]:
+        """What reached storage: reads from the page cache and from sockets are not in it."""
+        counted = self._process.io_counters()
+        return {"process_read_bytes": counted.read_bytes, "process_written_bytes": counted.write_bytes}
+
+
+class HostMeter:
+    """Of the whole machine, whoever uses it."""
+
+    def __init__(self, system: Path = Path("/sys")) -> None:
+        self._disks = frozenset(path.parent.name for path in system.glob("block/*/device"))
+        self._nics = frozenset(path.parent.name for path in system.glob("class/net/*/device"))
+        self._rdma = sorted(system.glob("class/infiniband/*/ports/*/counters"))
+
+    def sources(self) -> dict[str, Source]:
+        found: dict[str, Source] = {"host cpu": self.cpu, "host memory": self.memory, "host network": self.network}
+        if self._disks:
+            found["host disk"] = self.disk
+        if self._rdma:
+            found["host rdma"] = self.rdma
+        return found
+
+    def cpu(self) -> dict[str, float]:
+        """Core-seconds at work since boot; those a hypervisor kept for others apart. (`user` holds `guest`.)"""
+        times = psutil.cpu_times()
+        busy_s = times.user + times.nice + times.system + times.irq + times.softirq
+        return {"host_cpu_s": busy_s, "host_stolen_s": times.steal}
+
+    def memory(self) -> dict[str, float]:
+        """What could not be had without swapping: caches that would give way are not in it."""
+        memory = psutil.virtual_memory()
+        return {"host_memory_bytes": memory.total - memory.available}
+
+    def disk(self) -> dict[str, float]:
+        """Physical disks only: volumes and loop devices lie on them and would count twice. No network file systems."""
+        counted = [disk for name, disk in psutil.disk_io_counters(perdisk=True).items() if name in self._disks]
+        return {
+            "host_read_bytes": sum(disk.read_bytes for disk in counted),
+            "host_written_bytes": sum(disk.write_bytes for disk in counted),
+        }
+
+    def network(self) -> dict[str, float]:
+        """Physical cards, for bridges and bonds lie on them; inside a container there are none, so all but loopback."""
+        cards = psutil.net_io_counters(pernic=True)
+        loopback = cards.pop("lo", None)
+        counted = [card for name, card in cards.items() if not self._nics or name in self._nics]
+        values: dict[str, float] = {
+            "host_sent_bytes": sum(card.bytes_sent for card in counted),
+            "host_received_bytes": sum(card.bytes_recv for card in counted),
+        }
+        if loopback is not None:  # what is sent there is what is received
+            values["host_loopback_bytes"] = loopback.bytes_sent
+        return values
+
+    def rdma(self) -> dict[str, float]:
+        """NCCL over InfiniBand or RoCE passes the kernel by, and with it every counter of the network cards."""
+        return {
+            "host_rdma_sent_bytes": BYTES_A_WORD * _total(path / "port_xmit_data" for path in self._rdma),
+            "host_rdma_received_bytes": BYTES_A_WORD * _total(path / "port_rcv_data" for path in self._rdma),
+        }
+
+
+def _total(files: Iterable[Path]) -> int:
+    return sum(int(file.read_text()) for file in files)
+
+
+POWER = 0x04 | 0x80
+"""Software power cap, hardware power brake."""
+THERMAL = 0x20 | 0x40
+"""Too hot, as the driver or as the chip itself sees it."""
+OTHER = 0x10 | 0x200 | 0x400
+"""Held to the clocks of a sync group; limits of the board; reliability."""
+HARDWARE = 0x08
+"""The chip slows itself down. It says so beside the reason, so alone it is a reason of its own.
+Idle clocks and clocks that somebody set (0x01, 0x02, 0x100) are not throttling."""
+
+
+def gpu_id(device: torch.device) -> str:
+    """The same for two ranks on one GPU, whatever CUDA_VISIBLE_DEVICES made of its number. Empty for a CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
+class GpuMeter:
+    def __init__(self, uuid: str, nvml: Any = pynvml) -> None:
+        """Found by its UUID: NVML's numbers know nothing of CUDA_VISIBLE_DEVICES.
+
+        Raises NVMLError where there is no driver, or no such GPU for it. NVML stays open until the process ends.
+        """
+        self._nvml = nvml
+        nvml.nvmlInit()
+        self._handle = self._find(uuid)
+
+    def _find(self, uuid: str) -> Any:
+        """CUDA leaves out of the UUID whether it is a whole GPU or a slice of one."""
+        try:
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        except self._nvml.NVMLError:
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+
+    def sources(self) -> dict[str, Source]:
+        return {
+            "gpu utilisation": self.utilisation,
+            "gpu memory": self.memory,
+            "gpu power": self.power,
+            "gpu energy": self.energy,
+            "gpu clocks": self.clocks,
+            "gpu temperature": self.temperature,
+            "gpu throttling": self.throttling,
+        }
+
+    def utilisation(self) -> dict[str, float]:
+        """Share of the last fraction of a second in which any kernel ran, however small, waiting ones of NCCL too."""
+        rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
+        return {"gpu_busy_percent": rates.gpu, "gpu_memory_busy_percent": rates.memory}
+
+    def memory(self) -> dict[str, float]:
+        """Of the GPU, not of this process: what torch keeps in reserve and what others hold is gone as well."""
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        return {"gpu_memory_bytes": memory.used, "gpu_memory_total_bytes": memory.total}
+
+    def power(self) -> dict[str, float]:
+        return {"gpu_power_w": self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1e3}
+
+    def energy(self) -> dict[str, float]:
+        """Since the driver was loaded. Misses no peak between two samples, as the integral of power does."""
+        return {"gpu_energy_j": self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3}
+
+    def clocks(self) -> dict[str, float]:
+        nvml, handle = self._nvml, self._handle
+        return {
+            "gpu_core_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "gpu_memory_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        }
+
+    def temperature(self) -> dict[str, float]:
+        nvml = self._nvml
+        return {"gpu_temperature_c": nvml.nvmlDeviceGetTemperature(self._handle, nvml.NVML_TEMPERATURE_GPU)}
+
+    def throttling(self) -> dict[str, float]:
+        try:
+            reasons = self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+        except self._nvml.NVMLError_FunctionNotFound:  # a driver that knows it by its old name
+            reasons = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+        return throttled(reasons)
+
+
+def throttled(reasons: int) -> dict[str, float]:
+    """1 where the clocks are held down for a reason of that kind, else 0."""
+    power, thermal = bool(reasons & POWER), bool(reasons & THERMAL)
+    other = bool(reasons & OTHER) or (bool(reasons & HARDWARE) and not (power or thermal))
+    return {"gpu_throttled_power": power, "gpu_throttled_thermal": thermal, "gpu_throttled_other": other}

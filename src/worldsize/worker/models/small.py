@@ -1,0 +1,110 @@
+"""Small models: two convex ones, a multilayer perceptron, a CNN for digits, a regressor for steering angles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from worldsize.errors import SpecError
+from worldsize.worker.models.shape import Headed, Regressor, Shape, fraction, one_output, whole, wholes
+
+
+def linear(shape: Shape) -> nn.Module:
+    """y = w.x, no bias, from w = 0: for half the squared error the Hessian is X^T X / N, so stable rates are known."""
+    one_output("linear", shape)
+    return Regressor(nn.Flatten(), _zeros(nn.Linear(shape.features, 1, bias=False)))
+
+
+def softmax(shape: Shape) -> nn.Module:
+    """Multinomial logistic regression: logits = W x + b, from 0, since a convex problem needs no luck at its start."""
+    return Headed(nn.Flatten(), _zeros(nn.Linear(shape.features, shape.classes)))
+
+
+def mlp(shape: Shape, *, hidden: Sequence[int] = (256, 128)) -> nn.Module:
+    """Fully connected layers of the sizes in `hidden`, a ReLU after each."""
+    trunk: list[nn.Module] = [nn.Flatten()]
+    features = shape.features
+    for size in wholes("hidden", hidden):
+        trunk += [nn.Linear(features, size), nn.ReLU()]
+        features = size
+    return Headed(nn.Sequential(*trunk), nn.Linear(features, shape.classes))
+
+
+def cnn(shape: Shape, *, width: int = 16, hidden: int = 128, dropout: float = 0.3) -> nn.Module:
+    """Two convolutions and two linear layers, for images of about 28 or 32 pixels: MNIST to 99 % in a few epochs.
+
+    Batch norm follows the convolutions only: on features of one pixel it cannot train on a batch of one, and the last
+    batch of an epoch may leave a rank with one sample.
+    """
+    if min(shape.height, shape.width) < 16:
+        raise SpecError(
+            f"size={shape.height}x{shape.width}: cnn needs images of at least 16 pixels a side; use mlp or softmax"
+        )
+    channels, neurons, dropped = whole("width", width), whole("hidden", hidden), fraction("dropout", dropout)
+    height, breadth = (((side - 4) // 2 - 4) // 2 for side in (shape.height, shape.width))
+    trunk = nn.Sequential(
+        *_convolved(shape.channels, channels),
+        *_convolved(channels, 2 * channels),
+        nn.Flatten(),
+        nn.Dropout(dropped),
+        nn.Linear(2 * channels * height * breadth, neurons),
+        nn.ReLU(),
+        nn.Dropout(dropped),
+    )
+    return Headed(trunk, nn.Linear(neurons, shape.classes))
+
+
+def steering_cnn(shape: Shape) -> nn.Module:
+    """A regressor after the plan of PilotNet (Bojarski et al. 2016): five convolutions, three linear layers, an angle.
+
+    The convolutions are padded, so that small frames survive them, and nothing is pooled away: where the road is in
+    the frame is the answer.
+    """
+    one_output("steering-cnn", shape)
+    if min(shape.height, shape.width) < 16:
+        raise SpecError(
+            f"size={shape.height}x{shape.width}: steering-cnn halves a frame three times and needs at least 16 pixels "
+            "a side; use larger frames"
+        )
+    trunk: list[nn.Module] = []
+    channels, height, width = shape.channels, shape.height, shape.width
+    for filters, kernel, stride in ((24, 5, 2), (36, 5, 2), (48, 5, 2), (64, 3, 1), (64, 3, 1)):
+        convolution = nn.Conv2d(channels, filters, kernel, stride=stride, padding=kernel // 2, bias=False)
+        trunk += [convolution, nn.BatchNorm2d(filters), nn.ReLU()]
+        channels, height, width = filters, -(-height // stride), -(-width // stride)
+    trunk.append(nn.Flatten())
+    features = channels * height * width
+    for size in (100, 50, 10):
+        # Ten ReLUs can all fall silent in one unlucky step, and the angle is then the same for ever; ELUs cannot.
+        trunk += [nn.Linear(features, size), nn.ELU()]
+        features = size
+    return Regressor(nn.Sequential(*trunk), nn.Linear(features, 1))
+
+
+def _convolved(channels: int, filters: int) -> list[nn.Module]:
+    # Pooled before the ReLU, which gives the same and rectifies a quarter of the pixels; batch norm replaces the bias.
+    return [nn.Conv2d(channels, filters, 5, bias=False), nn.BatchNorm2d(filters), nn.MaxPool2d(2), nn.ReLU()]
+
+
+def _zeros(layer: nn.Linear) -> nn.Linear:
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer
+
+
+def plain_cnn(shape: Shape) -> nn.Module:
+    """Two convolutions, two linear layers. No batch norm, no dropout: n workers follow one worker's curve exactly."""
+    height, width = (((side - 2) // 2 - 2) // 2 for side in (shape.height, shape.width))
+    trunk = nn.Sequential(
+        nn.Conv2d(shape.channels, 16, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * height * width, 128),
+        nn.ReLU(),
+    )
+    return Headed(trunk, nn.Linear(128, shape.classes))

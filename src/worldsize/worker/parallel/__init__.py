@@ -1,0 +1,44 @@
+"""How the ranks of a trial work together: what they exchange, when, and who keeps what.
+
+`make_strategy` takes a bare model and gives the loop what it trains: the model to call, its optimiser, and the moments
+at which ranks talk. Averaged gradients are those of the mean loss over ranks, whatever the strategy.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.training import StrategySpec
+from worldsize.worker.optimizers import make_optimizer
+from worldsize.worker.parallel.gradient_noise import NoiseMeter
+from worldsize.worker.parallel.partitioned import LocalSgd, Sharded, shard, start_equal
+from worldsize.worker.parallel.replicated import Replicated, zero_optimizer
+from worldsize.worker.parallel.strategy import Strategy
+from worldsize.worker.parallel.team import Team
+
+
+def make_strategy(
+    spec: StrategySpec, optimizer: OptimizerSpec, module: nn.Module, team: Team, noise: NoiseMeter | None = None
+) -> Strategy:
+    """For the bare model of a trial; every rank of the team calls it."""
+    noise = noise or NoiseMeter()
+    if team.workers == 1:
+        return Strategy(module, make_optimizer(optimizer, module, device=team.device), team)
+    # Before batch norm learns of the group, which cannot be copied.
+    plain = copy.deepcopy(module).cpu() if spec.name in ("fsdp", "local-sgd") else module
+    if spec.sync_batch_norm:
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module, team.group)
+    match spec.name:
+        case "fsdp":
+            shard(module, team)
+            return Sharded(plain, module, make_optimizer(optimizer, module, device=team.device), team)
+        case "local-sgd":
+            start_equal(module, team)
+            return LocalSgd(spec.every, plain, module, make_optimizer(optimizer, module, device=team.device), team)
+        case "zero":
+            return Replicated(spec, module, zero_optimizer(optimizer, module, team), team, noise)
+        case _:
+            return Replicated(spec, module, make_optimizer(optimizer, module, device=team.device), team, noise)

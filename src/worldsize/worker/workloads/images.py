@@ -1,0 +1,180 @@
+"""Images with one class each: what digits, MNIST, CIFAR-10 and image folders have in common.
+
+digits: 12,000 + 2,000 handwritten digits that come with the package.
+mnist and fashion-mnist: 60,000 + 10,000 grey images of 28x28 in ten classes, read from the official files.
+cifar10: 50,000 + 10,000 photographs of 32x32 in ten classes, read from the official binary batches.
+image-folder: any tree of images, one folder a class; decoded once, then read from memory-mapped pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from worldsize.data.arrays import read_cifar10, read_mnist
+from worldsize.data.images import load_images
+from worldsize.data.sets import find_path
+from worldsize.spec.workload import WorkloadSpec
+from worldsize.worker import models
+from worldsize.worker.workloads import Places
+from worldsize.worker.workloads.base import OfEach, Split, Workload
+
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[Any]
+Layout = Literal["grey", "channels-first", "channels-last"]
+CHANNEL_AXIS = {"grey": None, "channels-first": 1, "channels-last": 3}
+
+
+def classification(
+    spec: WorkloadSpec,
+    train: tuple[Images, Labels],
+    test: tuple[Images, Labels],
+    *,
+    layout: Layout,
+    classes: int,
+    model: str,
+    mean: Sequence[float],
+    deviation: Sequence[float],
+) -> Workload:
+    """`mean` and `deviation` are of the training pixels scaled to 0..1, one a channel."""
+    axis = CHANNEL_AXIS[layout]
+    channels = 1 if axis is None else train[0].shape[axis]
+    size = train[0].shape[1] if layout != "channels-first" else train[0].shape[2]
+    measures: dict[str, OfEach] = {"accuracy": lambda outputs, labels: (outputs.argmax(1) == labels).float()}
+    if classes > 5:
+        measures["top5"] = _in_top5
+    return Workload(
+        train=_split(train),
+        test=_split(test),
+        build_model=lambda: models.build(
+            spec.model or model, classes=classes, channels=channels, size=size, **spec.model_options
+        ),
+        prepare=Normalise(mean, deviation, layout),
+        loss=cross_entropy(0.0),
+        smoothed=cross_entropy,
+        measures=measures,
+        augment=spec.augment,
+    )
+
+
+class Normalise:
+    """uint8 as stored -> float, N x C x H x W, mean 0 and deviation 1."""
+
+    def __init__(self, mean: Sequence[float], deviation: Sequence[float], layout: Layout) -> None:
+        self._layout = layout
+        self._scale = torch.tensor([1 / 255 / each for each in deviation]).view(1, -1, 1, 1)
+        self._offset = torch.tensor([-m / d for m, d in zip(mean, deviation, strict=True)]).view(1, -1, 1, 1)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        if self._scale.device != images.device:
+            self._scale, self._offset = self._scale.to(images.device), self._offset.to(images.device)
+        if self._layout == "grey":
+            images = images[:, None]
+        elif self._layout == "channels-last":
+            images = images.permute(0, 3, 1, 2)
+        return torch.addcmul(self._offset, images.float(), self._scale)
+
+
+def pixel_statistics(images: Images, channel_axis: int = 3, most: int = 1_000) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each channel over a sample of the images, in 0..1."""
+    sample = np.asarray(images[:: -(-len(images) // most)], dtype=np.float32) / 255
+    others = tuple(axis for axis in range(4) if axis != channel_axis)
+    return sample.mean(axis=others).tolist(), np.maximum(sample.std(axis=others), 1e-3).tolist()
+
+
+def cross_entropy(smoothing: float) -> OfEach:
+    return lambda outputs, labels: F.cross_entropy(outputs, labels, reduction="none", label_smoothing=smoothing)
+
+
+def _split(part: tuple[Images, Labels]) -> Split:
+    images, labels = part
+    return Split(inputs=torch.from_numpy(images), targets=torch.from_numpy(labels.astype(np.int64)))
+
+
+def _in_top5(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs.topk(5, dim=1).indices == labels[:, None]).any(1).float()
+
+
+REPORT_EVERY = 1_000
+
+
+def report_decoding(done: int, total: int) -> None:
+    if done == total or done % REPORT_EVERY == 0:
+        print(f"decoded {done:,} of {total:,} images", flush=True)
+
+
+DIGITS_MEAN, DIGITS_DEVIATION = (0.1307,), (0.3081,)
+"""Of MNIST's training pixels."""
+
+
+def load_digits(spec: WorkloadSpec, places: Places) -> Workload:
+    del places
+    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as arrays:
+        train = arrays["train_images"], arrays["train_labels"]
+        test = arrays["test_images"], arrays["test_labels"]
+    return classification(
+        spec, train, test, layout="grey", classes=10, model="plain-cnn", mean=DIGITS_MEAN, deviation=DIGITS_DEVIATION
+    )
+
+
+MNIST_STATISTICS = {"mnist": ((0.1307,), (0.3081,)), "fashion-mnist": ((0.2860,), (0.3530,))}
+"""Mean and deviation of the training pixels."""
+
+
+def load_mnist(spec: WorkloadSpec, places: Places) -> Workload:
+    train_images, train_labels, test_images, test_labels = read_mnist(places.data / spec.name)
+    mean, deviation = MNIST_STATISTICS[spec.name]
+    train, test = (train_images, train_labels), (test_images, test_labels)
+    return classification(spec, train, test, layout="grey", classes=10, model="cnn", mean=mean, deviation=deviation)
+
+
+CIFAR_MEAN, CIFAR_DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+"""Of the training pixels."""
+
+
+def load_cifar10(spec: WorkloadSpec, places: Places) -> Workload:
+    train_images, train_labels, test_images, test_labels = read_cifar10(places.data / "cifar10")
+    train, test = (train_images, train_labels), (test_images, test_labels)
+    return classification(
+        spec,
+        train,
+        test,
+        layout="channels-first",
+        classes=10,
+        model="resnet18",
+        mean=CIFAR_MEAN,
+        deviation=CIFAR_DEVIATION,
+    )
+
+
+FOLDER_SIZE = 64
+
+
+def load_image_folder(spec: WorkloadSpec, places: Places) -> Workload:
+    images = load_images(
+        find_path(spec, places.data),
+        spec.size or FOLDER_SIZE,
+        places.cache,
+        test_share=spec.test_share,
+        on_progress=report_decoding,
+    )
+    for name, reason in images.skipped:
+        print(f"skipped {name!r}: {reason}")
+    mean, deviation = pixel_statistics(images.train)
+    return classification(
+        spec,
+        (images.train, images.train_labels),
+        (images.test, images.test_labels),
+        layout="channels-last",
+        classes=len(images.classes),
+        model="resnet18",
+        mean=mean,
+        deviation=deviation,
+    )

@@ -1,0 +1,68 @@
+"""The figures of docs/projection.md follow from the example tables beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from worldsize.analysis.projection.classical_laws import fit_amdahl, fit_gustafson, speedups
+from worldsize.answer.predict.table import Table, read_table
+from worldsize.answer.predict.table_projection import project_table
+
+DOCS = Path(__file__).parents[3] / "docs"
+PRINTED = {
+    ("batch 32", 2): 1.18,
+    ("batch 128", 2): 1.42,
+    ("batch 512", 2): 1.45,
+    ("batch 32", 4): 1.41,
+    ("batch 128", 4): 1.55,
+    ("batch 512", 4): 1.56,
+}
+"""Speedups as the report gives them."""
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """Without its line breaks inside paragraphs, so that a figure is found wherever the line ends."""
+    return " ".join((DOCS / "projection.md").read_text(encoding="utf-8").split())
+
+
+def example(name: str) -> Table:
+    return read_table(DOCS / "examples" / name)
+
+
+def test_mnist_speedups_follow_from_the_times(text: str) -> None:
+    table = example("mnist-horovod.csv")
+    given = table.series[0]
+    rates = given.series.samples_per_s.tolist()
+    for row in speedups(given.series.workers, rates):
+        serial = "" if row.karp_flatt is None else f"{row.karp_flatt:.2f} "
+        seconds = given.value(row.workers, rates[given.series.workers.index(row.workers)])
+        line = f"| {row.workers} | {seconds:.1f} s | {row.speedup:.2f} | {100 * row.efficiency:.0f} % | {serial}|"
+        assert line in text
+    assert f"From 2 to 4 it is {rates[2] / rates[1]:.2f} times as fast" in text
+    fits = [fit(given.series.workers, rates, given.mode) for fit in (fit_amdahl, fit_gustafson)]
+    amdahl, gustafson = (f"{100 * fit.rms_relative_residual:.0f} %" for fit in fits)
+    assert f"Amdahl's law leaves {amdahl} of residual, Gustafson's {gustafson}." in text
+    one = project_table(table, [8])[0]
+    assert f"Projected to 8 workers: {one.value:.0f} s ({one.value_low:.0f} to {one.value_high:.0f})" in text
+    assert one.notes == ("new node boundary",)
+
+
+def test_cifar10_speedups_follow_from_the_times_and_the_printed_ones_do_not(text: str) -> None:
+    table = example("cifar10-dataparallel.csv")
+    for given in table.series:
+        name, rates = given.series.name, given.series.samples_per_s.tolist()
+        for row in speedups(given.series.workers, rates)[1:]:
+            printed = PRINTED[name, row.workers]
+            assert printed < row.speedup - 0.04
+            seconds = given.value(row.workers, rates[given.series.workers.index(row.workers)])
+            line = f"| {name} | {row.workers} | {seconds:.2f} s | {printed} | {row.speedup:.2f} "
+            assert line + f"| {100 * row.efficiency:.0f} % | {row.karp_flatt:.2f} |" in text
+    found = [f"{one.value:.1f} ({one.value_low:.1f} to {one.value_high:.1f})" for one in project_table(table, [8])]
+    assert f"{found[0]}, {found[1]} and {found[2]}" in text
+    for given, one in list(zip(table.series, project_table(table, [8]), strict=True))[1:]:
+        last = given.value(4, float(given.series.samples_per_s[-1]))
+        assert last - one.value < 0.5 * (last / 2)  # perfect scaling would save a half
+        assert one.notes == ("levelling off",)

@@ -1,0 +1,369 @@
+"""Speedup, efficiency and the recommendation: known laws in, known answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from worldsize.analysis.learning.variants import Trained, contests, summaries
+from worldsize.analysis.speed.recommend import Answer, recommend
+from worldsize.analysis.speed.scaling import Measured, Series, block_means, points, scaling
+from worldsize.report.words.answers import answer_sentence
+from worldsize.report.words.findings import finding_sentence
+from worldsize.report.words.numbers import duration, number
+from worldsize.spec.setting import Setting
+
+Scaling = Literal["weak", "strong"]
+
+
+@dataclass(frozen=True)
+class Run:
+    measured: Measured
+    metric: float | None
+    variant: str = "sgd"
+
+    def trained(self) -> Trained:
+        """Three epochs that all end with the metric; without one, it diverged."""
+        curve = np.full(3, np.nan if self.metric is None else self.metric)
+        return Trained(
+            setting=self.measured.setting,
+            variant=self.variant,
+            family=self.variant,
+            kin=self.variant,
+            rate=0.1,
+            scaled=1.0,
+            repeat=self.measured.repeat,
+            outcome="diverged" if self.metric is None else "finished",
+            steps=np.arange(1.0, 4),
+            samples=np.arange(1.0, 4),
+            seconds=np.arange(1.0, 4),
+            metric=curve,
+            train_metric=curve,
+            final=self.metric,
+        )
+
+
+def trial(
+    workers: int,
+    batch: int,
+    step_s: float,
+    *,
+    repeat: int = 0,
+    mode: Scaling = "weak",
+    noise: float = 0.01,
+    metric: float | None = None,
+    kind: Literal["probe", "train"] = "probe",
+    slow_rank: float = 1.0,
+) -> Run:
+    rng = np.random.default_rng([workers, batch, repeat])
+    steps = step_s * np.exp(rng.normal(0, noise, (50, workers)))
+    steps[:, -1] *= slow_rank
+    setting = Setting(workers=workers, batch_per_worker=batch, scaling=mode, strategy="ddp", precision="fp32")
+    return Run(Measured(setting=setting, kind=kind, repeat=repeat, step_s=steps), metric)
+
+
+def series_of(runs: Iterable[Run]) -> list[Series]:
+    """Scaling of what was measured, with the best of what was trained."""
+    runs = list(runs)
+    learned = summaries([run.trained() for run in runs if run.measured.kind == "train"], higher_is_better=True)
+    found = contests(learned, higher_is_better=True, by_target=False)
+    best = {contest.setting: contest.variants[0] for contest in found}
+    return scaling(points(run.measured for run in runs), best)  # type: ignore[arg-type]
+
+
+def study(step_of: dict[int, float], *, repeats: int = 3, noise: float = 0.01, batch: int = 64) -> Answer:
+    return recommend(
+        series_of(
+            trial(workers, batch, step, repeat=repeat, noise=noise)
+            for workers, step in step_of.items()
+            for repeat in range(repeats)
+        )
+    )
+
+
+def test_weak_scaling_against_one_worker() -> None:
+    (series,) = series_of([trial(1, 64, 0.010), trial(2, 64, 0.0125), trial(4, 64, 0.020)])
+    assert [row.efficiency.value for row in series.rows] == pytest.approx([1, 0.8, 0.5], rel=0.05)
+    assert [row.speedup.value for row in series.rows] == pytest.approx([1, 1.6, 2.0], rel=0.05)
+    assert series.rows[2].samples_per_s.value == pytest.approx(256 / 0.020, rel=0.05)
+
+
+def test_strong_scaling_from_a_baseline_of_two() -> None:
+    trials = [trial(2, 32, 0.040, mode="strong"), trial(4, 16, 0.025, mode="strong"), trial(8, 8, 0.02, mode="strong")]
+    (series,) = series_of(trials)
+    assert {row.baseline_workers for row in series.rows} == {2}
+    assert [row.speedup.value for row in series.rows] == pytest.approx([1, 1.6, 2.0], rel=0.05)
+    assert [row.efficiency.value for row in series.rows] == pytest.approx([1, 0.8, 0.5], rel=0.05)
+
+
+def test_the_slowest_rank_makes_the_step() -> None:
+    (point,) = points([trial(4, 64, 0.01, slow_rank=2.0).measured])
+    assert np.median(point.repeats[0]) == pytest.approx(0.02, rel=0.02)
+
+
+def test_probes_speak_for_throughput_and_training_for_the_metric() -> None:
+    ((row,),) = (series.rows for series in series_of([trial(1, 64, 0.01), trial(1, 64, 0.5, kind="train", metric=0.9)]))
+    assert row.step_s.value == pytest.approx(0.01, rel=0.02)
+    assert (row.variant, row.metric) == ("sgd", 0.9)
+
+
+def test_the_knee_is_the_last_count_that_pays() -> None:
+    answer = study({1: 0.010, 2: 0.011, 4: 0.013, 8: 0.025})
+    assert answer.verdict == "use"
+    assert answer.row is not None
+    assert answer.row.setting.workers == 4
+    assert [finding.code for finding in answer.findings] == ["next-count-not-worth-it"]
+    assert "Use 4 workers (batch 64 a worker, 256 in all; weak scaling): 3.0" in answer_sentence(answer, "accuracy")
+
+
+def test_a_count_that_does_not_pay_does_not_end_the_climb() -> None:
+    """What two workers lose to their first exchange, eight have long won: 1.15, 2.1 and 3.8 times one."""
+    answer = study({1: 0.010, 2: 0.0174, 4: 0.019, 8: 0.021, 16: 0.060})
+    assert answer.row is not None
+    assert answer.row.setting.workers == 8
+    late = study({1: 0.010, 2: 0.025, 4: 0.05, 8: 0.04})  # 4 is slower than 1, and 8 twice as fast: not enough for 8
+    assert late.row is not None
+    assert late.row.setting.workers == 1
+
+
+def test_slower_on_more_workers_means_one() -> None:
+    answer = study({1: 0.010, 2: 0.030})
+    assert answer.row is not None
+    assert answer.row.setting.workers == 1
+    said = answer_sentence(answer, "accuracy")
+    assert said.startswith("Use 1 worker (batch 64 a worker, 64 in all; weak scaling). 2 workers would give only 0.6")
+
+
+def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
+    rng = np.random.default_rng(0)
+    trials = [
+        trial(workers, 64, 0.01 * workers**0.9 * float(np.exp(rng.normal(0, 0.5))), repeat=repeat)
+        for workers in (1, 2)
+        for repeat in range(2)
+    ]
+    answer = recommend(series_of(trials))
+    assert answer.verdict == "not enough evidence"
+    sentence = answer_sentence(answer, "accuracy")
+    assert sentence.startswith(
+        "Not enough evidence for a number of workers: at 2 workers the speedup lies anywhere from"
+    )
+    assert "over 2 repeats; about" in sentence
+    assert "raise probe.repeats" in sentence
+
+
+def test_one_count_is_not_enough() -> None:
+    sentence = answer_sentence(study({2: 0.01}), "accuracy")
+    assert sentence == "Only one count was measured: add another to axes.workers to learn how it scales."
+
+
+def test_nothing_measured_is_said() -> None:
+    assert (
+        answer_sentence(recommend([]), "accuracy")
+        == "Not enough evidence for a number of workers: no trial has finished; run the study."
+    )
+
+
+def test_speed_that_costs_accuracy_is_not_recommended() -> None:
+    fast = [trial(n, 512, 0.02, metric=0.60, kind="train", repeat=r) for n in (1, 2) for r in range(2)]
+    good = [trial(n, 64, 0.01, metric=0.97, kind="train", repeat=r) for n in (1, 2) for r in range(2)]
+    answer = recommend(series_of(fast + good))
+    assert answer.row is not None
+    assert answer.row.setting.batch_per_worker == 64
+    assert "Test accuracy 0.9700 (0.9700 to 0.9700, 2 runs)." in answer_sentence(answer, "accuracy")
+
+
+def test_as_fast_as_one_is_an_answer_not_a_doubt() -> None:
+    answer = study({1: 0.010, 2: 0.020}, repeats=8)
+    assert answer.verdict == "use"
+    assert answer.row is not None
+    assert answer.row.setting.workers == 1
+
+
+def test_a_close_call_is_called_one() -> None:
+    rng = np.random.default_rng(2)
+    trials = [
+        trial(n, 64, step * float(np.exp(rng.normal(0, 0.08))), repeat=r)
+        for n, step in ((1, 0.010), (2, 0.0152))
+        for r in range(6)
+    ]
+    answer = recommend(series_of(trials))
+    assert answer.verdict == "use"
+    assert "close-call" in [finding.code for finding in answer.findings]
+
+
+def test_noise_at_a_count_that_is_not_in_question_does_not_matter() -> None:
+    rng = np.random.default_rng(1)
+    trials = [trial(n, 64, 0.01, repeat=r) for n in (1, 2) for r in range(3)]
+    trials += [trial(4, 64, 0.04, repeat=r) for r in range(3)]
+    trials += [trial(8, 64, 0.1 * float(np.exp(rng.normal(0, 1))), repeat=r) for r in range(3)]
+    answer = recommend(series_of(trials))
+    assert answer.verdict == "use"
+    assert answer.row is not None
+    assert answer.row.setting.workers == 2
+
+
+def test_noise_further_up_matters_where_a_count_there_may_pay() -> None:
+    """2 and 4 do not pay; whether 8 do, three runs from 0.8 to 6 times as fast do not say."""
+    steps = {1: (0.01,) * 3, 2: (0.0171,) * 3, 4: (0.0238,) * 3, 8: (0.012, 0.0355, 0.105)}
+    trials = [trial(n, 64, step, repeat=r) for n, each in steps.items() for r, step in enumerate(each)]
+    answer = recommend(series_of(trials))
+    assert answer.verdict == "not enough evidence"
+    assert {setting.workers for setting in answer.noisy} == {8}
+
+
+def test_one_repeat_of_the_baseline_is_said() -> None:
+    trials = [trial(1, 64, 0.01), *(trial(2, 64, step, repeat=r) for r, step in enumerate((0.0105, 0.011, 0.0101)))]
+    answer = recommend(series_of(trials))
+    assert "one-repeat" in [finding.code for finding in answer.findings]
+    assert answer.row is not None
+    assert answer.row.speedup.relative_width > 0.05
+
+
+def test_a_count_at_which_one_repeat_diverged_does_not_learn() -> None:
+    trials = [trial(n, 64, 0.01, metric=0.97, kind="train", repeat=r) for n in (1, 2, 4) for r in range(3)]
+    trials[-1] = replace(trials[-1], metric=None)
+    answer = recommend(series_of(trials), trained=True)
+    assert answer.row is not None
+    assert answer.row.setting.workers == 2
+
+
+def test_nothing_is_recommended_when_all_training_diverged() -> None:
+    trials = [trial(n, 64, 0.01, metric=None, kind="train", repeat=r) for n in (1, 2) for r in range(3)]
+    answer = recommend(series_of(trials), trained=True)
+    assert answer.verdict == "not enough evidence"
+    assert "no setting ended all of its trainings with a finite loss" in answer_sentence(answer, "accuracy")
+
+
+def test_what_happens_every_eighth_step_is_in_the_mean_of_eight() -> None:
+    steps = np.full((83, 2), 0.01)
+    steps[7::8] = 0.21
+    means = block_means(steps, 8)
+    assert means.shape == (10, 2)
+    assert means == pytest.approx(0.035)
+    assert block_means(steps[:3], 8) == pytest.approx(np.array([[0.01, 0.01]]))
+    assert block_means(steps, 1) is steps
+
+
+def test_optimisers_do_not_count_as_repeats() -> None:
+    one = trial(1, 64, 0.01, metric=0.9, kind="train")
+    (point,) = points([one.measured, replace(one, variant="adam").measured])
+    assert list(point.repeats) == [0]
+    assert len(point.repeats[0]) == 100
+
+
+def test_counts_that_no_longer_learn_are_not_recommended_and_it_says_why() -> None:
+    metrics = {1: 0.979, 2: 0.973, 4: 0.862, 8: 0.1}
+    trials = [
+        trial(workers, 64, 0.01, metric=metric, kind="train", repeat=repeat)
+        for workers, metric in metrics.items()
+        for repeat in range(3)
+    ]
+    answer = recommend(series_of(trials))
+    assert answer.row is not None
+    assert answer.row.setting.workers == 2
+    (lost,) = answer.findings
+    assert finding_sentence(lost).startswith(
+        "With 4 workers (global batch 256) the model learns less: 0.8620 against 0.9790"
+    )
+
+
+def test_learning_less_within_the_noise_is_told_as_that() -> None:
+    trials = [trial(1, 64, 0.01, metric=metric, kind="train", repeat=r) for r, metric in enumerate((0.974, 0.975))]
+    trials += [trial(2, 64, 0.02, metric=metric, kind="train", repeat=r) for r, metric in enumerate((0.95, 0.961))]
+    answer = recommend(series_of(trials))
+    codes = [finding.code for finding in answer.findings]
+    assert "learning-unclear" in codes
+    assert "learning-lost" not in codes
+    assert "next-count-not-worth-it" in codes
+    sentence = answer_sentence(answer, "accuracy")
+    assert "seems to learn less, which may be noise" in sentence
+    assert "2 workers would give only" in sentence
+
+
+@pytest.mark.parametrize(("step_s", "verdict"), [(0.023, "not enough evidence"), (0.011, "use")])
+def test_more_workers_that_are_no_faster_are_not_recommended_for_what_they_learned(step_s: float, verdict: str) -> None:
+    """As where both train for the same number of steps, and two workers see twice the samples."""
+    trials = [trial(1, 64, 0.01, metric=0.81, kind="train", repeat=r) for r in range(3)]
+    trials += [trial(2, 64, step_s, metric=0.93, kind="train", repeat=r) for r in range(3)]
+    answer = recommend(series_of(trials), trained=True)
+    assert answer.verdict == verdict
+    sentence = answer_sentence(answer, "accuracy")
+    if verdict == "use":
+        assert sentence.startswith("Use 2 workers")
+    else:
+        assert "2 workers bring 0.86 x the throughput of 1" in sentence
+        assert "with 1 the model learned less: 0.8100 against 0.9300" in sentence
+
+
+def test_learning_and_speed_may_disagree_in_other_ways() -> None:
+    def said(metrics: dict[int, tuple[float | None, ...]], steps: dict[int, float]) -> str:
+        trials = [
+            trial(workers, 64, steps[workers], metric=metric, kind="train", repeat=repeat)
+            for workers, each in metrics.items()
+            for repeat, metric in enumerate(each)
+        ]
+        return answer_sentence(recommend(series_of(trials), trained=True), "accuracy")
+
+    slower = {1: 0.01, 2: 0.021, 4: 0.03}
+    noisy = said({1: (0.88, 0.93, 0.98), 2: (0.95, 0.95, 0.95)}, slower)
+    assert "with 1 the model learned less, 0.9300 against 0.9500, which may be noise. More repeats" in noisy
+    failed = said({1: (None, None, None), 2: (0.95, 0.95, 0.95)}, slower)
+    assert "training with 1 diverged or missed the target" in failed
+    # A count between learned less; one worker learned as well as four, and four pay against it.
+    assert said({1: (0.95,) * 3, 2: (0.9,) * 3, 4: (0.95,) * 3}, {1: 0.01, 2: 0.0103, 4: 0.017}).startswith(
+        "Use 4 workers"
+    )
+
+
+def test_a_smaller_count_that_learned_less_still_says_how_noisy_the_speedup_is() -> None:
+    steps = {1: (0.01, 0.01, 0.01), 2: (0.008, 0.012, 0.03)}
+    trials = [
+        trial(workers, 64, step, metric=0.8 + workers / 10, kind="train", repeat=repeat)
+        for workers, each in steps.items()
+        for repeat, step in enumerate(each)
+    ]
+    answer = recommend(series_of(trials), trained=True)
+    assert (answer.verdict, answer.findings[0].code) == ("not enough evidence", "too-noisy")
+
+
+def test_a_larger_count_that_cannot_pay_is_no_doubt_however_wide_its_interval() -> None:
+    trials = [trial(1, 64, 0.01, repeat=repeat) for repeat in range(3)]
+    trials += [trial(2, 64, step, repeat=repeat) for repeat, step in enumerate((0.03, 0.06, 0.1))]
+    answer = recommend(series_of(trials))
+    assert answer.row is not None
+    assert (answer.verdict, answer.row.setting.workers) == ("use", 1)
+
+
+def test_every_finding_has_its_words() -> None:
+    answer = study({1: 0.01, 2: 0.011}, repeats=1)
+    assert [finding.code for finding in answer.findings] == ["largest-count-measured", "one-repeat"]
+    assert all(finding_sentence(finding) for finding in answer.findings)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.234, "1.23"), (12.34, "12.3"), (123.4, "123"), (12345.6, "12,346"), (0.001234, "0.00123"), (0, "0")],
+)
+def test_numbers(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.5, "500 ms"),
+        (1.0, "1 s"),
+        (1.85, "1.9 s"),
+        (9.96, "10.0 s"),
+        (45.4, "45 s"),
+        (59.7, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 05 min"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

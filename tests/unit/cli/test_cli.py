@@ -1,0 +1,151 @@
+"""The command line without workers: plans, errors, exit codes, nothing written, nothing steered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from worldsize.cli.main import app, main
+from worldsize.errors import StoreError, visible
+from worldsize.folder.record import Failure, TrialRecord
+from worldsize.folder.study_folder import StudyFolder
+from worldsize.machine import Machine
+from worldsize.report.views.status import failure_view
+from worldsize.study.checks import check_device, is_same
+from worldsize.study.study import Study
+
+STUDY = """\
+name: cli
+workload: digits
+axes: {workers: [1, 2], batch_per_worker: [100]}
+train: {epochs: 3}
+oversubscribe: true
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cli.yaml").write_text(STUDY)
+    return tmp_path
+
+
+def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("sys.argv", ["worldsize", *arguments])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as left:
+        main()
+    return int(left.value.code or 0)
+
+
+def test_plan_shows_epochs_steps_rates_launches_and_commands(home: Path) -> None:
+    answer = CliRunner().invoke(app, ["plan", "cli.yaml", "--all"])
+    assert answer.exit_code == 0, answer.output
+    assert "12 trials (6 probe, 6 train) in 5 launches" in answer.output
+    assert "--nproc-per-node=2 -m worldsize.worker runs/cli 0001-probe-w2" in answer.output
+    rows = [line.split() for line in answer.output.splitlines()]
+    assert ["1", "100", "100", "sgd", "0.05", "120", "360", "3"] in rows
+    assert ["2", "100", "200", "sgd", "0.1", "60", "180", "3"] in rows
+    assert [path.name for path in home.iterdir()] == ["cli.yaml"]
+
+
+def test_plan_as_json(home: Path) -> None:  # noqa: ARG001
+    answer = CliRunner().invoke(app, ["plan", "cli.yaml", "--json", "--set", "repeats=1", "--workers", "1"])
+    plan = json.loads(answer.output)
+    assert len(plan["trials"]) == 2
+    assert {launch["workers"] for launch in plan["launches"]} == {1}
+    assert plan["estimate"]["worker_s"] > 0
+
+
+def test_plan_says_what_data_is_missing_and_plans_all_the_same(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLDSIZE_DATA", str(home))
+    nowhere = ["plan", "cli.yaml", "--set", "workload=mnist"]
+    answer = CliRunner().invoke(app, nowhere)
+    assert answer.exit_code == 0, answer.output
+    told = next(line for line in answer.output.splitlines() if "It cannot run here yet" in line)
+    assert "train-images-idx3-ubyte.gz is missing" in told
+    assert "worldsize data fetch mnist" in told
+    as_json = json.loads(CliRunner().invoke(app, [*nowhere, "--json"]).output)
+    assert as_json["missing_data"] in told
+    assert "cannot run here" not in CliRunner().invoke(app, ["plan", "cli.yaml"]).output
+    assert [path.name for path in home.iterdir()] == ["cli.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "cli.yaml", "--set", "train.epochs=-1"], "--set train.epochs=-1: train.epochs=-1"),
+        (["run", "cli.yaml", "--set", "oversubscribe=false", "--workers", "1,4096"], "workers=4096 is more than the"),
+        (["run", "nowhere.yaml"], "neither a file nor a built-in study"),
+        (["status", "."], "is not a study folder"),
+        (["plan", "cli.yaml", "--set", "axes.batch=[1]"], "unknown key 'batch' in 'axes'; did you mean"),
+    ],
+)
+def test_wrong_input_is_one_message_exit_2_and_writes_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert call(*arguments, monkeypatch=monkeypatch) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.startswith("worldsize: ")
+    assert "Traceback" not in captured.err
+    assert [path.name for path in home.iterdir()] == ["cli.yaml"]
+
+
+def test_a_folder_that_is_something_else_is_left_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "photos").mkdir()
+    (home / "photos" / "cat.jpg").touch()
+    assert call("run", "cli.yaml", "--dir", "photos", monkeypatch=monkeypatch) == 2
+    assert "photos exists and is not a study folder" in capsys.readouterr().err
+    assert [path.name for path in (home / "photos").iterdir()] == ["cat.jpg"]
+
+
+def test_what_an_early_stop_leaves_is_no_obstacle_and_other_things_are(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = Study.from_file(home / "cli.yaml")
+    (home / "stopped").mkdir()
+    (home / "stopped" / ".lock.guard").touch()
+    assert not is_same(study.spec, study.plan(), StudyFolder(home / "stopped"))
+    assert call("run", "cli.yaml", "--dir", "cli.yaml", monkeypatch=monkeypatch) == 2
+    assert "cli.yaml exists and is not a study folder" in capsys.readouterr().err
+    (home / "half").mkdir()
+    (home / "half" / "study.yaml").write_text(STUDY)
+    assert call("status", "half", monkeypatch=monkeypatch) == 2
+    assert "plan.json is missing, damaged or of another version" in capsys.readouterr().err
+
+
+def test_a_study_is_continued_on_the_device_it_began_on(home: Path) -> None:
+    study = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=0))
+    folder = StudyFolder(home / "runs")
+    study._write(folder)
+    check_device(study._device, folder)
+    other = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=2))
+    with pytest.raises(StoreError, match="was begun on cpu, and this machine would continue it on cuda"):
+        check_device(other._device, folder)
+
+
+def test_studies_are_listed() -> None:
+    answer = CliRunner().invoke(app, ["studies"])
+    assert "quickstart" in answer.output
+
+
+def test_the_api_plans_what_the_command_plans(home: Path) -> None:
+    study = Study.from_file(home / "cli.yaml", set=["repeats=2"])
+    assert len(study.plan().trials) == 8
+    assert study.default_folder == Path("runs/cli")
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[2J", "\x07", "\u202e", "\x9b31m", "\r"])
+def test_nothing_from_outside_steers_the_terminal(hostile: str) -> None:
+    failure = Failure(rank=0, step=1, error=f"bad {hostile} name", log=(f"line {hostile}", "[/bold]"))
+    record = TrialRecord(trial="t", outcome="failed", launch="l", started_at=0, wall_s=0, failure=failure)
+    shown = failure_view(record).plain
+    assert hostile not in shown
+    assert "[/bold]" in shown
+    assert hostile not in visible(hostile)

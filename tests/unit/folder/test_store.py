@@ -1,0 +1,127 @@
+"""Records: whole or not there; any damage is noticed, set aside and named."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from worldsize.errors import StoreError
+from worldsize.folder.files import write_atomic
+from worldsize.folder.record import SCHEMA, TrialRecord, from_json, to_json
+from worldsize.folder.study_folder import StudyFolder, save_array
+
+TRIAL = "0000-w2-b8-probe-r0"
+
+
+def make_record(folder: StudyFolder, steps: int = 6) -> TrialRecord:
+    folder.trial(TRIAL).mkdir(parents=True, exist_ok=True)
+    spans = tuple(
+        save_array(
+            folder.trial(TRIAL) / f"spans-rank{rank:02d}.npy",
+            rank,
+            np.arange(1, steps + 1, dtype=np.uint32)[:, None] * 10_000 * (rank + 1),
+        )
+        for rank in range(2)
+    )
+    return TrialRecord(
+        trial=TRIAL, outcome="finished", launch="0001-probe-w2", started_at=1.5, wall_s=2.0, spans=spans, warmup_steps=2
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StudyFolder:
+    return StudyFolder(tmp_path / "study")
+
+
+def test_a_record_reads_back(folder: StudyFolder) -> None:
+    record = make_record(folder)
+    assert folder.record(TRIAL) is None
+    folder.write_record(record)
+    assert folder.record(TRIAL) == record
+    assert folder.has_record(TRIAL)
+
+
+def test_steps_come_after_warm_up_in_seconds_a_column_a_rank(folder: StudyFolder) -> None:
+    steps = folder.step_s(make_record(folder))
+    assert steps == pytest.approx(np.array([[3, 6], [4, 8], [5, 10], [6, 12]]) * 1e-3)
+
+
+def test_a_record_cut_anywhere_is_damaged(folder: StudyFolder) -> None:
+    text = to_json(make_record(folder)).rstrip()
+    for end in range(len(text)):
+        with pytest.raises(ValueError):  # noqa: PT011  json's own, or ours: both are ValueErrors
+            from_json(text[:end])
+
+
+def test_a_flipped_bit_is_damage_or_no_change(folder: StudyFolder) -> None:
+    record = make_record(folder)
+    raw = to_json(record).encode()
+    rng = random.Random(0)
+    refused = 0
+    for _ in range(300):
+        spoiled = bytearray(raw)
+        spoiled[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+        try:
+            assert from_json(spoiled.decode("utf-8")) == record  # a blank turned into another kind of blank
+        except ValueError:
+            refused += 1
+    assert refused > 250
+
+
+def test_a_damaged_span_file_damages_the_record(folder: StudyFolder) -> None:
+    folder.write_record(make_record(folder))
+    path = folder.trial(TRIAL) / "spans-rank01.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(ValueError, match=r"spans-rank01\.npy does not fit its checksum"):
+        folder.record(TRIAL)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"spans-rank01\.npy is missing"):
+        folder.record(TRIAL)
+
+
+def test_quarantine_keeps_every_damaged_record(folder: StudyFolder) -> None:
+    record = make_record(folder)
+    kept = []
+    for _ in range(2):
+        folder.write_record(record)
+        kept.append(folder.quarantine(TRIAL).name)
+    assert kept == ["record.json.damaged", "record.json.damaged1"]
+    assert not folder.has_record(TRIAL)
+
+
+def test_a_record_of_a_newer_version_is_not_taken_for_damage(folder: StudyFolder) -> None:
+    newer = to_json(make_record(folder)).replace(f'"schema_version": {SCHEMA}', f'"schema_version": {SCHEMA + 1}')
+    with pytest.raises(StoreError, match="made by a newer worldsize"):
+        from_json(newer)
+
+
+def test_a_nan_never_reaches_a_record(folder: StudyFolder) -> None:
+    record = make_record(folder).model_copy(update={"wall_s": float("nan")})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        folder.write_record(record)
+    assert not list(folder.trial(TRIAL).glob("*record*"))
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_event_cut_short_is_no_event(folder: StudyFolder) -> None:
+    folder.trial(TRIAL).mkdir(parents=True)
+    (folder.trial(TRIAL) / "events.jsonl").write_text(json.dumps({"event": "start"}) + '\n{"event": "pro')
+    assert [event["event"] for event in folder.events(TRIAL)] == ["start"]
+
+
+def test_another_folder_is_not_a_study(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not a study folder"):
+        StudyFolder.existing(tmp_path)

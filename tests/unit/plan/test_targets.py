@@ -1,0 +1,188 @@
+"""Hardware of several kinds in one study: planned together, run beside one another, never held against one another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.made import Made, run_plan, write_study
+from worldsize.answer.results import Results, load
+from worldsize.cli.main import app
+from worldsize.errors import SpecError
+from worldsize.folder.files import write_json
+from worldsize.folder.study_folder import StudyFolder
+from worldsize.launch.target import Silent
+from worldsize.machine import Machine
+from worldsize.plan.plan import Plan
+from worldsize.report.document import document
+from worldsize.report.pages import sheets
+from worldsize.report.write.publish import publish
+from worldsize.spec.file import dump_yaml
+from worldsize.spec.study import TrialSpec
+from worldsize.study.study import Study
+
+STUDY = """\
+name: kinds
+workload: digits
+axes: {workers: [1, 2, 4], batch_per_worker: [16]}
+train: {epochs: 2}
+repeats: 2
+skip: [{on: v100, workers: 1}]
+on:
+  t4: {slurm: {partition: t4, nodes: 2, workers_per_node: 2, max_jobs: 1}}
+  v100: {slurm: {partition: v100, workers_per_node: 4, max_jobs: 2}}
+"""
+SMALL = Machine(cores=1, gpus=0)
+
+
+def times(trial: TrialSpec) -> dict[str, float]:
+    """A V100 is 5 times a T4, whose two nodes are joined by a slow link."""
+    if trial.on == "v100":
+        return {"forward": 2e-3, "communication": 1e-4 if trial.workers > 1 else 0.0}
+    return {"forward": 1e-2, "communication": {1: 0.0, 2: 1e-3, 4: 1e-2}[trial.workers]}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("targets") / "study"
+    return write_study(folder, STUDY, Made(times=times), SMALL)
+
+
+def study(text: str = STUDY, *options: str) -> Study:
+    return Study.from_text(text, set=options, machine=SMALL)
+
+
+def test_every_target_has_its_own_launches() -> None:
+    made = study()
+    found = [launch.id(number) for number, launch in enumerate(made.plan().launches, start=1)]
+    assert found[:2] == ["0001-probe-w4-t4", "0002-probe-w4-v100"]
+    assert [launch.workers for launch in made.plan().launches if launch.on == "v100"] == [4, 2, 4, 2]
+    for launch in made.plan().launches:
+        assert {made.plan().trials[trial_id].on for trial_id in launch.trials} == {launch.on}
+        assert all(trial_id.endswith(f"-{launch.on}") for trial_id in launch.trials)
+    assert study(dump_yaml(made.spec)).spec == made.spec
+
+
+def test_one_that_can_run_fewer_is_told_how_to_leave_counts_out() -> None:
+    with pytest.raises(SpecError) as error:
+        study(STUDY.replace("workers_per_node: 4", "gpus_per_node: 2").replace("workers: 1}", "workers: 2}"))
+    assert "on v100: workers=4 is more than the 2 GPUs" in str(error.value)
+    assert "skip: [{on: v100, workers: 4}]" in str(error.value)
+    assert "t4" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("on: v100, workers: 1", "on: v200, workers: 1"), "matches no point"),
+        (("{on: v100, workers: 1}", "{on: v100}"), "leaves nothing to run on v100"),
+        (("  t4: {", "  'a b': {"), "cannot name a target"),
+        (("  t4: {", "  ../up: {"), "cannot name a target"),
+        (("{partition: t4,", "{partitoin: t4,"), "did you mean 'partition'"),
+        (("t4: {slurm:", "t4: {slrum:"), "slrum"),
+        (("t4: {slurm:", "slurm: {slurm:"), "on"),
+        (("workers: [1, 2, 4]", "workers: auto"), "needs one target"),
+        (("max_jobs: 1}}", "max_jobs: 1}, time: 5}"), "time"),
+    ],
+)
+def test_what_targets_cannot_be(change: tuple[str, str], said: str) -> None:
+    assert change[0] in STUDY
+    with pytest.raises(SpecError, match=said):
+        study(STUDY.replace(*change))
+
+
+def test_one_of_them_can_be_chosen(tmp_path: Path) -> None:
+    (tmp_path / "kinds.yaml").write_text(STUDY.replace("skip: [{on: v100, workers: 1}]\n", ""))
+    chosen = Study.from_file(tmp_path / "kinds.yaml", machine=SMALL, on="v100")
+    assert {trial.on for trial in chosen.plan().trials.values()} == {""}
+    assert chosen.spec.slurm is not None
+    assert chosen.spec.slurm.partition == "v100"
+    with pytest.raises(SpecError, match="has the targets t4, v100; choose one"):
+        Study.from_file(tmp_path / "kinds.yaml", machine=SMALL, on="slurm")
+
+
+def test_detach_leaves_nothing_to_this_machine(tmp_path: Path) -> None:
+    text = STUDY.replace("{slurm: {partition: v100, workers_per_node: 4, max_jobs: 2}}", "local")
+    mixed = study(text, "oversubscribe=true")
+    assert mixed.elsewhere == {"t4"}
+    with pytest.raises(SpecError, match="v100 runs on this machine"):
+        mixed.run(tmp_path / "study", detach=True)
+    assert not (tmp_path / "study").exists()
+
+
+def test_speedups_are_of_one_kind_of_hardware(results: Results) -> None:
+    told = {(row["on"], row["workers"]): row for row in results.table()}
+    assert len(told) == 5
+    assert told["t4", 1]["speedup"]["value"] == told["v100", 2]["speedup"]["value"] == 1
+    assert told["v100", 4]["baseline_workers"] == 2
+    assert told["v100", 4]["speedup"]["value"] == pytest.approx(2.0, rel=0.05)
+    assert told["t4", 2]["speedup"]["value"] == pytest.approx(2 / 1.1, rel=0.05)
+    assert told["t4", 4]["speedup"]["value"] == pytest.approx(2.0, rel=0.05)
+
+
+def test_each_has_an_answer_and_a_projection_of_its_own(results: Results) -> None:
+    rows = {on: each.answer.row for on, each in results.apart.items()}
+    assert {on: row and row.setting.workers for on, row in rows.items()} == {"t4": 2, "v100": 4}
+    assert results.answer.row == rows["v100"]
+    done = CliRunner().invoke(app, ["predict", str(results.folder.path), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output)
+    assert [option["workers"] for option in told["t4"]["options"]] == [1, 2, 4, 8, 16, 32]
+    assert [option["workers"] for option in told["v100"]["options"]] == [2, 4, 8, 16, 32]
+    slow, fast = (told[on]["options"][-1]["samples_per_s"]["value"] for on in ("t4", "v100"))
+    assert fast > 3 * slow
+    shown = CliRunner().invoke(app, ["predict", str(results.folder.path)]).output
+    assert shown.index("On t4") < shown.index("On v100")
+
+
+def test_adaptive_probes_follow_each_target_alone(tmp_path: Path) -> None:
+    text = STUDY.replace("workers: [1, 2, 4]", "workers: [1, 2, 4], adaptive: true").replace("train: {epochs: 2}\n", "")
+    made, home = study(text), StudyFolder(tmp_path / "adaptive")
+    made._write(home)
+    plan: Plan | None = made.plan()
+    assert {trial.workers for trial in made.plan().trials.values() if trial.on == "v100"} == {2, 4}
+    while plan is not None:
+        run_plan(home, plan, Made(times=times), made)
+        plan = made._search_on(home, plan, Silent())
+    rows = {on: each.answer.row for on, each in load(home.path).apart.items()}
+    assert {on: row and row.setting.workers for on, row in rows.items()} == {"t4": 2, "v100": 4}
+    with pytest.raises(SpecError, match="this one has 2 targets"):
+        study(text, "train={epochs: 1}")
+
+
+def test_links_are_those_of_their_target(results: Results) -> None:
+    for number, (on, factor) in enumerate((("t4", 1.0), ("v100", 10.0)), start=1):
+        path = results.folder.launch(f"{number:04d}-probe-w4-{on}")
+        sizes = [2**power for power in range(10, 24)]
+        times = [
+            {"kind": "inside", "workers": 2, "size_bytes": size, "seconds": [(1e-5 + size / 1e8) / factor] * 5}
+            for size in sizes
+        ]
+        write_json(path / "launch.json", {"on": on})
+        write_json(path / "interconnect.json", {"sweep": {"times": times}})
+    found = {on: each.links[0][1].bandwidth_bytes_per_s.value for on, each in results.apart.items()}
+    assert found["v100"] == pytest.approx(10 * found["t4"], rel=0.05)
+
+
+def test_plan_status_and_report_show_them_apart(results: Results, tmp_path: Path) -> None:
+    (tmp_path / "kinds.yaml").write_text(STUDY)
+    shown = CliRunner().invoke(app, ["plan", str(tmp_path / "kinds.yaml")]).output
+    assert "on t4 in partition t4: about" in shown
+    assert "on v100 in partition v100: about" in shown
+    assert shown.count("#SBATCH --partition=t4") == shown.count("#SBATCH --partition=v100") == 1
+    status = CliRunner().invoke(app, ["status", str(results.folder.path)]).output
+    assert "On t4: Use 2 workers" in status
+    assert "On v100: Use 4 workers" in status
+    made = document(results)
+    assert [words.split(":")[0] for words in made["words"]["answer"]] == ["On v100", "On t4"]
+    assert "partition: v100" in made["recommended_study"]
+    assert "t4" not in made["recommended_study"]
+    assert "base_batch: 16" in made["recommended_study"]  # of the whole study: the rate is what it was
+    by_key = {sheet.key: sheet for sheet in sheets(made)}
+    page = publish(results, tmp_path / "report", printed=False).page.read_text(encoding="utf-8")
+    assert "on v100" in page
+    names = [column.key for column in by_key["scaling"].columns]
+    assert [row[names.index("on")].value for row in by_key["scaling"].rows] == ["t4", "t4", "t4", "v100", "v100"]

@@ -1,0 +1,158 @@
+"""The page while a study runs: when it is written, and what it says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.made import STUDY, made_study
+from worldsize.answer.results import load
+from worldsize.cli.main import app
+from worldsize.errors import ReportError
+from worldsize.folder.study_folder import StudyFolder
+from worldsize.launch.target import Silent
+from worldsize.machine import Machine
+from worldsize.report.write import page as page_module
+from worldsize.report.write import publish as live
+from worldsize.report.write.publish import EVERY_S, LivePage, publish
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Process:
+    """Ends when told."""
+
+    started: ClassVar[list[list[str]]] = []
+    running = False
+
+    def __init__(self, argv: list[str], **_: object) -> None:
+        Process.started.append(argv)
+
+    def poll(self) -> int | None:
+        return None if Process.running else 0
+
+    def kill(self) -> None:
+        Process.running = False
+
+    def wait(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    Process.started, Process.running = [], False
+    monkeypatch.setattr(live.subprocess, "Popen", Process)
+    return Process.started
+
+
+def test_a_page_follows_trials_that_leave_a_core_free(tmp_path: Path, started: list[list[str]]) -> None:
+    results = load(made_study(tmp_path / "made").path)
+    trial, record = next((results.trials[name], each) for name, each in results.records.items())
+    clock = Clock()
+    page = LivePage(Silent(), tmp_path, {"": Machine(cores=8, gpus=0)}, clock=clock)
+    page.trial_ended(trial, record)
+    assert started == [
+        ["nice", "-n", "19", sys.executable, "-m", "worldsize.cli.main", "report", str(tmp_path), "--live"]
+    ]
+    page.trial_ended(trial, record)  # too soon
+    clock.now = EVERY_S
+    Process.running = True
+    page.trial_ended(trial, record)  # the last one is still being written
+    assert len(started) == 1
+    Process.running = False
+    page.trial_ended(trial, record)
+    assert len(started) == 2
+    page.close()
+
+
+def test_a_full_machine_is_left_alone_until_the_next_launch(tmp_path: Path, started: list[list[str]]) -> None:
+    results = load(made_study(tmp_path / "made").path)
+    trial, record = next((results.trials[name], each) for name, each in results.records.items())
+    page = LivePage(Silent(), tmp_path, {"": Machine(cores=trial.workers, gpus=0)}, clock=Clock())
+    page.launch_started("0001", [trial])
+    page.trial_ended(trial, record)
+    assert not started
+    page.launch_started("0002", [trial])
+    assert len(started) == 1
+
+
+def test_a_page_follows_trials_that_run_elsewhere(tmp_path: Path, started: list[list[str]]) -> None:
+    results = load(made_study(tmp_path / "made").path)
+    trial, record = next((results.trials[name], each) for name, each in results.records.items())
+    page = LivePage(Silent(), tmp_path, {"": Machine(cores=trial.workers, gpus=0)}, {""}, clock=Clock())
+    page.trial_ended(trial, record)
+    assert len(started) == 1
+
+
+def test_a_live_page_comes_back_and_the_last_one_does_not(tmp_path: Path) -> None:
+    home = made_study(tmp_path / "made", STUDY.replace("train: {epochs: 30}\n", ""))  # fewer figures to draw
+    (home.trial(home.trial_ids()[-1]) / "record.json").unlink()
+    made = publish(load(home.path), printed=False, live=True)
+    text = made.page.read_text(encoding="utf-8")
+    assert 'http-equiv="refresh"' in text
+    assert "Still running: " in text
+    assert "For print" not in text
+    assert not (home.path / "report" / "figures").exists()
+    last = publish(load(home.path)).page.read_text(encoding="utf-8")
+    assert 'http-equiv="refresh"' not in last
+    assert "Still running: " not in last
+    assert "For print" in last
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> StudyFolder:
+    """A study that has run to its end, and has no page yet: `worldsize run` writes it."""
+    return made_study(tmp_path / "made", STUDY)
+
+
+def rerun(home: StudyFolder) -> Any:
+    return CliRunner().invoke(app, ["run", str(home.study_file), "--dir", str(home.path)])
+
+
+def test_a_run_ends_with_a_page(ended: StudyFolder) -> None:
+    done = rerun(ended)
+    assert done.exit_code == 0, done.output
+    assert f"The report is {ended.path / 'report' / 'index.html'}" in done.output.replace("\n", "")
+    assert (ended.path / "report" / "index.html").exists()
+
+
+def test_a_run_without_plotly_keeps_its_results_and_says_what_is_missing(
+    ended: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)  # importing it fails, as where it is not installed
+    done = rerun(ended)
+    assert done.exit_code == 0, done.output
+    (told,) = [line for line in done.output.splitlines() if line.startswith("No report")]
+    assert told.startswith("No report: the page needs plotly's plotly.min.js, which is not installed here; pip install")
+    assert "Use " in done.output or "Not enough evidence" in done.output  # the answer is there
+    assert not (ended.path / "report").exists()
+    report = CliRunner().invoke(app, ["report", str(ended.path)])
+    assert isinstance(report.exception, ReportError)  # one line, and exit code 1
+
+
+def test_a_plotly_without_its_script_is_said_too(ended: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "files", lambda _: ended.path / "nothing-here")
+    with pytest.raises(ReportError, match=r"plotly\.min\.js, which is not installed here; pip install plotly"):
+        publish(load(ended.path), printed=False)
+
+
+def test_a_report_without_matplotlib_has_all_but_figures_for_print(
+    ended: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "worldsize.report.figures.matplotlib", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = CliRunner().invoke(app, ["report", str(ended.path)])
+    assert done.exit_code == 0, done.output
+    assert "no figures for print: matplotlib is not installed here (pip install matplotlib)" in done.output
+    assert not (ended.path / "report" / "figures").exists()
+    assert "For print" not in (ended.path / "report" / "index.html").read_text(encoding="utf-8").partition("<script")[0]
+    assert (ended.path / "report" / "tables" / "scaling.tex").exists()
