@@ -25,7 +25,7 @@ ROOMS = (
     "answer",
     "study",
     "report",
-    "export",
+    "exports",
     "cli",
 )
 """In the order in which a study passes through them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,17 @@ def flat(found: Row | VariantSummary) -> dict[str, Any]:
     own = asdict(found)
     del own["setting"]
     return {**_flat(found.setting), **own}
+
+
+def columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten a row: an interval becomes three columns, `step_s`, `step_s_low` and `step_s_high`."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            found |= {name if end == "value" else f"{name}_{end}": number for end, number in value.items()}
+        else:
+            found[name] = value
+    return found
 
 
 def _step(each: StepParts) -> dict[str, Any]:

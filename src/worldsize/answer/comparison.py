@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from worldsize.analysis.estimate import LEVEL
@@ -30,12 +32,12 @@ from worldsize.analysis.speed.hardware import foreign_cores
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import paces
 from worldsize.answer.from_records import usages
-from worldsize.answer.results import Results
+from worldsize.answer.results import Results, as_results
 from worldsize.errors import SpecError
 from worldsize.spec.file import differences
 from worldsize.spec.setting import Setting
 
-NAMES = "ABC"
+NAMES = string.ascii_uppercase
 COUNTED_METRICS = ("accuracy", "top5")
 """Shares of the test samples: they come in whole samples."""
 LEAST_LOAD = 0.2
@@ -78,8 +80,11 @@ class Comparison:
         return self.studies[0].facts.metric
 
 
-def compare_studies(studies: Sequence[Results]) -> Comparison:
-    """The first is what the others are held against."""
+def compare_studies(baseline: Results | Path | str, *others: Results | Path | str) -> Comparison:
+    """Compare studies, or study folders, at the settings they share; differences are relative to the first one."""
+    studies = [as_results(study) for study in (baseline, *others)]
+    if len(studies) > len(NAMES):
+        raise SpecError(f"{len(studies)} studies are too many to compare at once; give at most {len(NAMES)}")
     homes = [results.folder.path for results in studies]
     for place, home in enumerate(homes):
         if home.resolve() in {other.resolve() for other in homes[:place]}:

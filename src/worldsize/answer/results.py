@@ -22,7 +22,7 @@ from worldsize.analysis.speed.network import Link
 from worldsize.analysis.speed.recommend import Answer, recommend
 from worldsize.analysis.speed.scaling import Point, Row, Series, points, scaling
 from worldsize.answer import from_records
-from worldsize.answer.as_dict import as_dict, flat
+from worldsize.answer.as_dict import as_dict, columns, flat
 from worldsize.answer.findings import findings
 from worldsize.data.catalog import WorkloadFacts, facts_from
 from worldsize.errors import StoreError
@@ -207,6 +207,10 @@ class Results:
         """The scaling table, a dict a row: workers, batches, step time, samples/s, speedup, efficiency, metric."""
         return [flat(row) for row in self.rows]
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return the scaling table as flat rows, for pandas: `speedup`, `speedup_low`, `speedup_high`, ..."""
+        return [columns(row) for row in self.table()]
+
     def learning(self) -> list[dict[str, Any]]:
         """What was trained, a dict a variant: its setting, metric, steps to the target, epochs until stable, gap."""
         return [flat(variant) for contest in self.contests for variant in contest.variants]
@@ -285,6 +289,11 @@ def load(folder: Path | str) -> Results:
         if record is not None:
             records[trial_id] = record
     return Results(home, spec, facts, plan, records, tuple(damaged))
+
+
+def as_results(study: Results | Path | str) -> Results:
+    """Results as they are, or those of a study folder."""
+    return study if isinstance(study, Results) else load(study)
 
 
 def read_plan(home: StudyFolder) -> tuple[Plan, WorkloadFacts]:

@@ -71,33 +71,31 @@ def predict(
     refuse_infinite({"target": target, "price": price, "budget": budget})
     asked = () if workers is None else counts_of(workers)
     if source.is_dir():
-        from worldsize.answer.predict.predict import doublings, predict, to_dict
-        from worldsize.answer.predict.question import Question, parse_network
+        from worldsize.answer.predict.predict import predict_study
         from worldsize.answer.results import load
         from worldsize.report.sections.projection import prediction_view
         from worldsize.report.words.answers import goal_words
 
         results = load(source)
-        told = {}
-        for name, each in results.apart.items():  # kinds of hardware are never pooled
-            question = Question(
-                workers=asked or doublings(each),
-                batch_per_worker=batch,
-                target=target,
-                price=price,
-                budget=budget,
-                deadline_s=None if deadline is None else seconds_of(deadline),
-                network=None if network is None else parse_network(network),
-                workers_per_node=workers_per_node,
-            )
-            found = predict(each, question)
-            told[name] = to_dict(found)
-            if not as_json:
-                if len(results.apart) > 1:
-                    console().print(f"\nOn {name}", style="bold")
-                console().print(prediction_view(found, each.facts, goal_words(each, question)))
+        predictions = predict_study(
+            results,
+            asked,
+            batch_per_worker=batch,
+            target=target,
+            price=price,
+            budget=budget,
+            deadline_s=None if deadline is None else seconds_of(deadline),
+            network=network,
+            workers_per_node=workers_per_node,
+        )
         if as_json:
-            print(json.dumps(told if len(told) > 1 else next(iter(told.values())), indent=1, allow_nan=False))
+            print(json.dumps([prediction.to_dict() for prediction in predictions], indent=1, allow_nan=False))
+            return
+        for prediction in predictions:
+            if len(predictions) > 1:
+                console().print(f"\nOn {prediction.place}", style="bold")
+            goal = goal_words(results.apart[prediction.place], prediction.question)
+            console().print(prediction_view(prediction, results.facts, goal))
         return
     from worldsize.answer.predict.table import read_table
     from worldsize.answer.predict.table_projection import further, project_table
@@ -143,19 +141,17 @@ def report(
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="The study folder that the others are held against.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another study folder.")],
-    third: Annotated[Path | None, typer.Argument(metavar="C", help="And one more.", show_default=False)] = None,
+    baseline: Annotated[Path, typer.Argument(metavar="FOLDER", help="Baseline study folder.")],
+    others: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Study folders to compare with it.")],
     page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as a page too.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show by what studies differ at equal settings, and which differences are more than noise."""
     from worldsize.answer.comparison import compare_studies, to_dict
-    from worldsize.answer.results import load
     from worldsize.report.sections.comparison import comparison_view
     from worldsize.report.write.console import console
 
-    found = compare_studies([load(folder) for folder in (first, second, third) if folder is not None])
+    found = compare_studies(baseline, *others)
     if page is not None:
         from worldsize.report.write.comparison_page import write_comparison
 
@@ -174,7 +170,7 @@ def export(
 ) -> None:
     """Write what a study measured for the tools people already use."""
     from worldsize.answer.results import load
-    from worldsize.export.study import export_study, formats_of
+    from worldsize.exports.study import export_study, formats_of
 
     for written in export_study(load(folder), formats_of(to), out or folder / "export", steps=steps):
         print(visible(str(written)))

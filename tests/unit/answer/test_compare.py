@@ -70,7 +70,7 @@ def made(step_ms: float = 10.0, *, exchange_ms: float = 2.0, accuracy: float = 0
 def studies(home: Path, *sides: Made, texts: Mapping[int, str] | None = None) -> Comparison:
     text = STUDY.format(workers="[1, 2]", rate=0.05, train=EPOCHS)
     found = [write_study(home / f"s{place}", (texts or {}).get(place, text), side) for place, side in enumerate(sides)]
-    return compare_studies(found)
+    return compare_studies(*found)
 
 
 def found_of(comparison: Comparison, quantity: str, workers: int) -> Difference:
@@ -246,7 +246,7 @@ def test_steps_to_the_target_are_compared_by_their_ratio(tmp_path: Path) -> None
     assert steps.significant
     other = STUDY.format(workers="[1]", rate=0.05, train=UNTIL.replace("0.8", "0.7"))
     write_study(tmp_path / "other", other, curve(0.004))
-    apart = compare_studies([load(tmp_path / "s0"), load(tmp_path / "other")])
+    apart = compare_studies(load(tmp_path / "s0"), load(tmp_path / "other"))
     assert STEPS not in {each.quantity for each in apart.compared.differences}
     assert "B: train.until.at_least: 0.8 -> 0.7" in comparison_page(apart)["configuration"]
 
@@ -314,7 +314,7 @@ def test_nothing_in_common_is_said(tmp_path: Path) -> None:
 def test_the_same_folder_twice_is_no_comparison(tmp_path: Path) -> None:
     results = write_study(tmp_path / "s", STUDY.format(workers="[1]", rate=0.05, train=EPOCHS), made())
     with pytest.raises(SpecError, match="is given twice"):
-        compare_studies([results, load(tmp_path / "s" / ".." / "s")])
+        compare_studies(results, load(tmp_path / "s" / ".." / "s"))
 
 
 def test_the_command(tmp_path: Path) -> None:

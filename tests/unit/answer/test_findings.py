@@ -130,7 +130,7 @@ def test_what_puts_the_answer_in_question_is_said_right_below_it_and_with_every_
         answer = next(number for number, line in enumerate(lines) if line.startswith("Use "))
         assert lines.index(said["text"]) == answer + 1
     quiet = study(tmp_path / "quiet", {**PROCESS, **QUIET})
-    both = compare_studies([quiet, results])
+    both = compare_studies(quiet, results)
     kept = "A hypervisor kept CPU time from the machine: 25 % in 24 of 24 trials of B. They may differ for that alone."
     assert kept in comparison_page(both)["caution"]
     assert [[each["code"] for each in told] for told in to_dict(both)["cautions"].values()] == [[], ["cpu-stolen"]]

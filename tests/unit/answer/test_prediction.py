@@ -256,7 +256,7 @@ def test_the_command(weak: Results, trained: Results) -> None:
     assert "~16" in shown.output
     told = runner.invoke(app, ["predict", str(trained.folder.path), "--workers", "8", "--price", "2.5", "--json"])
     assert told.exit_code == 0, told.output
-    parsed = json.loads(told.output)
+    (parsed,) = json.loads(told.output)
     assert [option["workers"] for option in parsed["options"]] == [1, 2, 4, 8]
     assert parsed["level"] == 0.8
 

@@ -99,8 +99,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(length))
         self.end_headers()
         body = body[: page.cuts.pop(0)] if page.cuts else body
+        self.site.sent_bytes += len(body)  # first: the client may be done before this thread goes on
         self.wfile.write(body)
-        self.site.sent_bytes += len(body)
 
     def log_message(self, *_args: object) -> None:
         """Quiet: the tests look at `asked`."""

@@ -129,7 +129,7 @@ def test_each_has_an_answer_and_a_projection_of_its_own(results: Results) -> Non
     assert results.answer.row == rows["v100"]
     done = CliRunner().invoke(app, ["predict", str(results.folder.path), "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.output)
+    told = {prediction["place"]: prediction for prediction in json.loads(done.output)}
     assert [option["workers"] for option in told["t4"]["options"]] == [1, 2, 4, 8, 16, 32]
     assert [option["workers"] for option in told["v100"]["options"]] == [2, 4, 8, 16, 32]
     slow, fast = (told[on]["options"][-1]["samples_per_s"]["value"] for on in ("t4", "v100"))

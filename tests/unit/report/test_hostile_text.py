@@ -20,7 +20,7 @@ from tests.made import Made, write_study
 from worldsize.cli.main import app
 from worldsize.data.catalog import facts_from
 from worldsize.errors import visible
-from worldsize.export.tables import cell
+from worldsize.exports.tables import cell
 from worldsize.folder.files import write_json
 from worldsize.folder.record import Epoch, Failure, TrialRecord
 from worldsize.launch.slurm.status import JobStatus

@@ -14,7 +14,7 @@ from worldsize.answer.comparison import compare_studies
 from worldsize.answer.results import Results, load
 from worldsize.cli.main import app
 from worldsize.errors import OutputError
-from worldsize.export.study import export_study
+from worldsize.exports.study import export_study
 from worldsize.report.write.comparison_page import write_comparison
 from worldsize.report.write.publish import publish
 from worldsize.report.write.written import MANIFEST, write_files
@@ -126,7 +126,7 @@ def test_an_export_folder_with_a_file_of_the_user(results: Results, tmp_path: Pa
 
 
 def test_a_comparison_page_replaces_only_its_own_kind(results: Results, tmp_path: Path) -> None:
-    found = compare_studies([results, load(shutil.copytree(results.folder.path, tmp_path / "other"))])
+    found = compare_studies(results, load(shutil.copytree(results.folder.path, tmp_path / "other")))
     page = tmp_path / "page.html"
     write_comparison(found, page)
     write_comparison(found, page)

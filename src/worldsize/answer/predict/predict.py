@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from worldsize.analysis.projection.bare import LEVEL as PROJECTED_LEVEL
 from worldsize.analysis.projection.choice import Choice, Option, choose, limit, speedup_of
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import Row
-from worldsize.answer.predict.question import Question
+from worldsize.answer.predict.question import Question, parse_network
 from worldsize.answer.predict.training_at import Line
-from worldsize.answer.results import SHARES, Results
+from worldsize.answer.results import SHARES, Results, as_results
 from worldsize.errors import SpecError
 from worldsize.spec.setting import Setting
 
-__all__ = ["Outlook", "Prediction", "Question", "doublings", "outlook", "predict", "to_dict"]
+__all__ = ["Outlook", "Prediction", "Question", "doublings", "outlook", "predict", "predict_study", "to_dict"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,15 @@ class Prediction:
     """What speedups are told against: the smallest measured count."""
     doubt: Finding | None
     """Why the choice is no more than the best guess."""
+
+    @property
+    def place(self) -> str:
+        """Where it runs, by name; empty where the study has one place."""
+        return self.setting.on
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as `predict --json` prints them."""
+        return {"place": self.place, **to_dict(self)}
 
 
 def doublings(results: Results) -> tuple[int, ...]:
@@ -124,6 +134,41 @@ def to_dict(found: Prediction) -> dict[str, Any]:
         },
         "findings": [asdict(each) for each in found.findings],
     }
+
+
+def predict_study(
+    study: Results | Path | str,
+    workers: Sequence[int] = (),
+    *,
+    batch_per_worker: int | None = None,
+    target: float | None = None,
+    price: float | None = None,
+    budget: float | None = None,
+    deadline_s: float | None = None,
+    network: str | None = None,
+    workers_per_node: int | None = None,
+) -> list[Prediction]:
+    """Project a study to worker counts that were never run, with 80 % intervals. Runs nothing.
+
+    `workers`: the counts to ask about (default: 2, 4 and 8 times the largest that was measured). `price` is per
+    worker-hour; `budget` and `deadline_s` ask for the fastest and the cheapest count that keep them. `network`
+    describes another network, such as "8 x 450GB/s 2us, 50GB/s 5us", or names a preset. There is one prediction per
+    place, because kinds of hardware are never pooled.
+    """
+    found = []
+    for results in as_results(study).apart.values():
+        question = Question(
+            workers=tuple(workers) or doublings(results),
+            batch_per_worker=batch_per_worker,
+            target=target,
+            price=price,
+            budget=budget,
+            deadline_s=deadline_s,
+            network=None if network is None else parse_network(network),
+            workers_per_node=workers_per_node,
+        )
+        found.append(predict(results, question))
+    return found
 
 
 def predict(results: Results, question: Question) -> Prediction:

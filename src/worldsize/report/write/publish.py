@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldsize.answer.results import Results
+from worldsize.answer.results import Results, as_results
 from worldsize.errors import OutputError, ReportError, visible
 from worldsize.folder.record import TrialRecord
 from worldsize.launch.target import Progress
@@ -47,6 +47,11 @@ def publish(results: Results, folder: Path | None = None, *, printed: bool = Tru
     `printed`: with figures for print, which are most of the work. `live`: the study still runs.
     """
     return publish_document(document(results), folder or results.folder.path / "report", printed=printed, live=live)
+
+
+def write_report(study: Results | Path | str, folder: Path | str | None = None, *, print_figures: bool = True) -> Path:
+    """Write the report of a study and return its page: `report/index.html` in the study folder, or in `folder`."""
+    return publish(as_results(study), None if folder is None else Path(folder), printed=print_figures).page
 
 
 def publish_document(found: Document, folder: Path, *, printed: bool = True, live: bool = False) -> Published:

@@ -12,7 +12,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from worldsize.answer.results import Results
 from worldsize.errors import visible
-from worldsize.export.tables import epoch_rows, finals, parameters, safe_name, step_row
+from worldsize.exports.tables import epoch_rows, finals, parameters, safe_name, step_row
 from worldsize.folder.record import TrialRecord
 from worldsize.spec.study import TrialSpec
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from worldsize.answer.results import Results
 from worldsize.errors import visible
-from worldsize.export.tables import Cell, epoch_rows, outcome, parameters, step_row
+from worldsize.exports.tables import Cell, epoch_rows, outcome, parameters, step_row
 from worldsize.folder.record import TrialRecord
 
 DATABASE = "mlflow.db"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from worldsize import __version__
-from worldsize.answer.results import Results
+from worldsize.answer.results import Results, as_results
 from worldsize.errors import OutputError, SpecError
 from worldsize.folder.files import read_json, write_json
 
@@ -40,6 +40,22 @@ def formats_of(text: str) -> tuple[str, ...]:
                 f"installed; `pip install 'worldsize[{name}]'`"
             )
     return asked
+
+
+def export(
+    study: Results | Path | str,
+    formats: str | Sequence[str] = "csv",
+    folder: Path | str | None = None,
+    *,
+    steps: bool = False,
+) -> list[Path]:
+    """Export a study to "csv", "parquet", "tensorboard" or "mlflow", each into a folder of its own below `folder`.
+
+    Default: `export` in the study folder. `steps` adds every step of every rank.
+    """
+    results = as_results(study)
+    wanted = formats_of(formats if isinstance(formats, str) else ",".join(formats))
+    return list(export_study(results, wanted, Path(folder or results.folder.path / "export"), steps=steps))
 
 
 def export_study(results: Results, formats: Sequence[str], out: Path, *, steps: bool = False) -> Iterator[Path]:
@@ -78,18 +94,18 @@ Writer = Callable[[Results, Path, Path, bool], None]
 def _writer(name: str) -> Writer:
     """Each imports its library only when it is asked for."""
     if name == "csv":
-        from worldsize.export.tables import write_csv
+        from worldsize.exports.tables import write_csv
 
         return write_csv
     if name == "parquet":
-        from worldsize.export.tables import write_parquet
+        from worldsize.exports.tables import write_parquet
 
         return write_parquet
     if name == "tensorboard":
-        from worldsize.export.tensorboard import write_tensorboard
+        from worldsize.exports.tensorboard import write_tensorboard
 
         return write_tensorboard
-    from worldsize.export.mlflow import write_mlflow
+    from worldsize.exports.mlflow import write_mlflow
 
     return write_mlflow
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def tables(results: Results) -> list[Table]:
         _table("trials", (trial_row(results, trial) for trial in trials)),
         _table("epochs", (row for trial in trials for row in epoch_rows(results.records.get(trial.id)))),
         _table("steps", (step_row(results, trial) for trial in trials if _has_spans(results, trial))),
-        _table("settings", map(_flat, results.table())),
+        _table("settings", results.to_rows()),
     ]
 
 
@@ -169,17 +169,6 @@ def _ran(record: TrialRecord | None) -> dict[str, Cell]:
 def _has_spans(results: Results, trial: TrialSpec) -> bool:
     record = results.records.get(trial.id)
     return record is not None and bool(record.spans) and len(results.folder.span_s(record)) > 0
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Cell]:
-    """An interval is three columns: `step_s`, `step_s_low`, `step_s_high`."""
-    found: dict[str, Cell] = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            found |= {name if end == "value" else f"{name}_{end}": number for end, number in value.items()}
-        else:
-            found[name] = value
-    return found
 
 
 def _table(name: str, rows: Iterable[dict[str, Cell]]) -> Table:

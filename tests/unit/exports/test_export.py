@@ -22,9 +22,9 @@ from tests.made import STEPS, Made, write_study
 from worldsize.answer.results import Results, load
 from worldsize.cli.main import app
 from worldsize.errors import OutputError, SpecError
-from worldsize.export import study
-from worldsize.export.study import MARK, export_study, formats_of
-from worldsize.export.tables import cell, safe_name, tables
+from worldsize.exports import study
+from worldsize.exports.study import MARK, export_study, formats_of
+from worldsize.exports.tables import cell, safe_name, tables
 from worldsize.folder.record import Failure, TrialRecord
 
 STUDY = """\
@@ -223,8 +223,8 @@ def test_a_study_of_which_nothing_ran_has_empty_tables(results: Results, tmp_pat
 
 def test_no_exporter_loads_torch() -> None:
     modules = ("tables", "tensorboard", "mlflow")
-    check = "".join(f"import worldsize.export.{name}\n" for name in modules)
-    check += "import sys\nwith worldsize.export.mlflow._quiet(): pass\nsys.exit('torch' in sys.modules)"
+    check = "".join(f"import worldsize.exports.{name}\n" for name in modules)
+    check += "import sys\nwith worldsize.exports.mlflow._quiet(): pass\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
