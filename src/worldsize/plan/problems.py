@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from worldsize.data.catalog import WorkloadFacts, unfit
@@ -259,12 +258,6 @@ def _noise_scale(spec: StudySpec) -> Found:
 
 def _searches(spec: StudySpec) -> Found:
     for index, entry in enumerate(spec.axes.optimizer):
-        if entry.tpe is not None and find_spec("optuna") is None:
-            yield (
-                ("axes", "optimizer", index, "tpe"),
-                f"tpe={entry.tpe} needs Optuna, which is not installed; `pip install worldsize[optuna]`, or leave tpe "
-                "out for an even grid",
-            )
         if spec.train and spec.train.schedule.name == "one-cycle" and any(entry.warmup_epochs or ()):
             yield (
                 ("axes", "optimizer", index, "warmup_epochs"),

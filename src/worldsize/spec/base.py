@@ -44,6 +44,13 @@ Loc = tuple[str | int, ...]
 """A place in the tree."""
 
 
+REMOVED_KEYS = {
+    "tpe": "the search with TPE was removed: leave it out for an even grid over the range, or write "
+    "`rate: {search: [0.001, 1.0], edge: 0.05}` to look for the rate above which training diverges",
+}
+"""Keys that studies once had, and what to use instead."""
+
+
 def worded(item: Any, loc: Loc, model: type[BaseModel]) -> str:
     """What pydantic found wrong at `loc` of the model, as value, rule and remedy."""
     name = ".".join(str(part) for part in loc)
@@ -53,6 +60,8 @@ def worded(item: Any, loc: Loc, model: type[BaseModel]) -> str:
         text = rule.removeprefix("Value error, ")
     elif not loc:
         text = f"a study is a mapping of keys to values, not {value}; begin with `name:`"
+    elif kind == "extra_forbidden" and loc[-1] in REMOVED_KEYS:
+        text = f"unknown key {str(loc[-1])!r}{_inside(loc[:-1])}; {REMOVED_KEYS[str(loc[-1])]}"
     elif kind == "extra_forbidden":
         keys = _keys_at(model, loc[:-1])
         near = difflib.get_close_matches(str(loc[-1]), keys, n=1, cutoff=0.5)

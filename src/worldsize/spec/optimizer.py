@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, PositiveFloat, Tag, model_validator
@@ -96,9 +95,6 @@ class Search(Frozen):
             raise ValueError(f"search=[{low:g}, {high:g}] does not rise: write the lower end first")
         return self
 
-    def with_points(self, points: int) -> Search:
-        return self.model_copy(update={"points": points})
-
     def values(self) -> tuple[float, ...]:
         """Both ends are themselves; those between are rounded, so that people can read them."""
         low, high = (math.log(end) for end in self.search)
@@ -151,35 +147,27 @@ class OptimizerAxis(Frozen):
     trust: PositiveFloat = 0.001
     rate_rule: Annotated[tuple[RateRule, ...] | None, BeforeValidator(listed)] = None
     warmup_epochs: Annotated[tuple[NonNegativeFloat, ...] | None, BeforeValidator(listed)] = None
-    tpe: Annotated[int, Field(ge=2, le=1000)] | None = None
-    """So many settings inside the searched ranges, proposed by Optuna's TPE from those that have run, instead of the
-    grid. Needs `pip install worldsize[optuna]`."""
 
     @model_validator(mode="before")
     @classmethod
     def _usual_values(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("tpe", ...) is None:
+            # Study folders were written with all defaults filled in, and this one was `tpe: null`.
+            values = {key: value for key, value in values.items() if key != "tpe"}
         return with_usual_values(values)
 
     @model_validator(mode="after")
     def _every_setting_is_possible(self) -> Self:
-        if self.tpe is not None and not self.searched():
-            raise ValueError(f"tpe={self.tpe} has no range to search: write rate: {{search: [0.001, 1.0]}}")
-        lists = [name for name in FIELDS if isinstance(values := getattr(self, name), tuple) and len(values) > 1]
-        if self.tpe is not None and lists:
-            raise ValueError(f"tpe={self.tpe} with a list for {lists[0]}: give one value, or a range to search")
         for field, search in self.searched().items():
             if field != "rate" and search.edge is not None:
                 raise ValueError(f"{field}.edge={search.edge}: an edge is looked for in the rate only: leave it out")
             if field == "momentum" and search.search[1] >= 1:
                 raise ValueError(f"momentum.search ends at {search.search[1]:g}: momentum stays below 1")
-            if search.edge is not None and self.tpe is not None:
-                raise ValueError(f"edge={search.edge:g} and tpe={self.tpe} are two ways to go on: keep one")
             if len(set(search.values())) < search.points:
                 raise ValueError(f"{field}.search is too narrow for {search.points} points: widen it, or use fewer")
         if self.size > MOST_SETTINGS:
             raise ValueError(
-                f"{self.name} multiplies out to {self.size:,} settings, more than {MOST_SETTINGS:,}: use fewer points, "
-                "or tpe"
+                f"{self.name} multiplies out to {self.size:,} settings, more than {MOST_SETTINGS:,}: use fewer points"
             )
         for _ in self.settings():  # each is checked as it is made
             pass
@@ -188,8 +176,6 @@ class OptimizerAxis(Frozen):
     @property
     def size(self) -> int:
         """How many settings there will be."""
-        if self.tpe is not None:
-            return self.tpe
         values = (getattr(self, field) for field in FIELDS)
         return math.prod(each.points if isinstance(each, Search) else len(each or (None,)) for each in values)
 
@@ -205,30 +191,14 @@ class OptimizerAxis(Frozen):
         return any(search.stop_hopeless for search in searches) and all(search.edge is None for search in searches)
 
     def settings(self) -> Iterator[OptimizerSpec]:
-        """All combinations, in the order written; for tpe the first quarter of its settings, spread over the ranges."""
+        """All combinations, in the order written."""
         axes: dict[str, tuple[Any, ...]] = {}
         for field in FIELDS:
             values = getattr(self, field)
             if isinstance(values, Search):
-                axes[field] = (values if self.tpe is None else values.with_points(self.tpe_round)).values()
+                axes[field] = values.values()
             elif values is not None:
                 axes[field] = values
-        for combination in itertools.product(*axes.values()) if self.tpe is None else self._spread(axes):
-            yield self.with_values(dict(zip(axes, combination, strict=True)))
-
-    @property
-    def tpe_round(self) -> int:
-        """So many settings are proposed at a time: fewer would learn more, and start workers more often."""
-        assert self.tpe is not None
-        return max(2, self.tpe // 4)
-
-    def with_values(self, values: Mapping[str, Any]) -> OptimizerSpec:
-        return OptimizerSpec(name=self.name, trust=self.trust, **values)
-
-    def _spread(self, axes: dict[str, tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Every value of every range once, in combinations drawn at random: a Latin square."""
-        rng = random.Random(0)
-        columns = [
-            rng.sample(values, len(values)) if len(values) > 1 else values * self.tpe_round for values in axes.values()
-        ]
-        return zip(*columns, strict=True)
+        for combination in itertools.product(*axes.values()):
+            values = dict(zip(axes, combination, strict=True))
+            yield OptimizerSpec(name=self.name, trust=self.trust, **values)

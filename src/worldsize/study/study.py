@@ -238,7 +238,7 @@ class Study:
         """The plan with the next round of its searches, written down before any of it runs; None: they are done."""
         records = {trial_id: record for trial_id in plan.trials if (record := home.record(trial_id)) is not None}
         climb = next_climb(self.spec, plan, load(home.path)) if self.spec.axes.adaptive else None
-        more = climb or next_round(self.spec, plan, records, self.facts)
+        more = climb or next_round(self.spec, plan, records)
         if more is not None:
             write_json(home.plan_file, {**read_json(home.plan_file), **more.to_dict()})
             progress.plan_grew(more)

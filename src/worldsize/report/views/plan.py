@@ -72,9 +72,7 @@ def _more_to_come(spec: StudySpec) -> Iterator[str]:
     if spec.axes.largest is not None:
         yield f"batch_per_worker: doubled from {spec.axes.largest.start}, then the largest that fits is closed in on"
     for entry in spec.axes.optimizer:
-        if entry.tpe is not None:
-            yield f"{entry.name}: a quarter of its {entry.tpe} settings; TPE proposes the rest from what these show"
-        elif isinstance(entry.rate, Search) and entry.rate.edge is not None:
+        if isinstance(entry.rate, Search) and entry.rate.edge is not None:
             yield f"{entry.name}: more rates, until the one that diverges is known to {percent(entry.rate.edge)}"
     if any(entry.stops_hopeless for entry in spec.axes.optimizer):
         yield "hopeless trials of a search are stopped early; steps and times here are the most there can be"
