@@ -1,4 +1,4 @@
-"""One of several ranks: measures its links and its clock, and writes what it saw to FOLDER/rankN.json.
+"""One of several ranks: measures its links, and writes what it saw to FOLDER/rankN.json.
 
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT python -m tests.system.link_ranks FOLDER BUDGET_S HOST ...
 """
@@ -15,12 +15,8 @@ import torch
 import torch.distributed as dist
 
 from worldsize.folder.files import write_json
-from worldsize.worker.measure.clocks import clock_offsets
 from worldsize.worker.measure.links import measure_links
 from worldsize.worker.parallel.team import Crew
-
-SHIFT_NS = 7_000_000_000
-"""By which the clock of each rank is ahead of the one before it, in the second alignment."""
 
 
 def main() -> None:
@@ -31,20 +27,9 @@ def main() -> None:
     began = time.perf_counter()
     sweep = measure_links(crew.rank, hosts, crew.device, budget_s=budget_s)
     took_s = time.perf_counter() - began
-    began = time.perf_counter()
-    clocks = clock_offsets(crew.rank, crew.workers, crew.device)
-    clocks_s = time.perf_counter() - began
-
-    def ahead() -> int:
-        return time.perf_counter_ns() + crew.rank * SHIFT_NS
-
-    shifted = clock_offsets(crew.rank, crew.workers, crew.device, now_ns=ahead)
     seen = {
         "sweep": dataclasses.asdict(sweep) if sweep else None,
         "took_s": took_s,
-        "clocks": [dataclasses.asdict(clock) for clock in clocks],
-        "clocks_s": clocks_s,
-        "shifted": [dataclasses.asdict(clock) for clock in shifted],
         "groups_left": len(dist.distributed_c10d._world.pg_map) - groups,
     }
     write_json(folder / f"rank{crew.rank}.json", seen)

@@ -1,4 +1,4 @@
-"""What the sweep tries next, on simulated links; which groups there are; NTP's formula."""
+"""What the sweep tries next, on simulated links; which groups there are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from worldsize.worker.measure.clocks import ClockOffset, clock_offsets, offset_of
 from worldsize.worker.measure.links import ROUNDS, SIZES, Plan, Turn, links_of, measure_links
 
 BUDGET_S = 3.0
@@ -73,11 +72,5 @@ def test_groups() -> None:
     assert named("a", "b", "b") == {"inside": ((1, 2),), "across": ((0, 1),), "all": ((0, 1, 2),)}
 
 
-def test_one_worker_has_no_link_and_its_own_clock() -> None:
+def test_one_worker_has_no_link() -> None:
     assert measure_links(0, ["a"], torch.device("cpu")) is None
-    assert clock_offsets(0, 1, torch.device("cpu")) == (ClockOffset(offset_ns=0, uncertainty_ns=0),)
-
-
-def test_ntp() -> None:
-    # The other clock is 1000 ahead; there in 30, 5 to answer, back in 10.
-    assert offset_of(0, 1030, 1035, 45) == ClockOffset(offset_ns=1010, uncertainty_ns=20)

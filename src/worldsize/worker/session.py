@@ -30,7 +30,6 @@ from worldsize.worker.environment import environment
 from worldsize.worker.journal import Journal
 from worldsize.worker.largest_batch import search
 from worldsize.worker.loop import Course, Result, train
-from worldsize.worker.measure.clocks import clock_offsets
 from worldsize.worker.measure.flops import count_flop, peak_flops
 from worldsize.worker.measure.links import measure_links
 from worldsize.worker.measure.memory import free_memory, limit_memory
@@ -107,9 +106,8 @@ class Session:
         self.phases.enter("interconnect")
         hosts = [crew.hear(f"host/{rank}") for rank in range(crew.workers)]
         sweep = measure_links(crew.rank, hosts, crew.device, budget_s=self.launch["interconnect_s"])
-        clocks = clock_offsets(crew.rank, crew.workers, crew.device)
         if crew.rank == 0 and sweep is not None:
-            found = {"hosts": hosts, "sweep": asdict(sweep), "clocks": [asdict(clock) for clock in clocks]}
+            found = {"hosts": hosts, "sweep": asdict(sweep)}
             write_json(self.folder.launch(self.launch_id) / "interconnect.json", found)
 
     def _run_trial(self, number: int, trial: TrialSpec, team: Team, crew: Crew) -> None:
