@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +87,19 @@ class DamagedError(StoreError, ValueError):
     """A file of a study folder that is not what the program writes. A record that it belongs to is damaged."""
 
 
-def shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
+def shorten(value: Any) -> str:
+    """A value as an error shows it: as JSON, which is also YAML, in one line of at most 60 characters."""
+    try:
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):  # a key that JSON does not have, a list inside itself
+        text = repr(value)
+    text = visible(text)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6, otherwise: str = "") -> str:
+    """The sentence after one that says what is not known: the nearest name. Where none is near, `otherwise`, or all
+    that are known."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    return f'Did you mean "{near[0]}"?' if near else otherwise or f"Choose one of: {', '.join(names)}."

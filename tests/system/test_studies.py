@@ -120,6 +120,6 @@ def test_a_model_that_does_not_exist_ends_the_run_with_one_message(tmp_path: Pat
     options = [word for change in changes for word in ("--set", change)]
     answer = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert answer.returncode == 2
-    assert "model='resnet81' is not a model; did you mean resnet18?" in answer.stderr
+    assert 'unknown model "resnet81". Did you mean "resnet18"?' in answer.stderr
     assert "Traceback" not in answer.stderr
     assert not list(tmp_path.glob("study/trials/*/record.json"))

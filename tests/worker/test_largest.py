@@ -162,7 +162,7 @@ STUDY = "name: s\nworkload: digits\naxes:\n  workers: [1, 2]\n  batch_per_worker
         ("--set axes.strategy=[{name: ddp, sync_batch_norm: true}]", "ddp sync batch norm exchanges inside forward"),
         ("--set axes.batch_per_worker={largest: true, most: 16}", "most=16 is less than start=32"),
         ("--set axes.batch_per_worker={largest: false}", "largest=false asks for nothing: list the batches"),
-        ("--set axes.batch_per_worker={largest: true, strat: 8}", "did you mean 'start'?"),
+        ("--set axes.batch_per_worker={largest: true, strat: 8}", 'Did you mean "start"?'),
         ("--set memory_limit_gb=0", "memory_limit_gb=0: input should be greater than 0"),
     ],
 )

@@ -271,14 +271,14 @@ def test_a_text_longer_than_the_context_is_refused():
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("resnet8", {}, "did you mean resnet18"),
-        ("xyz", {}, "use one of linear, softmax, mlp"),
+        ("resnet8", {}, 'Did you mean "resnet18"'),
+        ("xyz", {}, "Choose one of: linear, softmax, mlp"),
         ("linear", {}, "classes=10.*use classes=1"),
-        ("mlp", {"hiden": [10]}, "hiden=.*did you mean hidden"),
+        ("mlp", {"hiden": [10]}, 'hiden=.*Did you mean "hidden"'),
         ("mlp", {"hidden": 10}, "hidden=10 is not a list"),
         ("mlp", {"hidden": [10, 0]}, r"hidden\[1\]=0"),
         ("mlp", {"hidden": [10.0]}, r"hidden\[0\]=10.0"),
-        ("resnet18", {"width": 3}, "width=3 is not an option of the model resnet18; leave it out"),
+        ("resnet18", {"width": 3}, "width=3 is not an option of the model resnet18. Leave it out"),
         ("resnet18", {"size": 8}, "size=8x8.*at least 16 pixels"),
         ("cnn", {"size": 8}, "size=8x8.*at least 16 pixels"),
         ("cnn", {"dropout": 1}, "dropout=1 is not in"),
@@ -348,7 +348,7 @@ def test_where_torchvision_is_its_models_are_built():
 @pytest.mark.parametrize(
     ("name", "channels", "options", "says"),
     [
-        ("vgg12", 3, {}, "did you mean vgg11"),
+        ("vgg12", 3, {}, 'Did you mean "vgg11"'),
         ("vgg11", 1, {}, "channels=1"),
         ("vgg11", 3, {"depth": 4}, "does not take these options .*depth"),
     ],

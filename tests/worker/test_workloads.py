@@ -167,7 +167,7 @@ def test_normalising_gives_channels_first(layout: Any) -> None:
 
 
 def test_unknown_options_name_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"workload.options.contxt=3 of gpt: unknown; did you mean context"):
+    with pytest.raises(SpecError, match=r'workload.options.contxt=3 of gpt: unknown option. Did you mean "context"'):
         load("gpt", tmp_path, tmp_path, options={"contxt": 3})
     with pytest.raises(SpecError, match="condition_number"):
         load("linear", tmp_path, tmp_path, options={"condition_number": 0.5})

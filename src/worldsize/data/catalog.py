@@ -6,7 +6,6 @@ of the user's own is asked by a process of its own (`worldsize.worker.workloads.
 
 from __future__ import annotations
 
-import difflib
 import json
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from worldsize.data.sets import find_path
-from worldsize.errors import DataError
+from worldsize.errors import DataError, did_you_mean, shorten
 from worldsize.spec.base import Label
 from worldsize.spec.workload import WorkloadSpec
 
@@ -197,9 +196,7 @@ def unfit(workload: WorkloadSpec) -> str | None:
     """What is wrong with this workload as described; None if nothing is."""
     entry = OWN if workload.own else WORKLOADS.get(workload.name)
     if entry is None:
-        near = difflib.get_close_matches(workload.name, WORKLOADS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"the built-in ones are {', '.join(WORKLOADS)}"
-        return f"workload {workload.name!r} is not known; {hint}"
+        return f"unknown workload {shorten(workload.name)}. {did_you_mean(workload.name, WORKLOADS)}"
     for field in ("path", "size", "test_share", "augment", "options", "model", "model_options"):
         default = WorkloadSpec.model_fields[field].get_default(call_default_factory=True)
         value = getattr(workload, field)

@@ -8,7 +8,6 @@ Also: where data is looked for, and where decoded images are kept.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from contextlib import suppress
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from worldsize.errors import DataError
+from worldsize.errors import DataError, did_you_mean, shorten
 from worldsize.folder.files import read_json, write_json
 from worldsize.spec.workload import WorkloadSpec
 
@@ -167,9 +166,7 @@ def data_root(option: Path | None = None) -> Path:
 def dataset_named(name: str) -> DataSet:
     if name in DATASETS:
         return DATASETS[name]
-    near = difflib.get_close_matches(name, DATASETS, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    raise DataError(f"no data set is called {name!r}; {meant}There are: {', '.join(DATASETS)}")
+    raise DataError(f"no data set is called {shorten(name)}. {did_you_mean(name, DATASETS)}")
 
 
 def missing_or_damaged(dataset: DataSet, root: Path, *, deep: bool, cached: bool = True) -> list[Fault]:

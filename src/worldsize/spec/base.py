@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from worldsize.errors import shown
+from worldsize.errors import did_you_mean, shorten
 
 
 class Frozen(BaseModel):
@@ -54,7 +53,7 @@ REMOVED_KEYS = {
 def worded(item: Any, loc: Loc, model: type[BaseModel]) -> str:
     """What pydantic found wrong at `loc` of the model, as value, rule and remedy."""
     name = ".".join(str(part) for part in loc)
-    value = shown(item["input"])
+    value = shorten(item["input"])
     kind, rule = item["type"], str(item["msg"])
     if kind == "value_error":
         text = rule.removeprefix("Value error, ")
@@ -64,11 +63,10 @@ def worded(item: Any, loc: Loc, model: type[BaseModel]) -> str:
         text = f"unknown key {str(loc[-1])!r}{_inside(loc[:-1])}; {REMOVED_KEYS[str(loc[-1])]}"
     elif kind == "extra_forbidden":
         keys = _keys_at(model, loc[:-1])
-        near = difflib.get_close_matches(str(loc[-1]), keys, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(keys)}"
-        text = f"unknown key {str(loc[-1])!r}{_inside(loc[:-1])}; {hint}"
+        key = str(loc[-1])
+        text = f"unknown key {shorten(key)}{_inside(loc[:-1])}. {did_you_mean(key, keys, cutoff=0.5)}"
     elif kind == "missing":
-        text = f"{loc[-1]!r} is missing{_inside(loc[:-1])}; add it"
+        text = f"{shorten(loc[-1])} is missing{_inside(loc[:-1])}; add it"
     elif kind == "too_short":
         text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
     elif kind in ("string_pattern_mismatch", "string_too_long") and loc[-1] in ("model", "metric"):
@@ -121,4 +119,4 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _inside(loc: Loc) -> str:
-    return f" in {'.'.join(str(part) for part in loc)!r}" if loc else ""
+    return f" in {shorten('.'.join(str(part) for part in loc))}" if loc else ""

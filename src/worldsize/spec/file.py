@@ -5,7 +5,6 @@ Also: the YAML tree that knows its lines, and what differs between two studies, 
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import re
@@ -28,7 +27,7 @@ from ruamel.yaml.events import (
     ScalarEvent,
 )
 
-from worldsize.errors import DamagedError, Problem, SpecError, shown
+from worldsize.errors import DamagedError, Problem, SpecError, did_you_mean, shorten
 from worldsize.machine import Machine, read_regular
 from worldsize.spec.base import Loc, worded
 from worldsize.spec.place import OnSlurm, machine_of
@@ -151,7 +150,7 @@ def plain(node: Any, label: str) -> Any:
         return int(node)
     if isinstance(node, float) and float("-inf") < node < float("inf"):
         return float(node)
-    raise SpecError([Problem(f"{shown(node)} is neither text, nor a finite number, nor true or false", label)])
+    raise SpecError([Problem(f"{shorten(node)} is neither text, nor a finite number, nor true or false", label)])
 
 
 def _where(node: Any, part: str | int, label: str) -> str:
@@ -194,9 +193,7 @@ def find_study(study: str) -> Path:
     path = Path(study)
     if path.is_file():
         return path
-    near = difflib.get_close_matches(study, builtin, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"built-in studies: {', '.join(builtin)}"
-    raise SpecError(f"study {study!r} is neither a file nor a built-in study; {hint}")
+    raise SpecError(f"study {shorten(study)} is neither a file nor a built-in study. {did_you_mean(study, builtin)}")
 
 
 class StudyFile:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from worldsize.errors import SpecError
+from worldsize.errors import SpecError, did_you_mean, shorten
 from worldsize.spec.base import Count, Frozen, Label
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -104,6 +103,5 @@ class Options(Frozen):
             name = ".".join(str(part) for part in first["loc"])
             rule = first["msg"][0].lower() + first["msg"][1:]
             if first["type"] == "extra_forbidden":
-                near = difflib.get_close_matches(name, cls.model_fields, n=1)
-                rule = f"unknown; did you mean {near[0]}?" if near else f"unknown; use {', '.join(cls.model_fields)}"
-            raise SpecError(f"workload.options.{name}={first['input']!r} of {workload.name}: {rule}") from error
+                rule = f"unknown option. {did_you_mean(name, cls.model_fields)}"
+            raise SpecError(f"workload.options.{name}={shorten(first['input'])} of {workload.name}: {rule}") from error

@@ -41,7 +41,7 @@ def test_presets_name_their_source() -> None:
     ("text", "words"),
     [
         ("fast", "neither a preset"),
-        ("dgx-h10", "did you mean dgx-h100"),
+        ("dgx-h10", 'Did you mean "dgx-h100"'),
         ("450GB/s 2us", "how many workers a node"),
         ("0 x 450GB/s", "how many workers a node"),
         ("8 x 450GB/s, 8 x 50GB/s", "no rate across nodes"),

@@ -81,7 +81,7 @@ def test_plan_says_what_data_is_missing_and_plans_all_the_same(home: Path, monke
         (["run", "cli.yaml", "--set", "oversubscribe=false", "--workers", "1,4096"], "workers=4096 is more than the"),
         (["run", "nowhere.yaml"], "neither a file nor a built-in study"),
         (["status", "."], "is not a study folder"),
-        (["plan", "cli.yaml", "--set", "axes.batch=[1]"], "unknown key 'batch' in 'axes'; did you mean"),
+        (["plan", "cli.yaml", "--set", "axes.batch=[1]"], 'unknown key "batch" in "axes". Did you mean'),
     ],
 )
 def test_wrong_input_is_one_message_exit_2_and_writes_nothing(

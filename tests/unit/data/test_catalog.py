@@ -63,7 +63,7 @@ def test_another_model_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (workload("mnits"), "did you mean 'mnist'?"),
+        (workload("mnits"), 'Did you mean "mnist"?'),
         (workload("image-folder"), "needs `path`"),
         (workload("mnist", path="x"), "path='x' means nothing to the workload mnist"),
         (workload("gpt", size=64), "size=64 means nothing to the workload gpt"),

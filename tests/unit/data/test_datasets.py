@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_read_is_an_answer_too(whole: Path, monkeypatch: p
         require("tiny", whole)
 
 
-@pytest.mark.parametrize(("name", "advice"), [("minst", "did you mean mnist?"), ("imagenet", "There are: mnist")])
+@pytest.mark.parametrize(("name", "advice"), [("minst", 'Did you mean "mnist"?'), ("imagenet", "Choose one of: mnist")])
 def test_an_unknown_name_gets_the_known_ones(name: str, advice: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=re.escape(advice)):
         require(name, tmp_path)

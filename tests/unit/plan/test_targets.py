@@ -81,7 +81,7 @@ def test_one_that_can_run_fewer_is_told_how_to_leave_counts_out() -> None:
         (("{on: v100, workers: 1}", "{on: v100}"), "leaves nothing to run on v100"),
         (("  t4: {", "  'a b': {"), "cannot name a target"),
         (("  t4: {", "  ../up: {"), "cannot name a target"),
-        (("{partition: t4,", "{partitoin: t4,"), "did you mean 'partition'"),
+        (("{partition: t4,", "{partitoin: t4,"), 'Did you mean "partition"'),
         (("t4: {slurm:", "t4: {slrum:"), "slrum"),
         (("t4: {slurm:", "slurm: {slurm:"), "on"),
         (("workers: [1, 2, 4]", "workers: auto"), "needs one target"),

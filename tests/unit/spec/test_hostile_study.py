@@ -97,7 +97,7 @@ def test_what_multiplies_without_end_or_steers_a_terminal_is_refused(old: str, n
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("²=1", "unknown key '²'"),
+        ("²=1", 'unknown key "²"'),
         ("axes.workers.²=1", "the list has 1 entries"),
         ("axes.workers.१=1", "the list has 1 entries"),
         (f"axes.workers.{'9' * 150}=1", "the list has 1 entries"),

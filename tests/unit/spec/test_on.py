@@ -64,15 +64,15 @@ def test_auto_counts_are_those_of_the_nodes() -> None:
     ("on", "said"),
     [
         ("sluurm", "no place where a study can run"),
-        ("{slurm: {partitoin: x}}", "did you mean 'partition'"),
+        ("{slurm: {partitoin: x}}", 'Did you mean "partition"'),
         ('{slurm: {partition: "a b"}}', "not in the form that sbatch takes"),
         ("{slurm: {time: soon}}", "write minutes, HH:MM:SS"),
         ("{slurm: {extra: {output: x}}}", "set by worldsize"),
         ("{slurm: {extra: {clusters: other}}}", "set by worldsize"),
         ("{slurm: {gpus_per_node: 2, workers_per_node: 4}}", "workers_per_node=4 is more than gpus_per_node=2"),
         ("{plain: local, mpi: mpi}", "plain and mpi are all this machine"),
-        ("{local: {}}", "'slurm' is missing in 'on.local'"),
-        ("{}", "'slurm' is missing"),
+        ("{local: {}}", '"slurm" is missing in "on.local"'),
+        ("{}", '"slurm" is missing'),
     ],
 )
 def test_what_cannot_be_asked_for(on: str, said: str) -> None:

@@ -72,8 +72,8 @@ def test_short_forms() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("workers: [1, 2]", "wokers: [1, 2]"), "line 4: unknown key 'wokers' in 'axes'; did you mean 'workers'?"),
-        (("epochs: 2", "epoch: 2"), "line 7: unknown key 'epoch' in 'train'; did you mean 'epochs'?"),
+        (("workers: [1, 2]", "wokers: [1, 2]"), 'line 4: unknown key "wokers" in "axes". Did you mean "workers"?'),
+        (("epochs: 2", "epoch: 2"), 'line 7: unknown key "epoch" in "train". Did you mean "epochs"?'),
         (("epochs: 2", "epochs: -2"), "line 7: train.epochs=-2: input should be greater than 0; use a value above 0"),
         (
             ("epochs: 2", "epochs: 2\n  steps: 9"),
@@ -92,7 +92,7 @@ def test_short_forms() -> None:
         (("batch_per_worker: [32]", "global_batch: [64, 33]"), "global_batch=33 does not divide among workers=2; use"),
         (("workers: [1, 2]", "workers: [1, 8]"), "line 4: workers=8 is more than the 4 cores here; use fewer, or `ov"),
         (("workers: [1, 2]", "workers: [0]"), "line 4: axes.workers.0=0: input should be greater than 0"),
-        (("digits", "digit"), "line 2: workload 'digit' is not known; did you mean 'digits'?"),
+        (("digits", "digit"), 'line 2: unknown workload "digit". Did you mean "digits"?'),
         (("name: small", "name: ../up"), 'line 1: name="../up": a name is 1 to 64 letters'),
         (("digits", "CIFAR10"), 'workload.name="CIFAR10": a workload is a built-in name in lower case'),
         (("[32]", "[12001]"), "line 5: a global batch of 24002 is more than the 12000 training samples; use smaller"),
@@ -102,7 +102,7 @@ def test_short_forms() -> None:
         (("train:", "skip: [{workers: 3}]\ntrain:"), "this `skip` entry matches no point"),
         (("train:", "skip: [{workers: 1}, {workers: 2}]\ntrain:"), "`skip` leaves out every point"),
         (("train:\n  epochs: 2\n", "probe: false\n"), "nothing to run"),
-        (("name: small\n", ""), "'name' is missing; add it"),
+        (("name: small\n", ""), '"name" is missing; add it'),
         (("name: small", "name: small\nname: big"), "line 2: not valid YAML: found duplicate key"),
         (("[32]", "[32"), "not valid YAML"),
         (("name: small", "name: !!python/object/apply:os.system ['true']"), "line 1: the YAML tag"),
@@ -126,7 +126,7 @@ def test_two_mistakes_are_both_told() -> None:
     [
         ("train.epochs=0", "--set train.epochs=0: train.epochs=0"),
         ("axes.workers=[1,9]", "--set axes.workers=[1,9]: workers=9 is more than the 4 cores"),
-        ("train.epohcs=1", "did you mean 'epochs'?"),
+        ("train.epohcs=1", 'Did you mean "epochs"?'),
         ("name.first=1", "nothing to set inside 'name'"),
         ("axes.workers.7=1", "the list has 2 entries"),
         ("nothing", "wants a field and a value"),
@@ -173,7 +173,7 @@ def test_a_study_reads_back_as_it_was_written() -> None:
 
 
 def test_unknown_study_names_the_nearest() -> None:
-    with pytest.raises(SpecError, match="did you mean quickstart"):
+    with pytest.raises(SpecError, match='Did you mean "quickstart"'):
         find_study("quikstart")
 
 

@@ -296,7 +296,7 @@ def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:
     text = AUTO.replace("batch_per_worker: [16, 32, 64, 128]", "global_batch: [128, 512]")
     results = run(tmp_path / "strong", text, Made(times=times))
     assert results.answer.row is not None
-    with pytest.raises(SpecError, match="unknown key 'zzz'"):
+    with pytest.raises(SpecError, match='unknown key "zzz"'):
         Study.from_text(AUTO + "zzz: 1\n", machine=HERE)
     with pytest.raises(SpecError, match=r"axes\.workers"):
         Study.from_text(AUTO.replace("workers: auto", "workers: [1, auto]"), machine=HERE)

@@ -5,12 +5,11 @@ Networks that are not owned: declared by hand, or by the name of a machine whose
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 
 from worldsize.analysis.speed.network import Network, Wire
-from worldsize.errors import SpecError
+from worldsize.errors import SpecError, did_you_mean, shorten
 
 UNITS = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "bit": 0.125, "Mbit": 0.125e6, "Gbit": 0.125e9}
 TIMES = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
@@ -34,11 +33,9 @@ def parse_network(text: str) -> Network:
         return PRESETS[name]
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 2 or not (first := PART.match(parts[0])):
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
         raise SpecError(
-            f"network {text!r} is neither a preset ({', '.join(PRESETS)}) nor of the form "
-            f"'8 x 450GB/s 2us, 50GB/s 5us' (workers a node x rate inside it, rate across nodes){meant}"
+            f"network {shorten(text)} is neither a preset nor of the form '8 x 450GB/s 2us, 50GB/s 5us' (workers per "
+            f"node x rate inside it, rate across nodes). {did_you_mean(name, PRESETS)}"
         )
     if first["places"] is None or int(first["places"]) < 1:
         raise SpecError(f"network {text!r} does not say how many workers a node has; write '8 x 450GB/s 2us, ...'")

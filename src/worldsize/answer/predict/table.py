@@ -8,7 +8,6 @@ workers,samples_per_s
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import math
 import re
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Literal, Protocol, cast, get_args
 
 from worldsize.analysis.projection.series_law import TableSeries, table_series
-from worldsize.errors import Problem, TableError, visible
+from worldsize.errors import Problem, TableError, did_you_mean, shorten
 
 Unit = Literal["samples_per_s", "tokens_per_s", "step_s", "epoch_s", "train_s"]
 Mode = Literal["weak", "strong", "unknown"]
@@ -108,11 +107,6 @@ def table_error(problems: Sequence[Problem]) -> TableError:
     return TableError(told)
 
 
-def shown(value: object) -> str:
-    text = visible(repr(value))
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def whole(value: object) -> int | None:
     """4, '4' and '4.0' (as spreadsheets write it) are whole numbers of at least 1; None: it is none."""
     number = positive(value)
@@ -187,7 +181,7 @@ class _Reader:
             return None
         number = read(value)
         if number is None:
-            self._wrong(f"{name}={shown(value)} is not {rule}; {_plain_number(_text(value), read) or remedy}")
+            self._wrong(f"{name}={shorten(value)} is not {rule}; {_plain_number(_text(value), read) or remedy}")
         return number
 
     def _one_of(self, name: str, choices: Sequence[str], default: str | None) -> str | None:
@@ -195,7 +189,7 @@ class _Reader:
         if not text and default is not None:
             return default
         if text.lower() not in choices:
-            self._wrong(f"{name}={shown(text)} is not known; use {' or '.join(choices)}")
+            self._wrong(f"{name}={shorten(text)} is not known; use {' or '.join(choices)}")
             return default
         return text.lower()
 
@@ -222,7 +216,7 @@ def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> Gi
     before = len(problems)
     measured = _whole_nodes(measured)
     first = measured[0]
-    label = f"series {shown(name)}" if name else "the table"
+    label = f"series {shorten(name)}" if name else "the table"
     _check_alike(label, measured, problems)
     _check_repeats(label, measured, problems)
     if len(problems) > before:
@@ -270,7 +264,7 @@ def _check_repeats(label: str, measured: list[_Measured], problems: list[Problem
     for one in measured:
         key = (one.workers, one.repeat)
         if key in seen:
-            which = "" if one.repeat is None else f" with repeat {shown(one.repeat)}"
+            which = "" if one.repeat is None else f" with repeat {shorten(one.repeat)}"
             text = f"workers={one.workers}{which} stands in {label} already, at {seen[key]}"
             problems.append(Problem(f"{text}; number runs of one count in a column `repeat`", one.where))
         seen.setdefault(key, one.where)
@@ -330,7 +324,7 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> T
     """The same from Python: mappings with the names of the columns."""
     if isinstance(points, str | bytes | Mapping):
         raise TableError(
-            f"points={shown(points)} is no list of measurements; write [{{'workers': 4, 'samples_per_s': 390}}, ...], "
+            f"points={shorten(points)} is no list of measurements; write [{{'workers': 4, 'samples_per_s': 390}}, ...] "
             "or give a file to `worldsize predict`"
         )
     rows, problems = [], []
@@ -339,7 +333,7 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> T
         where = f"{label}[{index}]"
         if not isinstance(point, Mapping):
             problems.append(
-                Problem(f"{shown(point)} is no mapping of columns to values; write {{'workers': 4, ...}}", where)
+                Problem(f"{shorten(point)} is no mapping of columns to values; write {{'workers': 4, ...}}", where)
             )
             continue
         problems += [Problem(_unknown(str(name)), where) for name in point if name not in COLUMNS]
@@ -390,7 +384,7 @@ def _delimiter(text: str) -> str:
 
 def _check_header(header: Sequence[str], where: str) -> None:
     twice = sorted({name for name in header if header.count(name) > 1})
-    problems = [Problem(f"column {shown(name)} stands there more than once; leave one", where) for name in twice]
+    problems = [Problem(f"column {shorten(name)} stands there more than once; leave one", where) for name in twice]
     problems += [Problem(_unknown(name), where) for name in header if name not in COLUMNS]
     if problems:
         raise table_error([*problems, Problem(ALL_COLUMNS)])
@@ -399,7 +393,7 @@ def _check_header(header: Sequence[str], where: str) -> None:
 def _unit(columns: Sequence[str], where: str) -> Unit | None:
     """The one column with the measurement; None for `value` with `unit` beside it."""
     if "workers" not in columns:
-        raise TableError([Problem("column 'workers' is missing; add it", where)])
+        raise TableError([Problem('column "workers" is missing; add it', where)])
     found = [name for name in columns if name in UNITS]
     given_beside = "value" in columns or "unit" in columns
     if given_beside and not found and {"value", "unit"} <= set(columns):
@@ -413,8 +407,8 @@ def _unit(columns: Sequence[str], where: str) -> Unit | None:
 
 def _unknown(name: str) -> str:
     called = next((right for right, others in OFTEN_CALLED.items() if name.lower() in others), None)
-    near = [called] if called else difflib.get_close_matches(name.lower(), COLUMNS, n=1, cutoff=0.7)
-    return f"unknown column {shown(name)}; " + (f"did you mean {near[0]!r}?" if near else "leave it out")
+    hint = did_you_mean(called or name.lower(), COLUMNS, cutoff=0.7, otherwise="Leave it out.")
+    return f"unknown column {shorten(name)}. {hint}"
 
 
 ALL_COLUMNS = f"the columns are workers, one of {', '.join(UNITS)}, and {', '.join((*OPTIONAL, *ABOUT))}"

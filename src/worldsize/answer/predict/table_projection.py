@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from worldsize.analysis.projection.bare import Projected, crossing_cost, project_series
 from worldsize.analysis.projection.series_law import TableSeries
-from worldsize.answer.predict.table import MOST_WORKERS, GivenSeries, Table, Unit, shown, table_of, whole
-from worldsize.errors import Problem, TableError
+from worldsize.answer.predict.table import MOST_WORKERS, GivenSeries, Table, Unit, table_of, whole
+from worldsize.errors import Problem, TableError, shorten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +92,12 @@ def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
 
 def _counts(workers: Iterable[int]) -> list[int]:
     if not isinstance(workers, Iterable) or isinstance(workers, str | bytes):
-        raise TableError(f"workers={shown(workers)} is no list of counts; write workers=[16, 32], say")
+        raise TableError(f"workers={shorten(workers)} is no list of counts; write workers=[16, 32], say")
     found = []
     for index, count in enumerate(workers):
         number = whole(count)
         if number is None:
-            text = f"{shown(count)} is not a whole number from 1 to {MOST_WORKERS:,}; write workers=[16, 32], say"
+            text = f"{shorten(count)} is not a whole number from 1 to {MOST_WORKERS:,}; write workers=[16, 32], say"
             raise TableError([Problem(text, f"workers[{index}]")])
         found.append(number)
     if not found:

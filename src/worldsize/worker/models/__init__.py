@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from worldsize.errors import SpecError
+from worldsize.errors import SpecError, did_you_mean, shorten
 from worldsize.worker.models.decoder import decoder
 from worldsize.worker.models.resnet import resnet18, resnet50
 from worldsize.worker.models.shape import Shape, whole
@@ -64,14 +63,14 @@ def build(name: str, *, classes: int, channels: int, size: int | tuple[int, int]
     if name.startswith(TORCHVISION):
         return _torchvision(name.removeprefix(TORCHVISION), shape, options)
     if name not in MODELS:
-        raise SpecError(f"model={name!r} is not a model; {_nearest(name, (*MODELS, TORCHVISION + 'NAME'))}")
+        raise SpecError(f"unknown model {shorten(name)}. {did_you_mean(name, (*MODELS, TORCHVISION + 'NAME'))}")
     known = [
         each.name for each in inspect.signature(MODELS[name]).parameters.values() if each.kind is each.KEYWORD_ONLY
     ]
     for option in options:
         if option not in known:
-            remedy = _nearest(option, known) if known else "leave it out"
-            raise SpecError(f"{option}={options[option]!r} is not an option of the model {name}; {remedy}")
+            hint = did_you_mean(option, known, otherwise="" if known else "Leave it out.")
+            raise SpecError(f"{option}={shorten(options[option])} is not an option of the model {name}. {hint}")
     return MODELS[name](shape, **options)
 
 
@@ -103,15 +102,10 @@ def _torchvision(name: str, shape: Shape, options: dict[str, Any]) -> nn.Module:
     models = _import_torchvision(TORCHVISION + name)
     names = models.list_models(module=models)
     if name not in names:
-        raise SpecError(f"model={TORCHVISION}{name} is not a classifier of torchvision; {_nearest(name, names)}")
+        raise SpecError(f"model={TORCHVISION}{name} is not a classifier of torchvision. {did_you_mean(name, names)}")
     if shape.channels != 3:
         raise SpecError(f"channels={shape.channels}: torchvision's models take 3 channels; use images in colour")
     try:
         return models.get_model(name, weights=None, num_classes=shape.classes, **options)
     except (TypeError, ValueError) as error:
         raise SpecError(f"model={TORCHVISION}{name} does not take these options ({error}); correct them") from error
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(names)}"
