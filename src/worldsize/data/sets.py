@@ -158,9 +158,7 @@ def data_root(option: Path | None = None) -> Path:
         option = Path(named)
     if option is not None:
         return option.expanduser().absolute()
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG rule: a relative path there is to be ignored.
-    return (cache if cache.is_absolute() else Path.home() / ".cache") / "worldsize" / "data"
+    return _user_cache() / "data"
 
 
 def dataset_named(name: str) -> DataSet:
@@ -286,4 +284,10 @@ def cache_root() -> Path:
     """$WORLDSIZE_CACHE, else the user's cache folder."""
     if given := os.environ.get("WORLDSIZE_CACHE"):
         return Path(given).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "worldsize" / "decoded"
+    return _user_cache() / "decoded"
+
+
+def _user_cache() -> Path:
+    """Our part of $XDG_CACHE_HOME, or of ~/.cache: the XDG rule is to ignore a relative path there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "worldsize"

@@ -22,6 +22,7 @@ from worldsize.data.sets import (
     SUMS_NAME,
     DataFile,
     DataSet,
+    cache_root,
     data_root,
     dataset_named,
     find_fault,
@@ -239,6 +240,20 @@ def test_data_root_takes_the_option_then_the_variable_then_the_cache(
     assert data_root() == tmp_path / ".cache/worldsize/data"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert data_root() == tmp_path / ".cache/worldsize/data"
+
+
+def test_decoded_images_are_kept_in_the_same_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache/me")
+    monkeypatch.setenv("WORLDSIZE_CACHE", "mine")
+    assert cache_root() == tmp_path / "mine"
+    monkeypatch.delenv("WORLDSIZE_CACHE")
+    assert cache_root() == Path("/var/cache/me/worldsize/decoded")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
+    assert cache_root() == tmp_path / ".cache/worldsize/decoded"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_root() == tmp_path / ".cache/worldsize/decoded"
 
 
 @pytest.mark.parametrize("name", DATASETS)
