@@ -33,13 +33,12 @@ from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import paces
 from worldsize.answer.from_records import usages
 from worldsize.answer.results import Results, as_results
+from worldsize.data.catalog import METRICS
 from worldsize.errors import SpecError
 from worldsize.spec.file import differences
 from worldsize.spec.setting import Setting
 
 NAMES = string.ascii_uppercase
-COUNTED_METRICS = ("accuracy", "top5")
-"""Shares of the test samples: they come in whole samples."""
 LEAST_LOAD = 0.2
 """Cores: what a system does anyway is less."""
 UNCOMPARED = ("name", "small")
@@ -180,7 +179,8 @@ def _learned(contest: Contest, results: Results, metric: bool, target: bool) -> 
     if best.diverged or best.stopped:
         return
     if metric and best.metrics:
-        grain = 1 / results.facts.test_samples if results.facts.metric in COUNTED_METRICS else 0.0
+        known = METRICS.get(results.facts.metric)
+        grain = 1 / results.facts.test_samples if known and known.is_counted else 0.0
         yield METRIC, of_values(list(best.metrics.values()), grain)
     if target and best.target is not None and best.target.always and best.target.epochs is not None:
         # Evaluations are an epoch apart: nobody knows within that when the target was met.

@@ -24,7 +24,7 @@ from worldsize.analysis.speed.scaling import Point, Row, Series, points, scaling
 from worldsize.answer import from_records
 from worldsize.answer.as_dict import as_dict, columns, flat
 from worldsize.answer.findings import findings
-from worldsize.data.catalog import WorkloadFacts, facts_from
+from worldsize.data.catalog import WorkloadFacts, facts_from, metric_bounds
 from worldsize.errors import StoreError
 from worldsize.folder.files import read_json
 from worldsize.folder.record import TrialRecord
@@ -34,9 +34,6 @@ from worldsize.plan.plan import Plan
 from worldsize.spec.file import StudyFile
 from worldsize.spec.setting import Setting, setting_order
 from worldsize.spec.study import StudySpec, TrialSpec
-
-SHARES = {"accuracy": 0.0, "top5": 0.0, "r2": -math.inf}
-"""Metrics of which no model has more than 1, and the least that one has."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +97,9 @@ class Results:
     @cached_property
     def contests(self) -> list[Contest]:
         """What was trained, setting by setting, the best first."""
-        metric, better = self.facts.metric, self.facts.higher_is_better
-        bounds = (SHARES[metric], 1.0) if metric in SHARES else (-math.inf, math.inf)
+        better, bounds = self.facts.higher_is_better, metric_bounds(self.facts.metric)
         found = summaries(self._trained, higher_is_better=better, target=self.target, bounds=bounds)
-        met = contests(found, higher_is_better=self.facts.higher_is_better, by_target=self.target is not None)
+        met = contests(found, higher_is_better=better, by_target=self.target is not None)
         return sorted(met, key=lambda contest: setting_order(contest.setting))
 
     @cached_property
@@ -190,7 +186,7 @@ class Results:
             curves,
             target=target,
             noise_scales=self.noise_scales,
-            most_metric=1.0 if self.facts.metric in SHARES else math.inf,
+            most_metric=metric_bounds(self.facts.metric)[1],
         )
 
     @cached_property

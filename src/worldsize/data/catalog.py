@@ -7,6 +7,7 @@ of the user's own is asked by a process of its own (`worldsize.worker.workloads.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +21,36 @@ from worldsize.data.sets import find_path
 from worldsize.errors import DataError, did_you_mean, shorten
 from worldsize.spec.base import Label
 from worldsize.spec.workload import WorkloadSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What is known about a metric, whichever workload measures it."""
+
+    higher_is_better: bool
+    least: float = -math.inf
+    most: float = math.inf
+    """No model has less or more."""
+    is_counted: bool = False
+    """A share of the test samples, which changes by whole samples."""
+
+
+METRICS = {
+    "accuracy": Metric(higher_is_better=True, least=0.0, most=1.0, is_counted=True),
+    "top5": Metric(higher_is_better=True, least=0.0, most=1.0, is_counted=True),
+    "r2": Metric(higher_is_better=True, most=1.0),
+    "loss": Metric(higher_is_better=False),
+    "mae": Metric(higher_is_better=False),
+    "rmse": Metric(higher_is_better=False),
+    "bits_per_byte": Metric(higher_is_better=False),
+}
+"""By name. A workload of the user's own may measure others."""
+
+
+def metric_bounds(metric: str) -> tuple[float, float]:
+    """The least and the most that a model can have; infinite where that is not known."""
+    known = METRICS.get(metric)
+    return (known.least, known.most) if known else (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +193,7 @@ WORKLOADS: dict[str, Entry] = {
             metric="bits_per_byte",
             metrics=("loss", "bits_per_byte"),
             classifies=True,
-            higher_is_better=False,
+            higher_is_better=METRICS["bits_per_byte"].higher_is_better,
             unit="tokens",
             train_flop_per_sample=1e9,
         ),
@@ -176,7 +207,7 @@ WORKLOADS: dict[str, Entry] = {
             test_samples=0,
             metric="loss",
             metrics=("loss",),
-            higher_is_better=False,
+            higher_is_better=METRICS["loss"].higher_is_better,
             train_flop_per_sample=200,
         ),
         takes=("options",),

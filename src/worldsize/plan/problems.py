@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from worldsize.data.catalog import WorkloadFacts, unfit
+from worldsize.data.catalog import METRICS, WorkloadFacts, metric_bounds, unfit
 from worldsize.machine import Machine
 from worldsize.plan.grid import machines_of, matches, on_target, product, study_points
 from worldsize.spec.base import Loc
@@ -165,13 +165,14 @@ def data_problems(spec: StudySpec, facts: WorkloadFacts) -> list[tuple[Loc, str]
 
 def _wrong_way(until: UntilSpec, facts: WorkloadFacts) -> Iterator[str]:
     """A target that is met before training begins, or never."""
-    rises = facts.higher_is_better if until.metric == facts.metric else until.metric in ("accuracy", "top5", "r2")
-    known = until.metric == facts.metric or until.metric in ("loss", "accuracy", "top5", "r2", "mae", "rmse")
+    metric = METRICS.get(until.metric)
+    rises = facts.higher_is_better if until.metric == facts.metric else metric is not None and metric.higher_is_better
+    known = until.metric == facts.metric or metric is not None
     if known and rises and until.at_most is not None:
         yield f"until.at_most={until.at_most:g}: {until.metric} is the better the higher; write at_least"
     if known and not rises and until.at_least is not None:
         yield f"until.at_least={until.at_least:g}: {until.metric} is the better the lower; write at_most"
-    if until.metric in ("accuracy", "top5", "r2") and (until.at_least or 0) > 1:
+    if (until.at_least or 0) > metric_bounds(until.metric)[1]:
         yield f"until.at_least={until.at_least:g}: {until.metric} is at most 1; write 0.9 for 90 %"
 
 

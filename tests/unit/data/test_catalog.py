@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from worldsize.data.catalog import WORKLOADS, facts_of, unfit
+from worldsize.data.catalog import METRICS, WORKLOADS, Entry, facts_of, metric_bounds, unfit
 from worldsize.errors import DataError, SpecError
 from worldsize.machine import Machine
 from worldsize.spec.file import builtin_studies
@@ -19,6 +20,18 @@ MACHINE = Machine(cores=16, gpus=0)
 
 def workload(name: str, **fields: Any) -> WorkloadSpec:
     return WorkloadSpec(name=name, **fields)
+
+
+@pytest.mark.parametrize("entry", WORKLOADS.values(), ids=WORKLOADS)
+def test_the_table_of_metrics_has_all_that_workloads_measure(entry: Entry) -> None:
+    assert set(entry.facts.metrics) <= set(METRICS)
+    assert entry.facts.higher_is_better == METRICS[entry.facts.metric].higher_is_better
+
+
+def test_bounds_of_a_metric() -> None:
+    assert metric_bounds("accuracy") == (0.0, 1.0)
+    assert metric_bounds("r2") == (-math.inf, 1.0)
+    assert metric_bounds("loss") == metric_bounds("one of my own") == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import Row
 from worldsize.answer.predict.question import Question, parse_network
 from worldsize.answer.predict.training_at import Line
-from worldsize.answer.results import SHARES, Results, as_results
+from worldsize.answer.results import Results, as_results
+from worldsize.data.catalog import metric_bounds
 from worldsize.errors import SpecError
 from worldsize.spec.setting import Setting
 
@@ -68,7 +70,8 @@ def _check(results: Results, question: Question, line: Line) -> None:
             f"batch={question.batch_per_worker} is more than the {samples} training samples; ask about a smaller one"
         )
     metric = results.facts.metric
-    if question.target is not None and metric in SHARES and not SHARES[metric] < question.target <= 1:
+    least, most = metric_bounds(metric)
+    if question.target is not None and most < math.inf and not least < question.target <= most:
         rule = "is at most 1" if question.target > 1 else "lies between 0 and 1"
         share = question.target / 100 if 1 < question.target <= 100 else 0.9
         raise SpecError(f"target={question.target:g}: {metric} {rule}; write --target {share:g} for {100 * share:g} %")
