@@ -28,11 +28,12 @@ MOST_CHARACTERS = 5000
 T = TypeVar("T")
 
 
-def write_mlflow(results: Results, stage: Path, target: Path, steps: bool) -> None:
-    """The database is made where SQLite is safe, and copied: study folders live on NFS and Lustre."""
+def write_mlflow(results: Results, stage: Path, steps: bool, *, artifacts: Path) -> None:
+    """The database is made where SQLite is safe, and copied: study folders live on NFS and Lustre. It names the folder
+    where artifacts would be once the export is in its place."""
     with _quiet(), tempfile.TemporaryDirectory() as local:
         database, whole = Path(local) / "open.db", Path(local) / DATABASE
-        _write(results, database, (target / "artifacts").absolute().as_uri(), steps)
+        _write(results, database, artifacts.absolute().as_uri(), steps)
         # MLflow keeps its file open; SQLite itself knows how to take a whole copy of it.
         with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(whole)) as copy:
             source.backup(copy)

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from worldsize import __version__
@@ -67,7 +68,7 @@ def export_study(results: Results, formats: Sequence[str], out: Path, *, steps: 
         target = out / name
         stage = Path(tempfile.mkdtemp(dir=out, prefix=f".{name}."))
         try:
-            _writer(name)(results, stage, target, steps)
+            _writer(name, target)(results, stage, steps)
             write_json(
                 stage / MARK,
                 {
@@ -87,27 +88,23 @@ def export_study(results: Results, formats: Sequence[str], out: Path, *, steps: 
         yield target
 
 
-Writer = Callable[[Results, Path, Path, bool], None]
-"""Results, the folder to write into, the folder that it will become, whether every step is wanted."""
+Writer = Callable[[Results, Path, bool], None]
+"""Results, the folder to write into, whether every step is wanted."""
 
 
-def _writer(name: str) -> Writer:
+def _writer(name: str, target: Path) -> Writer:
     """Each imports its library only when it is asked for."""
-    if name == "csv":
-        from worldsize.exports.tables import write_csv
+    if name in ("csv", "parquet"):
+        from worldsize.exports.tables import write_tables
 
-        return write_csv
-    if name == "parquet":
-        from worldsize.exports.tables import write_parquet
-
-        return write_parquet
+        return partial(write_tables, suffix=name)
     if name == "tensorboard":
         from worldsize.exports.tensorboard import write_tensorboard
 
         return write_tensorboard
     from worldsize.exports.mlflow import write_mlflow
 
-    return write_mlflow
+    return partial(write_mlflow, artifacts=target / "artifacts")
 
 
 def _check_ours(target: Path) -> None:

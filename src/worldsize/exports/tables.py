@@ -19,6 +19,7 @@ from worldsize.answer import from_records
 from worldsize.answer.results import Results
 from worldsize.errors import visible
 from worldsize.folder.record import TrialRecord
+from worldsize.report.write.tables import csv_text
 from worldsize.spec.study import TrialSpec
 
 if TYPE_CHECKING:
@@ -178,28 +179,22 @@ def _table(name: str, rows: Iterable[dict[str, Cell]]) -> Table:
     return Table(name=name, columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in kept))
 
 
-FORMULA = ("=", "+", "-", "@", "\t", "\n")
-"""With these a spreadsheet takes a text for a formula, and runs it."""
-
-
-def write_csv(results: Results, stage: Path, target: Path, steps: bool) -> None:
-    del target
+def write_tables(results: Results, stage: Path, steps: bool, *, suffix: str) -> None:
+    """The same tables as CSV or Parquet."""
+    write = {"csv": _write_csv, "parquet": _write_parquet}[suffix]
     for table in tables(results):
-        _write_csv_table(stage / f"{table.name}.csv", table)
+        write(stage / f"{table.name}.{suffix}", table)
     for table in span_tables(results) if steps else ():
-        _write_csv_table(stage / "spans" / f"{table.name}.csv", table)
+        write(stage / "spans" / f"{table.name}.{suffix}", table)
 
 
 def cell(value: Cell) -> Cell:
     """Numbers as they are, -0.1 too; a text that begins like a formula gets a quote mark before it, and what would
     steer a terminal is written out."""
-    if not isinstance(value, str):
-        return value
-    words = visible(value)
-    return f"'{words}" if words.startswith(FORMULA) else words
+    return csv_text(value) if isinstance(value, str) else value
 
 
-def _write_csv_table(path: Path, table: Table) -> None:
+def _write_csv(path: Path, table: Table) -> None:
     path.parent.mkdir(exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -207,15 +202,7 @@ def _write_csv_table(path: Path, table: Table) -> None:
         writer.writerows(map(cell, row) for row in table.rows)
 
 
-def write_parquet(results: Results, stage: Path, target: Path, steps: bool) -> None:
-    del target
-    for table in tables(results):
-        _write_parquet_table(stage / f"{table.name}.parquet", table)
-    for table in span_tables(results) if steps else ():
-        _write_parquet_table(stage / "spans" / f"{table.name}.parquet", table)
-
-
-def _write_parquet_table(path: Path, table: Table) -> None:
+def _write_parquet(path: Path, table: Table) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

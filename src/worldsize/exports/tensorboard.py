@@ -20,9 +20,8 @@ SCALARS = ("train_s", "evaluation_s", "train_loss")
 """Of an epoch, besides its metrics."""
 
 
-def write_tensorboard(results: Results, stage: Path, target: Path, steps: bool) -> None:
+def write_tensorboard(results: Results, stage: Path, steps: bool) -> None:
     """One folder a trial: `tensorboard --logdir` shows each as a run of that name."""
-    del target
     for trial_id, record in results.records.items():
         trial = results.trials[trial_id]
         writer = EventFileWriter(str(stage / safe_name(trial_id)))

@@ -188,7 +188,7 @@ def test_an_export_that_fails_leaves_the_one_before(
         (stage / "trials.csv").write_text("half")
         raise OSError("no space left")
 
-    monkeypatch.setattr(study, "_writer", lambda _: fails)
+    monkeypatch.setattr(study, "_writer", lambda *_: fails)
     with pytest.raises(OSError, match="no space"):
         list(export_study(results, ["csv"], tmp_path))
     assert (tmp_path / "csv" / "trials.csv").read_bytes() == before

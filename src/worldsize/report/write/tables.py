@@ -60,7 +60,7 @@ def to_csv(sheet: Sheet) -> str:
 
 
 def csv_text(words: str) -> str:
-    """A spreadsheet takes text that begins like this for a formula."""
+    """A spreadsheet takes text that begins like this for a formula, and runs it: a quote mark says that it is text."""
     words = visible(words)
     return f"'{words}" if words.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else words
 
