@@ -231,10 +231,18 @@ class StudyFolder:
         return found
 
     def quarantine(self, trial_id: str) -> Path:
-        """Sets a damaged record aside, so that the trial runs again. By the driver, under its lock."""
+        return self.set_aside(trial_id, "damaged")
+
+    def set_aside(self, trial_id: str, why: Literal["damaged", "failed"]) -> Path:
+        """Renames a record, so that the trial runs again; those set aside before are kept. By the driver, under its
+        lock."""
         path = self.trial(trial_id) / "record.json"
-        taken = len(list(path.parent.glob("record.json.damaged*")))
-        return path.rename(path.with_name(f"record.json.damaged{taken or ''}"))
+        kept = path.with_name(f"record.json.{why}")
+        number = 0
+        while os.path.lexists(kept):
+            number += 1
+            kept = path.with_name(f"record.json.{why}{number}")
+        return path.rename(kept)
 
     def step_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
         """Seconds of every step after warm-up, one row a step, one column a rank."""

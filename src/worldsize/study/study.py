@@ -266,5 +266,4 @@ def _forget_failures(home: StudyFolder) -> None:
         if record is not None and (
             record.outcome == "failed" or (record.outcome in ("diverged", "out_of_memory") and trial_id == PRETRAIN_ID)
         ):
-            path = home.trial(trial_id) / "record.json"
-            path.rename(path.with_name("record.json.failed"))
+            home.set_aside(trial_id, "failed")
