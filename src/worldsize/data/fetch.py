@@ -8,7 +8,6 @@ fit together, it is fetched once more from its first byte.
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import shutil
 import tarfile
@@ -25,6 +24,7 @@ from filelock import FileLock
 
 from worldsize.data.sets import DataFile, DataSet, file_sha256, find_fault, missing_or_damaged, remember_sum
 from worldsize.errors import DataError
+from worldsize.folder.files import sync
 
 CHUNK_BYTES = 1 << 18
 LONGEST_PAUSE_S = 30.0
@@ -131,14 +131,9 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, file: DataFile
 
 def _publish(part: Path, final: Path, sha256: str) -> None:
     """The checked part under its name, also after a power cut."""
-    with part.open("r+b") as file:
-        os.fsync(file.fileno())
+    sync(part)
     part.replace(final)
-    folder = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(final.parent)
     remember_sum(final, sha256)
 
 

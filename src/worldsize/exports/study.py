@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from worldsize import __version__
 from worldsize.answer.results import Results, as_results
 from worldsize.errors import OutputError, SpecError
-from worldsize.folder.files import read_json, write_json
+from worldsize.folder.files import read_json, replace_folder, write_json
 
 MARK = "export.json"
 """Lies in every folder that was exported and lists its files: a folder with any other file is not replaced."""
@@ -82,7 +81,7 @@ def export_study(results: Results, formats: Sequence[str], out: Path, *, steps: 
                     "files": sorted(_contents(stage)),
                 },
             )
-            _put_in_place(stage, target)
+            replace_folder(stage, target)
         finally:
             shutil.rmtree(stage, ignore_errors=True)
         yield target
@@ -135,27 +134,3 @@ def _exported(target: Path) -> set[str]:
         mark = {}
     files = mark.get("files") if isinstance(mark, dict) else None
     return {MARK, *map(str, files)} if isinstance(files, list) else set()
-
-
-def _put_in_place(stage: Path, target: Path) -> None:
-    """The old one is moved aside, not emptied: nobody ever sees half of each."""
-    for path in [stage, *stage.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-        if path.is_file():
-            _sync(path)
-    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    try:
-        if target.exists():
-            target.rename(aside / target.name)
-        stage.rename(target)
-        _sync(target.parent)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,11 +37,39 @@ def write_atomic(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Returns once the file, or the names in the folder, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
+
+
+def replace_folder(stage: Path, target: Path) -> None:
+    """Puts `stage` in the place of `target`, readable for everybody. The old one is moved aside, not emptied: nobody
+    ever sees half of each."""
+    for path in [stage, *stage.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        if path.is_file():
+            sync(path)
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    old = aside / target.name
+    try:
+        if target.exists():
+            target.rename(old)
+        try:
+            stage.rename(target)
+        except BaseException:
+            if old.exists():
+                old.rename(target)
+            raise
+        sync(target.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from worldsize.errors import StoreError
-from worldsize.folder.files import write_atomic
+from worldsize.folder.files import replace_folder, write_atomic
 from worldsize.folder.record import SCHEMA, TrialRecord, from_json, to_json
 from worldsize.folder.study_folder import StudyFolder, save_array
 
@@ -91,6 +91,53 @@ def test_quarantine_keeps_every_damaged_record(folder: StudyFolder) -> None:
         kept.append(folder.quarantine(TRIAL).name)
     assert kept == ["record.json.damaged", "record.json.damaged1"]
     assert not folder.has_record(TRIAL)
+
+
+def test_a_record_that_is_set_aside_never_replaces_another(folder: StudyFolder) -> None:
+    record, trial = make_record(folder), folder.trial(TRIAL)
+    for _ in range(3):
+        folder.write_record(record)
+        folder.set_aside(TRIAL, "failed")
+    (trial / "record.json.failed1").unlink()
+    (trial / "record.json.failed2").write_text("kept")
+    for name in ("record.json.failed1", "record.json.failed3"):
+        folder.write_record(record)
+        assert folder.set_aside(TRIAL, "failed").name == name
+    assert (trial / "record.json.failed2").read_text() == "kept"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_is_replaced_whole(tmp_path: Path, exists: bool) -> None:
+    stage, target = tmp_path / ".stage", tmp_path / "target"
+    (stage / "inner").mkdir(parents=True, mode=0o700)
+    (stage / "inner" / "new").write_text("new")
+    if exists:
+        target.mkdir()
+        (target / "old").write_text("old")
+    replace_folder(stage, target)
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+    assert [path.name for path in target.rglob("*")] == ["inner", "new"]
+    assert (target / "inner").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, target = tmp_path / "stage", tmp_path / "target"
+    stage.mkdir()
+    target.mkdir()
+    (target / "old").write_text("old")
+    rename = Path.rename
+
+    def fails(path: Path, to: Path) -> Path:
+        if path == stage:
+            raise OSError("no space left")
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="no space"):
+        replace_folder(stage, target)
+    assert (target / "old").read_text() == "old"
 
 
 def test_a_record_of_a_newer_version_is_not_taken_for_damage(folder: StudyFolder) -> None:
