@@ -33,7 +33,7 @@ def test_examples_that_read_a_study(tmp_path: Path) -> None:
     said = run([example for example in EXAMPLES if ".run(" not in example], tmp_path)
     assert "8 workers: " in said
     assert "projected" in said
-    assert "did you mean 'workers'?" in said
+    assert 'Did you mean "workers"?' in said
     assert (tmp_path / "reports/quickstart/index.html").is_file()
     assert (tmp_path / "exports/quickstart/parquet/trials.parquet").is_file()
 

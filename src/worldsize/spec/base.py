@@ -60,7 +60,7 @@ def worded(item: Any, loc: Loc, model: type[BaseModel]) -> str:
     elif not loc:
         text = f"a study is a mapping of keys to values, not {value}; begin with `name:`"
     elif kind == "extra_forbidden" and loc[-1] in REMOVED_KEYS:
-        text = f"unknown key {str(loc[-1])!r}{_inside(loc[:-1])}; {REMOVED_KEYS[str(loc[-1])]}"
+        text = f"unknown key {shorten(loc[-1])}{_inside(loc[:-1])}; {REMOVED_KEYS[str(loc[-1])]}"
     elif kind == "extra_forbidden":
         keys = _keys_at(model, loc[:-1])
         key = str(loc[-1])

@@ -151,9 +151,6 @@ class OptimizerAxis(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _usual_values(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("tpe", ...) is None:
-            # Study folders were written with all defaults filled in, and this one was `tpe: null`.
-            values = {key: value for key, value in values.items() if key != "tpe"}
         return with_usual_values(values)
 
     @model_validator(mode="after")
