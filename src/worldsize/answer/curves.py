@@ -181,7 +181,7 @@ def one_step(results: Results, pairs: Sequence[Ended]) -> dict[str, Any] | None:
 
     Ranks leave the exchange together, so they are drawn with its end in common.
     """
-    timed = [(trial, record) for trial, record in pairs if record.outcome != "diverged" and len(record.columns) > 1]
+    timed = [(trial, record) for trial, record in pairs if record.outcome != "diverged"]
     if not timed:
         return None
     trial, record = max(timed, key=lambda pair: (pair[0].workers, pair[0].kind == "probe", -pair[0].repeat))

@@ -142,14 +142,12 @@ def trained(trial: TrialSpec, record: TrialRecord, metric: str, starts: int) -> 
     )
 
 
-def spans(folder: StudyFolder, here: list[Ended]) -> tuple[tuple[str, ...], dict[int, Floats]]:
-    """The names of the spans, and steps x ranks x spans of each repeat. Records of an older format are left out."""
-    columns = here[0][1].columns
+def spans(folder: StudyFolder, here: list[Ended]) -> dict[int, Floats]:
+    """Steps x ranks x SPANS of each repeat."""
     found: dict[int, list[Floats]] = defaultdict(list)
     for trial, record in here:
-        if record.columns == columns:
-            found[trial.repeat].append(folder.span_s(record))
-    return columns, {repeat: np.concatenate(each) for repeat, each in found.items()}
+        found[trial.repeat].append(folder.span_s(record))
+    return {repeat: np.concatenate(each) for repeat, each in found.items()}
 
 
 def exchange(

@@ -27,7 +27,7 @@ from worldsize.answer.findings import findings
 from worldsize.data.catalog import WorkloadFacts, facts_from, metric_bounds
 from worldsize.errors import StoreError
 from worldsize.folder.files import read_json
-from worldsize.folder.record import TrialRecord
+from worldsize.folder.record import SPANS, TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.plan.grid import on_target
 from worldsize.plan.plan import Plan
@@ -243,12 +243,12 @@ class Results:
         ]
 
     def _parts(self, setting: Setting, here: list[from_records.Ended]) -> StepParts:
-        columns, repeats = from_records.spans(self.folder, here)
+        repeats = from_records.spans(self.folder, here)
         found, totals, traffic = from_records.exchange(self.folder, here, setting.workers)
         slowest = [spans.sum(axis=2).max(axis=1) for spans in repeats.values()]
         return StepParts(
             setting=setting,
-            parts=breakdown(columns, repeats),
+            parts=breakdown(SPANS, repeats),
             outlier_share=float(np.mean(np.concatenate([outliers(step_s) for step_s in slowest]))),
             by_subtraction_s=self._by_subtraction(setting),
             exposed=found,

@@ -18,7 +18,7 @@ import numpy as np
 from worldsize.answer import from_records
 from worldsize.answer.results import Results
 from worldsize.errors import visible
-from worldsize.folder.record import TrialRecord
+from worldsize.folder.record import SPANS, TrialRecord
 from worldsize.report.write.tables import csv_text
 from worldsize.spec.study import TrialSpec
 
@@ -54,7 +54,7 @@ def span_tables(results: Results) -> Iterator[Table]:
         if _has_spans(results, trial):
             record = results.records[trial.id]
             spans = results.folder.span_s(record)
-            columns = ("step", "rank", *(f"{name}_s" for name in record.columns))
+            columns = ("step", "rank", *(f"{name}_s" for name in SPANS))
             rows = tuple(
                 (step + record.warmup_steps, rank, *spans[step, rank].tolist())
                 for step in range(spans.shape[0])
@@ -145,7 +145,7 @@ def step_row(results: Results, trial: TrialSpec) -> dict[str, Cell]:
         "trial": trial.id,
         "steps": len(slowest),
         "step_s": float(np.median(slowest)),
-        **{f"{name}_s": value for name, value in zip(record.columns, medians, strict=True) if name != "step"},
+        **{f"{name}_s": value for name, value in zip(SPANS, medians, strict=True)},
     }
 
 

@@ -98,8 +98,8 @@ class TrialRecord(Frozen):
     wall_s: float
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Where rank 0's wall time above the step went: preparation, warm-up, training, evaluation, gaps, saving."""
-    columns: tuple[Label, ...] = ("step",)
-    """Of the spans: SPANS, or the whole step alone in records of format 1 and 2."""
+    columns: tuple[Label, ...] = SPANS
+    """Of the spans."""
     warmup_steps: int = 0
     """So many first steps are recorded and left out of the statistics."""
     spans: tuple[SpanFile, ...] = ()
@@ -168,6 +168,11 @@ def from_json(text: str) -> TrialRecord:
         )
     if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
         raise ValueError("the checksum does not fit the content")
+    if isinstance(found := body.get("schema_version"), int) and found < SCHEMA:
+        raise StoreError(
+            f"a record of format {found} was made by an older worldsize (this one reads {SCHEMA}); use the version "
+            "that made the folder, or run the study again in a new folder"
+        )
     return TrialRecord.model_validate_json(json.dumps(body))
 
 

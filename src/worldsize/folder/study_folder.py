@@ -39,7 +39,7 @@ import numpy.typing as npt
 
 from worldsize.errors import DamagedError, StoreError
 from worldsize.folder.files import TEMPORARY, whole, write_atomic
-from worldsize.folder.record import SPAN_UNIT_S, SpanFile, TrialRecord, from_json, to_json
+from worldsize.folder.record import SPAN_UNIT_S, SPANS, SpanFile, TrialRecord, from_json, to_json
 from worldsize.machine import MOST_TEXT_BYTES, open_regular, read_regular
 from worldsize.spec.base import FILE_NAME
 from worldsize.spec.study import TrialSpec
@@ -199,7 +199,9 @@ class StudyFolder:
     def _check_arrays(self, record: TrialRecord) -> None:
         """Raises ValueError where an array that the record vouches for is not the one it was written with, or is none
         of the kind and shape that it must have: whoever changes an array can change its checksum too."""
-        width = len(record.columns)
+        width = len(SPANS)
+        if record.columns != SPANS and (record.spans or record.tries):
+            raise ValueError("its spans are not those of this format")
         of_all_ranks: list[tuple[Sequence[SpanFile], str, int | None]] = [
             (record.spans, "<u4", width),
             *((each.spans, "<u4", width) for each in record.tries),
@@ -249,10 +251,10 @@ class StudyFolder:
         return np.asarray(self.span_s(record).sum(axis=2))
 
     def span_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
-        """Seconds of every span after warm-up: steps x ranks x the record's columns."""
+        """Seconds of every span after warm-up: steps x ranks x SPANS."""
         arrays = self._arrays(record, record.spans)
         if not arrays:
-            return np.zeros((0, 1, len(record.columns)))
+            return np.zeros((0, 1, len(SPANS)))
         return np.stack([array[record.warmup_steps :] for array in arrays], axis=1) * SPAN_UNIT_S
 
     def exposed(self, record: TrialRecord) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:

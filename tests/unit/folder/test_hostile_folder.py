@@ -298,9 +298,9 @@ def test_telemetry_has_the_columns_that_the_record_names(folder: StudyFolder) ->
 @pytest.mark.parametrize(
     "array",
     [
-        np.arange(12, dtype=np.uint32).reshape(4, 3),
-        np.asfortranarray(np.arange(12, dtype=np.uint32).reshape(4, 3)),
-        np.zeros((0, 3), dtype=np.uint32),
+        np.arange(28, dtype=np.uint32).reshape(4, 7),
+        np.asfortranarray(np.arange(28, dtype=np.uint32).reshape(4, 7)),
+        np.zeros((0, 7), dtype=np.uint32),
     ],
     ids=["usual", "by columns", "no step"],
 )
@@ -309,7 +309,7 @@ def test_arrays_read_back(tmp_path: Path, array: Any) -> None:
     folder.trial(TRIAL).mkdir(parents=True)
     spans = (save_array(folder.trial(TRIAL) / "spans-rank00.npy", 0, array),)
     common: dict[str, Any] = {"trial": TRIAL, "outcome": "finished", "launch": "0001", "started_at": 0.0, "wall_s": 1.0}
-    folder.write_record(TrialRecord(**common, spans=spans, columns=("a", "b", "c")))
+    folder.write_record(TrialRecord(**common, spans=spans))
     record = folder.record(TRIAL)
     assert record is not None
     assert folder.span_s(record)[:, 0] == pytest.approx(array * 1e-7)
@@ -331,6 +331,7 @@ RECORDS: dict[str, Change] = {
     "a launch elsewhere": lambda body: body.update(launch="../../x"),
     "a failure without a reason": lambda body: body.update(outcome="failed"),
     "a column that steers": lambda body: body.update(columns=["a\x1b[2J", *body["columns"][1:]]),
+    "other spans": lambda body: body.update(columns=["step", *body["columns"][1:]]),
     "not a number": lambda body: body.update(wall_s=float("nan")),
 }
 
@@ -339,6 +340,17 @@ RECORDS: dict[str, Change] = {
 def test_a_record_that_cannot_be_ours_is_damaged(folder: StudyFolder, change: Change) -> None:
     change_record(folder, change)
     is_damaged(folder, ".")
+
+
+@pytest.mark.parametrize("command", ["report", "status", "export"])
+def test_a_folder_of_an_older_format_is_refused_in_one_sentence(
+    folder: StudyFolder, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change_record(folder, lambda body: body.update(schema_version=3))
+    assert call(command, str(folder.path), monkeypatch=monkeypatch) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "a record of format 3 was made by an older worldsize (this one reads 4); use the version that made" in said
+    assert "Traceback" not in said
 
 
 def test_nesting_without_end_is_damage(folder: StudyFolder) -> None:

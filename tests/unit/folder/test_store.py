@@ -11,7 +11,7 @@ import pytest
 
 from worldsize.errors import StoreError
 from worldsize.folder.files import replace_folder, write_atomic
-from worldsize.folder.record import SCHEMA, TrialRecord, from_json, to_json
+from worldsize.folder.record import SCHEMA, SPANS, TrialRecord, from_json, to_json
 from worldsize.folder.study_folder import StudyFolder, save_array
 
 TRIAL = "0000-w2-b8-probe-r0"
@@ -19,11 +19,12 @@ TRIAL = "0000-w2-b8-probe-r0"
 
 def make_record(folder: StudyFolder, steps: int = 6) -> TrialRecord:
     folder.trial(TRIAL).mkdir(parents=True, exist_ok=True)
+    first_span = (np.arange(len(SPANS)) == 0).astype(np.uint32)
     spans = tuple(
         save_array(
             folder.trial(TRIAL) / f"spans-rank{rank:02d}.npy",
             rank,
-            np.arange(1, steps + 1, dtype=np.uint32)[:, None] * 10_000 * (rank + 1),
+            np.arange(1, steps + 1, dtype=np.uint32)[:, None] * (10_000 * (rank + 1) * first_span),
         )
         for rank in range(2)
     )
