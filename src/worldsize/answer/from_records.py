@@ -169,7 +169,7 @@ def usages(folder: StudyFolder, here: list[Ended]) -> list[list[Usage]]:
     for _, record in here:
         columns = record.telemetry_columns
         watched = [_rows_of_try(record, columns, rows) for rows in folder.telemetry(record)]
-        found.append([usage(rank, columns, rows) for rank, rows in enumerate(watched) if len(rows) > 1])
+        found.append([usage(columns, rows) for rows in watched if len(rows) > 1])
     return [ranks for ranks in found if ranks]
 
 

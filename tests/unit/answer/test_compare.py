@@ -297,8 +297,7 @@ def test_cores_of_others_are_what_the_host_does_beside_the_ranks() -> None:
     columns = ("at_s", "samples", "process_cpu_s", "host_cpu_s", "host_stolen_s")
     at_s = np.arange(6.0)
     ranks = [
-        usage(rank, columns, np.stack([at_s, 100 * at_s, own * at_s, 2.5 * at_s, 0.25 * at_s], axis=1))
-        for rank, own in enumerate((0.9, 0.6))
+        usage(columns, np.stack([at_s, 100 * at_s, own * at_s, 2.5 * at_s, 0.25 * at_s], axis=1)) for own in (0.9, 0.6)
     ]
     assert foreign_cores(ranks) == pytest.approx(2.5 + 0.25 - 0.9 - 0.6)
     assert foreign_cores([replace(ranks[0], process_cores=None), ranks[1]]) is None

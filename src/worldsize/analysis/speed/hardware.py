@@ -1,4 +1,4 @@
-"""From sampled telemetry to figures: how busy, how full, how many joules, and which rank differs from the others.
+"""From sampled telemetry to figures: how busy, how full, how many joules.
 
 Samples come at uneven times, so every mean is weighted by time. What was not seen is left out, never taken for 0.
 
@@ -9,58 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from worldsize.analysis.estimate import Floats, Interval
 
 THROTTLES = ("power", "thermal", "other")
-RATES = (
-    *("process_read", "process_written"),
-    *(
-        "host_read",
-        "host_written",
-        "host_sent",
-        "host_received",
-        "host_loopback",
-        "host_rdma_sent",
-        "host_rdma_received",
-    ),
-)
-COMPARED = ("gpu_busy_percent", "gpu_memory_bytes", "gpu_power_w", "process_cores", "process_memory_bytes")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Of a value over time: a tenth of the time it was below `low`, a tenth above `high`."""
-
-    mean: float
-    low: float
-    median: float
-    high: float
-    peak: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
     """Of one rank in one trial. None: not seen by this rank. Means and rates are those of the time it trained."""
 
-    rank: int
     seconds: float
     """Of training that the figures stand for, evaluations in between included."""
-    gpu_busy_percent: Spread | None
-    gpu_memory_busy_percent: Spread | None
-    gpu_power_w: Spread | None
-    gpu_core_mhz: Spread | None
-    gpu_temperature_c: Spread | None
+    gpu_busy_percent: float | None
+    gpu_power_w: float | None
     gpu_memory_bytes: float | None
     """Peak of the whole trial, as all peaks here."""
-    gpu_memory_share: float | None
-    """That peak, of what the GPU has."""
-    joules: float | None
-    """Of the GPU, over the whole trial."""
-    joules_from: Literal["counter", "power"] | None
     joules_per_sample: float | None
     """This GPU's part for one sample of the global batch: over all ranks they add up."""
     throttled: dict[str, float]
@@ -70,24 +36,8 @@ class Usage:
     host_cores: float | None
     host_stolen_cores: float | None
     """What a hypervisor kept for others."""
-    host_memory_bytes: float | None
-    bytes_per_s: dict[str, float]
-    """Read, written, sent and received, by RATES."""
-    telemetry_cores: float | None
-    """What the watching itself took."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Imbalance:
-    """The rank that stands out most in one figure. (A GPU that waits inside NCCL looks busy, but draws less power.)"""
-
-    figure: str
-    rank: int
-    value: float
-    others: float
-    """Median of the other ranks."""
-    ratio: float | None
-    """value / others; None where the others are at 0."""
+    host_sent_bytes_per_s: float | None
+    """Loopback left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,47 +76,35 @@ def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
     peaks = [rank.gpu_memory_bytes for rank in every if rank.gpu_memory_bytes is not None]
     sizes = [rank.process_memory_bytes for rank in every if rank.process_memory_bytes is not None]
     return Hardware(
-        gpu_busy_percent=mean([rank.gpu_busy_percent.mean if rank.gpu_busy_percent else None for rank in every]),
+        gpu_busy_percent=mean([rank.gpu_busy_percent for rank in every]),
         gpu_memory_bytes=max(peaks, default=None),
-        gpu_power_w=mean([total([r.gpu_power_w.mean if r.gpu_power_w else None for r in ranks]) for ranks in trials]),
+        gpu_power_w=mean([total([rank.gpu_power_w for rank in ranks]) for ranks in trials]),
         joules_per_sample=mean([joules_per_sample(ranks) for ranks in trials]),
         throttled={kind: mean([rank.throttled.get(kind) for rank in every]) or 0.0 for kind in THROTTLES},
         process_cores=mean([total([rank.process_cores for rank in ranks]) for ranks in trials]),
         process_memory_bytes=max(sizes, default=None),
-        network_bytes_per_s=mean([rank.bytes_per_s.get("host_sent") for rank in every]),
+        network_bytes_per_s=mean([rank.host_sent_bytes_per_s for rank in every]),
         stolen_share=mean([lost.share if (lost := stolen(ranks)) else None for ranks in trials]),
     )
 
 
-def usage(rank: int, columns: Sequence[str], rows: Floats) -> Usage:
+def usage(columns: Sequence[str], rows: Floats) -> Usage:
     whole = _Series(columns, rows)
     training = _Series(columns, rows[training_rows(whole.column("samples"))])
-    joules, joules_from = whole.joules()
-    spent, trained = training.joules()[0], training.rise("samples")
-    memory, total = whole.peak("gpu_memory_bytes"), whole.peak("gpu_memory_total_bytes")
-    shares = {kind: training.spread(f"gpu_throttled_{kind}") for kind in THROTTLES}
-    rates = {name: training.rate(f"{name}_bytes") for name in RATES}
+    spent, trained = training.joules(), training.rise("samples")
+    shares = {kind: training.mean(f"gpu_throttled_{kind}") for kind in THROTTLES}
     return Usage(
-        rank=rank,
         seconds=float(np.ptp(training.at_s)) if len(training.at_s) else 0.0,
-        gpu_busy_percent=training.spread("gpu_busy_percent"),
-        gpu_memory_busy_percent=training.spread("gpu_memory_busy_percent"),
-        gpu_power_w=training.spread("gpu_power_w"),
-        gpu_core_mhz=training.spread("gpu_core_mhz"),
-        gpu_temperature_c=training.spread("gpu_temperature_c"),
-        gpu_memory_bytes=memory,
-        gpu_memory_share=memory / total if memory is not None and total else None,
-        joules=joules,
-        joules_from=joules_from,
+        gpu_busy_percent=training.mean("gpu_busy_percent"),
+        gpu_power_w=training.mean("gpu_power_w"),
+        gpu_memory_bytes=whole.peak("gpu_memory_bytes"),
         joules_per_sample=spent / trained if spent is not None and trained else None,
-        throttled={kind: share.mean for kind, share in shares.items() if share is not None},
+        throttled={kind: share for kind, share in shares.items() if share is not None},
         process_cores=training.rate("process_cpu_s"),
         process_memory_bytes=whole.peak("process_memory_bytes"),
         host_cores=training.rate("host_cpu_s"),
         host_stolen_cores=training.rate("host_stolen_s"),
-        host_memory_bytes=whole.peak("host_memory_bytes"),
-        bytes_per_s={name: rate for name, rate in rates.items() if rate is not None},
-        telemetry_cores=whole.rate("telemetry_cpu_s"),
+        host_sent_bytes_per_s=training.rate("host_sent_bytes"),
     )
 
 
@@ -186,7 +124,9 @@ def training_rows(samples: Floats) -> slice:
 def joules_per_sample(usages: Sequence[Usage]) -> float | None:
     """Sum over the GPUs of a trial; None where one was watched whose joules are not known: a part is no total."""
     watched = [
-        use for use in usages if use.gpu_busy_percent or use.gpu_memory_bytes or use.joules_per_sample is not None
+        use
+        for use in usages
+        if use.gpu_busy_percent is not None or use.gpu_memory_bytes or use.joules_per_sample is not None
     ]
     known = [use.joules_per_sample for use in watched if use.joules_per_sample is not None]
     return sum(known) if known and len(known) == len(watched) else None
@@ -226,33 +166,6 @@ def stolen(ranks: Sequence[Usage]) -> Stolen | None:
     return max(hosts, key=lambda host: host.share, default=None)
 
 
-def imbalance(usages: Sequence[Usage]) -> tuple[Imbalance, ...]:
-    """Which rank is busier, fuller or hungrier than the others, or less so: one for each figure that two ranks know.
-
-    The rank farthest from the median of the others, largest relative distance first.
-    """
-    found = []
-    for figure in COMPARED:
-        values = {use.rank: value for use in usages if (value := _figure(use, figure)) is not None}
-        if len(values) < 2:
-            continue
-        of_others = {
-            rank: float(np.median([value for other, value in values.items() if other != rank])) for rank in values
-        }
-        # Of two ranks, each is as far from the other: the higher one is named.
-        rank = max(values, key=lambda rank: (abs(values[rank] - of_others[rank]), values[rank]))
-        value, others = values[rank], of_others[rank]
-        found.append(
-            Imbalance(figure=figure, rank=rank, value=value, others=others, ratio=value / others if others else None)
-        )
-    return tuple(sorted(found, key=lambda one: -abs(one.value - one.others) / max(one.value, one.others, 1e-300)))
-
-
-def _figure(use: Usage, name: str) -> float | None:
-    value: Spread | float | None = getattr(use, name)
-    return value.mean if isinstance(value, Spread) else value
-
-
 class _Series:
     """Columns by name; a name that is not there was never seen."""
 
@@ -286,15 +199,15 @@ class _Series:
         rise = self.rise(name)
         return rise / float(np.ptp(at_s)) if rise is not None and np.ptp(at_s) > 0 else None
 
-    def joules(self) -> tuple[float | None, Literal["counter", "power"] | None]:
+    def joules(self) -> float | None:
         """The GPU's own counter, else the trapezoid rule: sum (P_i + P_i+1)/2 (t_i+1 - t_i)."""
         if (counted := self.rise("gpu_energy_j")) is not None:
-            return counted, "counter"
+            return counted
         at_s, power_w = self.known("gpu_power_w")
-        return (float(np.trapezoid(power_w, at_s)), "power") if len(at_s) > 1 else (None, None)
+        return float(np.trapezoid(power_w, at_s)) if len(at_s) > 1 else None
 
-    def spread(self, name: str) -> Spread | None:
-        """Each sample stands for half of the gaps beside it, so the mean is the trapezoid rule's."""
+    def mean(self, name: str) -> float | None:
+        """Each sample stands for half of the gaps beside it, so this is the trapezoid rule's."""
         at_s, values = self.known(name)
         if not len(values):
             return None
@@ -302,13 +215,7 @@ class _Series:
         weights = (np.append(gaps, 0) + np.insert(gaps, 0, 0)) / 2
         if weights.sum() <= 0:
             weights = np.ones(len(values))
-        order = np.argsort(values, kind="stable")
-        reached = np.cumsum(weights[order]) / weights.sum()
-        # Rounding must not carry a sum of tenths past the tenth.
-        places = np.minimum(np.searchsorted(reached, np.array([0.1, 0.5, 0.9]) - 1e-12), len(values) - 1)
-        low, median, high = values[order][places].tolist()
-        mean = float(np.average(values, weights=weights))
-        return Spread(mean=mean, low=low, median=median, high=high, peak=float(values.max()))
+        return float(np.average(values, weights=weights))
 
 
 def mfu(samples_per_s: Interval, *, flop_per_sample: float, workers: int, peak_flop_s: float) -> Interval:
