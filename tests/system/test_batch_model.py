@@ -60,4 +60,3 @@ def test_the_study_offers_its_models(results: Results) -> None:
         assert at.steps is not None
         assert measured is not None
         assert 0.4 * measured < at.steps.value < measured
-        assert at.epochs(results.facts.train_samples) is not None

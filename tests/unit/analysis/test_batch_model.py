@@ -212,12 +212,6 @@ def test_nothing_reached_is_no_model() -> None:
     assert fit_batches([missed(64), missed(128, diverged=True)]) is None
 
 
-def test_epochs_count_the_partial_batch() -> None:
-    prediction = StepsPrediction(global_batch=300, steps=Interval(40.0, 20.0, 80.0))
-    assert prediction.epochs(1_000) == Interval(10.0, 5.0, 20.0)
-    assert StepsPrediction(global_batch=300, steps=None, unknown="too-far").epochs(1_000) is None
-
-
 def curve(metric: Sequence[float], per_epoch: int = 100, **given: Any) -> Trained:
     epochs = np.arange(1.0, len(metric) + 1)
     values: dict[str, Any] = {

@@ -48,7 +48,6 @@ def measured(
 @pytest.mark.parametrize(("noise", "within"), [(0.0, 0.06), (0.02, 0.12)])
 def test_counts_never_run(machine: Machine, noise: float, within: float) -> None:
     model = fit_throughput(list(measured(machine, FITTED, (32, 128), noise=noise)), Ground(places=16))
-    assert model.misfit < 0.02 + noise
     off = [
         model.parts(count, batch).step_s / joined(*machine(count, batch), 1, 1.0) - 1
         for count in ASKED

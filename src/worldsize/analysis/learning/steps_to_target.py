@@ -262,13 +262,6 @@ class StepsPrediction:
     unknown: Unknown | None = None
     """Why."""
 
-    def epochs(self, samples: int) -> Interval | None:
-        """steps * B / samples. The partial batch at an epoch's end is a step too."""
-        per_epoch = -(-samples // self.global_batch)
-        if self.steps is None:
-            return None
-        return Interval(*(end / per_epoch for end in (self.steps.value, self.steps.low, self.steps.high)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class BatchModel:

@@ -127,11 +127,6 @@ class ThroughputModel:
     def top(self) -> int:
         return max(each.workers for each in self.timed)
 
-    @property
-    def misfit(self) -> float:
-        """Root mean square over the measured settings of log(measured / model)."""
-        return float(np.sqrt(np.mean([self._off(each) ** 2 for each in self.timed])))
-
     def is_more_crowded(self, workers: int) -> bool:
         """Than at the largest measured count: what no measurement here has seen."""
         return self.ground.crowd(workers) > self.ground.crowd(self.top)

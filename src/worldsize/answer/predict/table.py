@@ -282,8 +282,6 @@ OFTEN_CALLED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    label: str
-    """The file's path, or `points`."""
     series: tuple[GivenSeries, ...]
 
 
@@ -317,7 +315,7 @@ def _with_nodes(given: GivenSeries, workers_per_node: int) -> GivenSeries:
 
 def parse_table(text: str, label: str) -> Table:
     header, rows = _rows(text, label)
-    return Table(label=label, series=all_series(rows, _unit(header, label)))
+    return Table(series=all_series(rows, _unit(header, label)))
 
 
 def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> Table:
@@ -343,7 +341,7 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> T
         raise table_error(problems)
     if not rows:
         raise TableError([Problem("there is no measurement; give at least one", label)])
-    return Table(label=label, series=all_series(rows, _unit(list(columns), label)))
+    return Table(series=all_series(rows, _unit(list(columns), label)))
 
 
 def _rows(text: str, label: str) -> tuple[list[str], list[Row]]:
