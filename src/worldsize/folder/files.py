@@ -10,7 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
 
 from worldsize.errors import DamagedError, WorldsizeError
 from worldsize.folder.record import parsed
@@ -79,6 +81,25 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     with whole(path):
         return parsed(read_regular(path).decode())
+
+
+Model = TypeVar("Model", bound=BaseModel)
+Pid = Annotated[int, Field(gt=0, lt=2**31)]
+
+
+def write_model(path: Path, model: BaseModel) -> None:
+    write_json(path, model.model_dump(mode="json"))
+
+
+def read_model(path: Path, model: type[Model]) -> Model:
+    """What `write_model` wrote. Raises DamagedError with the file and each key that is missing, unknown or wrong."""
+    found = read_json(path)
+    with whole(path):
+        try:
+            return model.model_validate_json(json.dumps(found, allow_nan=False))
+        except ValidationError as error:
+            wrong = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
+            raise ValueError("; ".join(wrong)) from None
 
 
 @contextmanager

@@ -6,7 +6,6 @@ never taken for an end.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,7 @@ class JobRunning:
         try:
             while time.monotonic() < deadline:
                 if (end := self.poll()) is not None:
-                    return dataclasses.replace(end, reason="interrupted")
+                    return end.model_copy(update={"reason": "interrupted"})
                 time.sleep(0.5)
         except KeyboardInterrupt:
             pass
