@@ -27,7 +27,8 @@ from worldsize.spec.study import TrialSpec
 DATA = Path(__file__).parent / "data"
 GOLDEN = DATA / "golden"
 QUICKSTART = DATA / "quickstart"
-"""A quickstart study as version 0.1 left it on two cores, small and without its page."""
+"""A quickstart study as version 0.1 left it on two cores, small and without its page. Keys that launch.json and
+end.json have had since were added by hand: `kind` from the name of the folder, `started_at` as `launched_at`."""
 
 SCALING = """\
 name: scaling

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from worldsize.answer.results import Results, load
-from worldsize.folder.files import write_json
+from worldsize.folder.launches import LaunchEnd, LaunchFile, LaunchFolder
 from worldsize.folder.record import SPAN_UNIT_S, SPANS, Epoch, Failure, SpanFile, TrialRecord
 from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.machine import Machine
@@ -60,15 +60,45 @@ def run_plan(home: StudyFolder, plan: Plan, made: Made, study: Study) -> None:
     """What has no record yet."""
     for number, launch in enumerate(plan.launches, start=1):
         name = f"{number:04d}-{launch.kind}-w{launch.workers}"
+        write_launch(home.launch(name), kind=launch.kind, workers=launch.workers, trials=launch.trials, on=launch.on)
         _end(home, name, launch)
         for trial_id in launch.trials:
             if not home.has_record(trial_id):
                 home.write_record(_record(home, plan.trials[trial_id], name, made, study))
 
 
+def write_launch(path: Path, **changes: Any) -> None:
+    """launch.json of two workers on CPUs, or as it is said."""
+    common: dict[str, Any] = {
+        "kind": "probe",
+        "workers": 2,
+        "threads": 1,
+        "memory_limit_gb": None,
+        "device": "cpu",
+        "backend": "gloo",
+        "trials": (),
+        "metric": "accuracy",
+        "higher_is_better": True,
+        "rivals": {},
+        "interconnect_s": 0.0,
+        "commit": None,
+        "data": "",
+        "cache": "",
+        "launched_at": 0.0,
+    }
+    LaunchFolder(path).write(LaunchFile(**(common | changes)))
+
+
+def write_end(path: Path, **changes: Any) -> None:
+    """end.json of a launch that finished, or as it is said."""
+    common: dict[str, Any] = {"wall_s": 1.0, "started_at": 0.0, "returncode": 0, "hung": False, "patience_s": 30.0}
+    common |= {"last_step": None}
+    LaunchFolder(path).write(LaunchEnd(**(common | changes)))
+
+
 def _end(home: StudyFolder, name: str, launch: Launch) -> None:
     phases = {"process start": 4.0 + 0.1 * launch.workers, "training": 10.0, "evaluation": 2.0, "process end": 1.0}
-    write_json(home.launch(name) / "end.json", {"wall_s": sum(phases.values()), "phases_s": phases, "culprit": None})
+    write_end(home.launch(name), wall_s=sum(phases.values()), phases_s=phases)
 
 
 def _record(home: StudyFolder, trial: TrialSpec, launch: str, made: Made, study: Study) -> TrialRecord:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from worldsize.folder.files import write_atomic, write_json
+from tests.made import write_launch
+from worldsize.folder.files import write_atomic
 from worldsize.folder.record import SPAN_UNIT_S
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.commands import worker_environment
@@ -48,17 +49,7 @@ def ours(path: Path) -> float:
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json().encode())
     ids = [trial.id for trial in trials]
     launched_at = time.time()
-    launch = {
-        "workers": WORKERS,
-        "threads": 1,
-        "memory_limit_gb": None,
-        "device": "cpu",
-        "backend": "gloo",
-        "trials": ids,
-    }
-    launch |= {"commit": None, "data": "", "cache": ""}
-    launch |= {"metric": "accuracy", "higher_is_better": True, "rivals": {}, "interconnect_s": 0}
-    write_json(folder.launch("0001") / "launch.json", {**launch, "launched_at": launched_at})
+    write_launch(folder.launch("0001"), workers=WORKERS, trials=tuple(ids), launched_at=launched_at)
     LocalTarget().start(Work.stored(folder, "0001", hang_timeout_s=120), lambda *_: None).wait()
     records = [folder.record(trial_id) for trial_id in ids]
     assert all(record is not None for record in records)

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.made import write_launch
 from tests.system.netns import Cable
-from worldsize.folder.files import write_atomic, write_json
+from worldsize.folder.files import write_atomic
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.local import LocalTarget
 from worldsize.launch.target import Work
@@ -67,23 +68,8 @@ def run_trials(path: Path, trials: list[TrialSpec]) -> StudyFolder:
     folder = StudyFolder(path)
     for each in trials:
         write_atomic(folder.trial(each.id) / "spec.json", each.model_dump_json().encode())
-    names = [each.id for each in trials]
-    launch = {
-        "workers": max(each.workers for each in trials),
-        "threads": 1,
-        "memory_limit_gb": None,
-        "device": "cpu",
-        "backend": "gloo",
-        "trials": names,
-        "metric": "accuracy",
-        "higher_is_better": True,
-        "rivals": {},
-        "interconnect_s": 0,
-        "commit": None,
-        "data": str(path),
-        "cache": str(path),
-        "launched_at": time.time(),
-    }
-    write_json(folder.launch("0001") / "launch.json", launch)
+    places = {"data": str(path), "cache": str(path), "launched_at": time.time()}
+    workers, names = max(each.workers for each in trials), tuple(each.id for each in trials)
+    write_launch(folder.launch("0001"), workers=workers, trials=names, **places)
     LocalTarget().start(Work.stored(folder, "0001", hang_timeout_s=120), lambda *_: None).wait()
     return folder

@@ -13,6 +13,7 @@ from worldsize.analysis.estimate import Interval
 from worldsize.analysis.speed.largest_batch import Tried, largest_batches
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.errors import SpecError
+from worldsize.folder.launches import LaunchFolder, RankFailure
 from worldsize.folder.record import Try
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.autopsy import find_cause, tries_told
@@ -193,8 +194,8 @@ def test_a_search_on_a_cpu_has_a_limit_in_any_case() -> None:
 
 
 def failed(folder: Path, rank: int, at: float, error: str, *, full: bool) -> None:
-    facts = {"rank": rank, "at": at, "trial": "t", "step": 3, "type": "RuntimeError", "error": error}
-    (folder / f"failure-rank{rank:02d}.json").write_text(json.dumps({**facts, "out_of_memory": full}))
+    failure = RankFailure(rank=rank, at=at, trial="t", step=3, type="RuntimeError", error=error, out_of_memory=full)
+    LaunchFolder(folder).write(failure)
 
 
 def test_the_rank_that_is_out_of_memory_is_blamed_and_the_trial_not_tried_again(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ class LaunchEnd(Frozen):
     """In a queue before it began; no part of `wall_s`."""
     attempts: int = 1
     """Starts of one job: a scheduler may put it back into its queue."""
-    job: FileName | None = None
+    job: str | None = None
+    """Its id, as Slurm or the job itself told it."""
     phases_s: dict[str, float] | None = None
     """Where the wall time went; None: rank 0 did not get as far as to say."""
     culprit: str | None = None
@@ -194,7 +195,12 @@ class LaunchFolder:
         return tuple(sorted(found, key=lambda failure: failure.at))
 
     def job_events(self) -> list[dict[str, Any]]:
-        return job_events(self.path)
+        """What the job has said of itself; a line cut short by a kill is no event."""
+        try:
+            events = list(json_lines(read_text(self.path / "job-events.jsonl")))
+        except FileNotFoundError:
+            return []
+        return [event for event in events if is_name(event.get("job")) and isinstance(event.get("at"), int | float)]
 
     def write(self, file: Written) -> None:
         """Under the name that goes with its kind."""
@@ -223,20 +229,9 @@ def launch_folders(folder: StudyFolder) -> list[LaunchFolder]:
     return [LaunchFolder(path) for path in folder.launches()]
 
 
-def queued_s(job: dict[str, Any], events: list[dict[str, Any]]) -> float | None:
+def queued_s(job: JobFile, events: list[dict[str, Any]]) -> float | None:
     """From submission to the first start; unknown for a job that was submitted by hand."""
     start = next((event for event in events if event["event"] == "start"), None)
-    if start is None or job["submitted_at"] is None:
+    if start is None or job.submitted_at is None:
         return None
-    return max(0.0, float(start["at"]) - float(job["submitted_at"]))
-
-
-def job_events(launch: Path) -> list[dict[str, Any]]:
-    """What the job has said of itself; a line cut short by a kill is no event."""
-    try:
-        text = read_text(launch / "job-events.jsonl")
-    except FileNotFoundError:
-        return []
-    return [
-        event for event in json_lines(text) if is_name(event.get("job")) and isinstance(event.get("at"), int | float)
-    ]
+    return max(0.0, float(start["at"]) - job.submitted_at)

@@ -9,9 +9,9 @@ import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from worldsize.folder.files import has_room, read_json
+from worldsize.folder.files import has_room
+from worldsize.folder.launches import LaunchFolder
 from worldsize.folder.record import Failure, Outcome, Try
 from worldsize.folder.study_folder import TRIAL_MARK, StudyFolder, read_text
 
@@ -56,9 +56,9 @@ def find_cause(
         failure = Failure(rank=rank, step=step, error=error, log=log)
         return Cause(failure=failure, retryable=retryable, is_input=is_input, disk_full=disk_full, outcome=outcome)
 
-    failures = _failures(launch)
-    if full := [found for found in failures if found.get("disk_full")]:
-        return cause(full[0]["rank"], full[0]["error"], retryable=False, step=full[0]["step"], disk_full=True)
+    failures = LaunchFolder(launch).failures
+    if full := [found for found in failures if found.disk_full]:
+        return cause(full[0].rank, full[0].error, retryable=False, step=full[0].step, disk_full=True)
     if not has_room(launch):  # then a rank cannot even say so
         return cause(None, os.strerror(errno.ENOSPC), retryable=False, disk_full=True)
     if hung:
@@ -69,25 +69,20 @@ def find_cause(
         name = signal.Signals(number).name
         hint = " (the system does that when memory runs out)" if name == "SIGKILL" else ""
         return cause(rank, f"killed by {name}{hint}", retryable=True)
-    if full := [found for found in failures if found.get("out_of_memory")]:
+    if full := [found for found in failures if found.out_of_memory]:
         # The others lost it, and may say so in any words.
         first = full[0]
-        error = f"{first['type']}: {first['error']}"
-        return cause(first["rank"], error, retryable=False, step=first["step"], outcome="out_of_memory")
-    own = [found for found in failures if workers == 1 or not PEER_LOST.search(found["error"])]
+        error = f"{first.type}: {first.error}"
+        return cause(first.rank, error, retryable=False, step=first.step, outcome="out_of_memory")
+    own = [found for found in failures if workers == 1 or not PEER_LOST.search(found.error)]
     if own:
         first = own[0]
-        error, asked = f"{first['type']}: {first['error']}", first["type"] in ("SpecError", "DataError")
-        return cause(first["rank"], error, retryable=False, step=first["step"], is_input=asked)
+        error, asked = f"{first.type}: {first.error}", first.type in ("SpecError", "DataError")
+        return cause(first.rank, error, retryable=False, step=first.step, is_input=asked)
     if failures:
-        error = f"lost the other ranks ({failures[0]['type']}: {failures[0]['error'].splitlines()[0]})"
-        return cause(failures[0]["rank"], error, retryable=True)
+        error = f"lost the other ranks ({failures[0].type}: {failures[0].error.splitlines()[0]})"
+        return cause(failures[0].rank, error, retryable=True)
     return cause(None, "the processes ended without an error and without finishing the trial", retryable=True)
-
-
-def _failures(launch: Path) -> list[dict[str, Any]]:
-    """What ranks said of their end, the earliest first."""
-    return sorted((read_json(path) for path in launch.glob("failure-rank*.json")), key=lambda failure: failure["at"])
 
 
 def killed_ranks(report: str) -> list[tuple[int, int]]:

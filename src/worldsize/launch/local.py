@@ -14,8 +14,7 @@ from typing import Literal
 
 import psutil
 
-from worldsize.folder.files import read_json, whole, write_json
-from worldsize.folder.launches import LaunchEnd, Reason
+from worldsize.folder.launches import LaunchEnd, LaunchFolder, ProcessFile, Reason
 from worldsize.launch.commands import mpi_environment, mpirun_command, torchrun_command, worker_environment
 from worldsize.launch.follow import Follower
 from worldsize.launch.stacks import dump_stacks
@@ -47,7 +46,7 @@ class LocalTarget:
     def adopt(self, open_work: Sequence[Work], on_event: OnEvent) -> Sequence[Running]:  # noqa: ARG002
         """Ended, not taken over: a process that is not our child can be neither waited for nor tied to us."""
         for work in open_work:
-            if end_leftover(work.path) and self.progress is not None:
+            if end_leftover(work.files) and self.progress is not None:
                 self.progress.note(f"ended {work.launch_id}, which a killed driver had left running")
         return ()
 
@@ -70,7 +69,7 @@ class LocalRunning:
                 preexec_fn=tie_to_parent,
             )
         pid = self._process.pid
-        write_json(work.path / "process.json", {"pid": pid, "started_at": process_started_at(pid)})
+        work.files.write(ProcessFile(pid=pid, started_at=process_started_at(pid)))
 
     @property
     def goes_on(self) -> bool:
@@ -138,14 +137,10 @@ def end_tree(pid: int) -> None:
     psutil.wait_procs(family, timeout=10)
 
 
-def end_leftover(launch: Path) -> bool:
+def end_leftover(launch: LaunchFolder) -> bool:
     """One that outlived a killed driver, where nothing ties a child to its parent: known by pid and start time."""
-    if not (launch / "process.json").exists():
+    process = launch.process
+    if process is None or process.started_at is None or not same_process(process.pid, process.started_at):
         return False
-    process = read_json(launch / "process.json")
-    with whole(launch / "process.json"):
-        pid, started_at = int(process["pid"]), process["started_at"]
-        if started_at is None or not same_process(pid, float(started_at)):
-            return False
-    end_tree(pid)
+    end_tree(process.pid)
     return True

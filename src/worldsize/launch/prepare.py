@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 
 from worldsize.data.sets import cache_root, data_root
-from worldsize.folder.files import write_atomic, write_json
+from worldsize.folder.files import write_atomic
+from worldsize.folder.launches import LaunchFile, LaunchFolder, LaunchKind
 from worldsize.folder.record import rival_curve
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.commands import backend_for
@@ -41,13 +42,13 @@ def prepare(folder: StudyFolder, plan: Plan, goal: Goal, site: Site, launch: Lau
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
     launch = replace(launch, workers=max(trial.workers for trial in trials), trials=tuple(left))
     launch_id = launch.id(_next_number(folder))
-    return _write(folder, goal, site, launch_id, launch, _rivals(folder, plan, trials, goal))
+    return _write(folder, goal, site, launch_id, launch, launch.kind, _rivals(folder, plan, trials, goal))
 
 
 def prepare_smoke(folder: StudyFolder, goal: Goal, site: Site, workers: int, on: str) -> Work:
     """A launch without trials: everybody meets and leaves, which shows that a launch can start at all."""
     launch = Launch(kind="probe", workers=workers, trials=(), on=on)
-    return _write(folder, goal, site, launch_id(_next_number(folder), f"smoke-w{workers}", on), launch, {})
+    return _write(folder, goal, site, launch_id(_next_number(folder), f"smoke-w{workers}", on), launch, "smoke", {})
 
 
 def _next_number(folder: StudyFolder) -> int:
@@ -55,29 +56,35 @@ def _next_number(folder: StudyFolder) -> int:
 
 
 def _write(
-    folder: StudyFolder, goal: Goal, site: Site, launch_id: str, launch: Launch, rivals: dict[str, list[list[float]]]
+    folder: StudyFolder,
+    goal: Goal,
+    site: Site,
+    launch_id: str,
+    launch: Launch,
+    kind: LaunchKind,
+    rivals: dict[str, tuple[tuple[float, ...], ...]],
 ) -> Work:
-    spec, workers, left = site.spec, launch.workers, launch.trials
+    spec, workers = site.spec, launch.workers
     device = site.machine.device(spec.device)
-    write_json(
-        folder.launch(launch_id) / "launch.json",
-        {
-            "on": launch.on,
-            "workers": workers,
-            "threads": spec.threads,
-            "memory_limit_gb": memory_limit_gb(spec, device, workers, psutil.virtual_memory().available),
-            "device": device,
-            "backend": backend_for(device, workers, _gpus(site, workers)),
-            "trials": list(left),
-            "metric": goal.metric,
-            "higher_is_better": goal.higher_is_better,
-            "interconnect_s": spec.interconnect_s if left else 0.0,
-            "rivals": rivals,
-            "commit": _commit(),
-            "data": str(data_root()),
-            "cache": str(cache_root()),
-            "launched_at": time.time(),
-        },
+    LaunchFolder(folder.launch(launch_id)).write(
+        LaunchFile(
+            kind=kind,
+            on=launch.on,
+            workers=workers,
+            threads=spec.threads,
+            memory_limit_gb=memory_limit_gb(spec, device, workers, psutil.virtual_memory().available),
+            device=device,
+            backend=backend_for(device, workers, _gpus(site, workers)),
+            trials=launch.trials,
+            metric=goal.metric,
+            higher_is_better=goal.higher_is_better,
+            interconnect_s=spec.interconnect_s if launch.trials else 0.0,
+            rivals=rivals,
+            commit=_commit(),
+            data=str(data_root()),
+            cache=str(cache_root()),
+            launched_at=time.time(),
+        )
     )
     return Work.stored(folder, launch_id, spec.hang_timeout_s)
 
@@ -89,15 +96,17 @@ def memory_limit_gb(spec: StudySpec, device: str, workers: int, available_bytes:
     return round(SHARE_TO_FILL * available_bytes / workers / 1e9, 2)
 
 
-def _rivals(folder: StudyFolder, plan: Plan, trials: list[TrialSpec], goal: Goal) -> dict[str, list[list[float]]]:
+def _rivals(
+    folder: StudyFolder, plan: Plan, trials: list[TrialSpec], goal: Goal
+) -> dict[str, tuple[tuple[float, ...], ...]]:
     """What earlier launches have shown of the searches of these trials: the metric, epoch by epoch."""
     wanted = {trial.search for trial in trials if trial.stop_hopeless and trial.search}
-    found: dict[str, list[list[float]]] = {search: [] for search in sorted(wanted)}
+    found: dict[str, list[tuple[float, ...]]] = {search: [] for search in sorted(wanted)}
     for other in plan.trials.values():
         if other.search in found and (record := folder.record(other.id)) is not None and record.failure is None:
             most = other.train.planned_epochs(goal.train_samples, other.global_batch) if other.train else 0
-            found[other.search].append(rival_curve(record.epochs, record.outcome, goal.metric, most))
-    return found
+            found[other.search].append(tuple(rival_curve(record.epochs, record.outcome, goal.metric, most)))
+    return {search: tuple(curves) for search, curves in found.items()}
 
 
 def _commit() -> str | None:

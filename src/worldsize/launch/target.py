@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from worldsize.folder.files import read_json, whole
-from worldsize.folder.launches import LaunchEnd
+from worldsize.folder.launches import LaunchEnd, LaunchFolder, launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.machine import Machine
@@ -39,27 +38,29 @@ class Work:
     def path(self) -> Path:
         return self.folder.launch(self.launch_id)
 
+    @property
+    def files(self) -> LaunchFolder:
+        return LaunchFolder(self.path)
+
     def left(self) -> list[str]:
         return [trial_id for trial_id in self.trials if not self.folder.has_record(trial_id)]
 
     @classmethod
     def stored(cls, folder: StudyFolder, launch_id: str, hang_timeout_s: float) -> Work:
         """Of a launch that an earlier driver has prepared."""
-        path = folder.launch(launch_id) / "launch.json"
-        launch = read_json(path)
-        with whole(path):
-            for trial_id in launch["trials"]:
-                folder.trial(trial_id)  # names a folder of its own
-            return cls(
-                folder=folder,
-                launch_id=launch_id,
-                trials=tuple(launch["trials"]),
-                workers=launch["workers"],
-                threads=launch["threads"],
-                cpu_limit_gb=launch["memory_limit_gb"] if launch["device"] == "cpu" else None,
-                hang_timeout_s=hang_timeout_s,
-                on=launch.get("on", ""),
-            )
+        launch = LaunchFolder(folder.launch(launch_id)).prepared()
+        for trial_id in launch.trials:
+            folder.trial(trial_id)  # names a folder of its own
+        return cls(
+            folder=folder,
+            launch_id=launch_id,
+            trials=launch.trials,
+            workers=launch.workers,
+            threads=launch.threads,
+            cpu_limit_gb=launch.memory_limit_gb if launch.device == "cpu" else None,
+            hang_timeout_s=hang_timeout_s,
+            on=launch.on,
+        )
 
 
 class Running(Protocol):
@@ -105,8 +106,8 @@ def open_work(folder: StudyFolder, on: str, hang_timeout_s: float) -> list[Work]
     """Launches of a target that were prepared and have no end."""
     found = [
         Work.stored(folder, launch.name, hang_timeout_s)
-        for launch in folder.launches()
-        if (launch / "launch.json").exists() and not (launch / "end.json").exists()
+        for launch in launch_folders(folder)
+        if launch.is_prepared and not launch.is_over
     ]
     return [work for work in found if work.on == on]
 

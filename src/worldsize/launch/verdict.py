@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from worldsize.errors import DiskFullError, LaunchError, SpecError
-from worldsize.folder.files import read_json, write_atomic, write_json
-from worldsize.folder.launches import LaunchEnd
+from worldsize.folder.files import write_atomic
+from worldsize.folder.launches import LaunchEnd, LaunchFolder, launch_folders
 from worldsize.folder.record import Failure, TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.autopsy import Cause, begun, find_cause, launch_log, trial_log, tries_told
@@ -37,21 +36,8 @@ def conclude(work: Work, end: LaunchEnd, first_left: TrialSpec | None, retries: 
 
 
 def _write_end(work: Work, end: LaunchEnd, *, culprit: str | None = None, cause: str | None = None) -> None:
-    write_json(
-        work.path / "end.json",
-        {
-            "wall_s": end.wall_s,
-            "phases_s": _phases(work.path, end.started_at + end.wall_s),
-            "returncode": end.returncode,
-            "interrupted": end.reason == "interrupted",
-            "reason": end.reason,
-            "queued_s": end.queued_s,
-            "attempts": end.attempts,
-            "job": end.job,
-            "culprit": culprit,
-            "cause": cause,
-        },
-    )
+    phases_s = _phases(work.files, end.started_at + end.wall_s)
+    work.files.write(end.model_copy(update={"phases_s": phases_s, "culprit": culprit, "cause": cause}))
 
 
 def close(work: Work, trial: TrialSpec, progress: Progress) -> None:
@@ -81,11 +67,8 @@ def _blame(work: Work, trial: TrialSpec, end: LaunchEnd, retries: int, progress:
     if cause.disk_full:
         rank = "" if cause.failure.rank is None else f" (rank {cause.failure.rank})"
         raise DiskFullError(f"{cause.failure.error} in {trial.id}{rank}")
-    attempts = 1 + sum(
-        read_json(other / "end.json")["culprit"] == trial.id
-        for other in work.folder.launches()
-        if (other / "end.json").exists()
-    )
+    ends = [launch.end for launch in launch_folders(work.folder)]
+    attempts = 1 + sum(each is not None and each.culprit == trial.id for each in ends)
     if cause.retryable and attempts <= retries:
         progress.note(f"{trial.id}: {cause.failure.error}; trying again ({attempts} of {retries})")
         return cause
@@ -125,10 +108,9 @@ def _from_outside(end: LaunchEnd) -> Cause | None:
     return Cause(failure=failure, retryable=end.reason != "setup failed")
 
 
-def _phases(launch: Path, ended_at: float) -> dict[str, float] | None:
+def _phases(launch: LaunchFolder, ended_at: float) -> dict[str, float] | None:
     """Where the wall time of a launch went, as rank 0 told it, and the rest until all processes were gone."""
-    try:
-        told = read_json(launch / "phases.json")
-    except FileNotFoundError:  # it did not get that far
+    told = launch.phases
+    if told is None:  # it did not get that far
         return None
-    return {**told["phases_s"], "process end": max(0.0, min(ended_at, time.time()) - told["ended_at"])}
+    return {**told.phases_s, "process end": max(0.0, min(ended_at, time.time()) - told.ended_at)}

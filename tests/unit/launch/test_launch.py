@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from worldsize.folder.launches import LaunchFolder, RankFailure
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.autopsy import begun, find_cause, killed_ranks, trial_log
 from worldsize.launch.commands import backend_for, torchrun_command, worker_environment
@@ -126,8 +127,8 @@ def test_patience_follows_the_steps_seen(tmp_path: Path) -> None:
 
 
 def write_failure(launch: Path, rank: int, at: float, error: str, kind: str = "RuntimeError") -> None:
-    failure = {"rank": rank, "trial": TRIALS[0], "step": 5, "at": at, "type": kind, "error": error}
-    (launch / f"failure-rank{rank:02d}.json").write_text(json.dumps(failure))
+    failure = RankFailure(rank=rank, trial=TRIALS[0], step=5, at=at, type=kind, error=error)
+    LaunchFolder(launch).write(failure)
 
 
 def cause_of(launch: Path, **changes: Any) -> Any:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.made import Made, run_plan, write_study
+from tests.made import Made, run_plan, write_launch, write_study
 from worldsize.answer.results import Results, load
 from worldsize.cli.main import app
 from worldsize.errors import SpecError
-from worldsize.folder.files import write_json
+from worldsize.folder.launches import InterconnectFile, LaunchFolder, LinkSweep, LinkTimes
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.target import Silent
 from worldsize.machine import Machine
@@ -158,11 +158,12 @@ def test_links_are_those_of_their_target(results: Results) -> None:
         path = results.folder.launch(f"{number:04d}-probe-w4-{on}")
         sizes = [2**power for power in range(10, 24)]
         times = [
-            {"kind": "inside", "workers": 2, "size_bytes": size, "seconds": [(1e-5 + size / 1e8) / factor] * 5}
+            LinkTimes(kind="inside", host="n", workers=2, size_bytes=size, seconds=((1e-5 + size / 1e8) / factor,) * 5)
             for size in sizes
         ]
-        write_json(path / "launch.json", {"on": on})
-        write_json(path / "interconnect.json", {"sweep": {"times": times}})
+        write_launch(path, workers=4, on=on)
+        sweep = LinkSweep(budget_s=1.0, took_s=1.0, times=tuple(times))
+        LaunchFolder(path).write(InterconnectFile(hosts=("n",) * 4, sweep=sweep))
     found = {on: each.links[0][1].bandwidth_bytes_per_s.value for on, each in results.apart.items()}
     assert found["v100"] == pytest.approx(10 * found["t4"], rel=0.05)
 

@@ -16,12 +16,13 @@ from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
-from tests.made import Made, write_study
+from tests.made import Made, write_end, write_study
 from worldsize.cli.main import app
 from worldsize.data.catalog import facts_from
 from worldsize.errors import visible
 from worldsize.exports.tables import cell
 from worldsize.folder.files import write_json
+from worldsize.folder.launches import JobFile, LaunchFolder
 from worldsize.folder.record import Epoch, Failure, TrialRecord
 from worldsize.launch.slurm.status import JobStatus
 from worldsize.report.views.status import job_lines
@@ -87,7 +88,7 @@ def test_no_cell_of_a_csv_steers(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Whatever may be any text is hostile: hosts, devices, reasons, job ids, errors, log lines, who runs it."""
+    """Whatever may be any text is hostile: hosts, devices, job ids, phases, errors, log lines, who runs it."""
     environment = {"device": "cpu", "host": HOSTILE, "gpu": HOSTILE, "torch": HOSTILE, "cores": 4}
     home = tmp_path_factory.mktemp("study") / "study"
     times = {"forward": 0.01, "communication": 0.002}
@@ -98,9 +99,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results.folder.write_record(
         TrialRecord(trial=last, outcome="failed", launch=launch, started_at=1.0, wall_s=1.0, failure=failure)
     )
-    ends = {"wall_s": 1.0, "phases_s": {HOSTILE: 1.0}, "culprit": None, "job": HOSTILE, "reason": HOSTILE}
-    write_json(home / "launches" / launch / "end.json", {**ends, "attempts": 2, "queued_s": 1.0})
-    write_json(home / "launches" / launch / "job.json", {"name": "ws-x", "id": "7", "submitted_at": 1.0})
+    told = {"phases_s": {HOSTILE: 1.0}, "culprit": HOSTILE, "cause": HOSTILE}
+    write_end(home / "launches" / launch, **told, job=HOSTILE, attempts=2, queued_s=1.0)
+    LaunchFolder(home / "launches" / launch).write(JobFile(name="ws-x", id="7", submitted_at=1.0))
     holder = {"host": HOSTILE, "pid": 1, "started_at": 1.0, "heartbeat_at": time.time() + 3600}
     write_json(home / "lock.json", holder)
     (results.folder.trial(first) / "record.json").unlink()

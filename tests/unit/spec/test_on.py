@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.made import made_study
+from tests.made import made_study, write_end
 from worldsize.answer.results import load
 from worldsize.cli.main import app
 from worldsize.errors import SpecError, StoreError
-from worldsize.folder.files import read_json, write_json
+from worldsize.folder.launches import JobFile, launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.autopsy import killed_ranks
@@ -109,11 +109,11 @@ def test_what_a_job_may_still_run_does_not_move_elsewhere(tmp_path: Path) -> Non
     """Both would write into the same trials."""
     slurm = Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", machine=SMALL)
     (work, *_) = slurm.prepare(tmp_path / "study")
-    write_json(work.path / "job.json", {"name": "ws-on", "id": "77", "submitted_at": 1.0})
+    work.files.write(JobFile(name="ws-on", id="77", submitted_at=1.0))
     local = Study.from_text(STUDY, machine=Machine(cores=4, gpus=0))
     with pytest.raises(StoreError, match="job 77 may still run it"):
         local.prepare(tmp_path / "study")
-    write_json(work.path / "end.json", {})
+    write_end(work.path)
     local.prepare(tmp_path / "study")
 
 
@@ -178,11 +178,11 @@ def test_mpirun_and_what_it_says_of_a_killed_rank() -> None:
 
 def test_what_jobs_waited_is_told_apart_from_what_they_ran(tmp_path: Path) -> None:
     home = made_study(tmp_path / "made")
-    for number, path in enumerate(home.launches(), start=1):
-        end = read_json(path / "end.json")
-        told = {"job": str(number), "queued_s": 100.0 * number, "attempts": number, "reason": ""}
-        write_json(path / "end.json", end | told)
-        write_json(path / "job.json", {"name": path.name, "id": str(number), "submitted_at": 0.0})
+    for number, launch in enumerate(launch_folders(home), start=1):
+        assert launch.end is not None
+        told = {"job": str(number), "queued_s": 100.0 * number, "attempts": number}
+        launch.write(launch.end.model_copy(update=told))
+        launch.write(JobFile(name=launch.name, id=str(number), submitted_at=0.0))
     jobs = len(home.launches())
     made = document(load(home.path))
     (said,) = [found["text"] for found in made["words"]["findings"] if found["code"] == "queue"]

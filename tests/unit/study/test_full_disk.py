@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from worldsize.errors import DiskFullError, StoreError
-from worldsize.folder.files import has_room, is_disk_full
-from worldsize.folder.launches import LaunchEnd
+from worldsize.folder.files import has_room, is_disk_full, write_model
+from worldsize.folder.launches import LaunchEnd, RankFailure, Written
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import save_array
 from worldsize.launch.target import OnEvent, Site, Work
@@ -104,11 +104,18 @@ def test_a_rank_that_finds_the_disk_full(
     check_continues(study, tmp_path / "study", monkeypatch, before)
 
 
+def refuse_ends(path: Path, file: Written) -> None:
+    """A disk that fills up after the launch began."""
+    if isinstance(file, LaunchEnd | RankFailure):
+        raise FULL
+    write_model(path, file)
+
+
 def test_a_rank_that_cannot_even_say_so(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, study, Ranks(raise_in("0002")))
     with monkeypatch.context() as patch:
         patch.setattr("worldsize.worker.process.write_json", lambda *_: (_ for _ in ()).throw(FULL))
-        patch.setattr("worldsize.launch.verdict.write_json", lambda *_: (_ for _ in ()).throw(FULL))
+        patch.setattr("worldsize.folder.launches.write_model", refuse_ends)
         patch.setattr("worldsize.launch.autopsy.has_room", lambda _: False)
         with pytest.raises(DiskFullError, match="the disk is full: No space left on device in 0002"):
             study.run(tmp_path / "study")
@@ -118,7 +125,7 @@ def test_a_rank_that_cannot_even_say_so(study: Study, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "where", ["launch.prepare.write_json", "launch.prepare.write_atomic", "study.study.write_json"]
+    "where", ["folder.launches.write_model", "launch.prepare.write_atomic", "study.study.write_json"]
 )
 def test_a_driver_that_finds_the_disk_full(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
@@ -133,7 +140,8 @@ def test_a_driver_that_finds_the_disk_full(
 def test_another_error_of_the_system_is_not_a_full_disk(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worldsize.launch.prepare.write_json", lambda *_: (_ for _ in ()).throw(PermissionError("no")))
+    refused = PermissionError("no")
+    monkeypatch.setattr("worldsize.folder.launches.write_model", lambda *_: (_ for _ in ()).throw(refused))
     with pytest.raises(PermissionError):
         study.run(tmp_path / "study")
 

@@ -7,12 +7,9 @@ never taken for an end.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-from worldsize.folder.files import read_json, whole
-from worldsize.folder.launches import LaunchEnd, Reason, job_events, queued_s
-from worldsize.folder.study_folder import is_name
+from worldsize.folder.launches import LaunchEnd, Reason, queued_s
 from worldsize.launch.follow import Follower
 from worldsize.launch.slurm.queue import FINAL, JobState, Queue
 from worldsize.launch.target import OnEvent, Progress, Work
@@ -31,8 +28,9 @@ STACKS_S = 40.0
 class JobRunning:
     def __init__(self, work: Work, queue: Queue, on_event: OnEvent, progress: Progress, *, cancel: bool) -> None:
         self.work, self._queue, self._on_event, self._progress, self._cancel = work, queue, on_event, progress, cancel
-        self.job = read_job(work.path)
-        self.name: str = self.job["name"]
+        job = work.files.job
+        assert job is not None
+        self.job, self.name = job, job.name
         queue.names.add(self.name)
         self._answers, self._missing = queue.answers, 0  # earlier answers say nothing of this job
         self._seen: JobState | None = None
@@ -107,7 +105,7 @@ class JobRunning:
     def id(self) -> str | None:
         if self._seen is not None:
             return self._seen.id
-        told: str | None = self._events[-1]["job"] if self._events else self.job["id"]
+        told: str | None = self._events[-1]["job"] if self._events else self.job.id
         return told
 
     @property
@@ -174,7 +172,7 @@ class JobRunning:
         return "time limit" if self._event("time-limit") else ""
 
     def _read_events(self) -> None:
-        events = job_events(self.work.path)
+        events = self.work.files.job_events()
         starts = sum(event["event"] == "start" for event in events)
         if starts > len(self._starts):
             # A new attempt: what it says comes after what the last one said, and it skips what has a record.
@@ -229,15 +227,3 @@ class JobRunning:
             attempts=max(self.attempts, 1),
             job=self.id,
         )
-
-
-def read_job(launch: Path) -> dict[str, Any]:
-    """Its name and id are given to Slurm's commands: neither may be an option, nor several."""
-    path = launch / "job.json"
-    job: dict[str, Any] = read_json(path)
-    with whole(path):
-        if not is_name(job["name"]) or not (job["id"] is None or is_name(job["id"])):
-            raise ValueError(f"job {job['name']!r}, id {job['id']!r}")
-        if job["submitted_at"] is not None:
-            float(job["submitted_at"])
-    return job

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from worldsize.errors import LaunchError
-from worldsize.folder.files import write_json
-from worldsize.folder.launches import Reason
+from worldsize.folder.launches import JobFile, Reason
 from worldsize.launch.target import Progress, Work
 
 TIMEOUT_S = 30.0
@@ -214,9 +213,8 @@ class Queue:
             raise LaunchError(
                 "Slurm does not answer, so nothing was submitted; see what `squeue` says, then run the same command"
             )
-        job_file = work.path / "job.json"
-        told = {"name": name, "id": None, "submitted_at": time.time()}
-        write_json(job_file, told)
+        told = JobFile(name=name, id=None, submitted_at=time.time())
+        work.files.write(told)
         for attempt in range(1, SUBMISSIONS + 1):
             try:
                 job_id = self.scheduler.submit(work.path / "job.sh", after)
@@ -234,5 +232,5 @@ class Queue:
                     ) from None
                 self._progress.note(f"{work.launch_id}: sbatch failed ({error}); submitting again")
                 self.sleep(ASK_EVERY_S)
-        write_json(job_file, {**told, "id": job_id})
+        work.files.write(told.model_copy(update={"id": job_id}))
         return job_id

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from worldsize.errors import LaunchError
-from worldsize.folder.files import write_atomic, write_json
+from worldsize.folder.files import write_atomic
+from worldsize.folder.launches import JobFile
 from worldsize.launch.autopsy import launch_log
 from worldsize.launch.commands import fixed_environment
 from worldsize.launch.slurm.job import JobRunning
@@ -58,7 +59,7 @@ class SlurmTarget:
         """Jobs of an earlier driver, or submitted by hand. What never reached the queue is closed, so that nobody
         submits it later."""
         adopted: list[Running] = []
-        jobs = [work for work in open_work if (work.path / "job.json").exists()]
+        jobs = [work for work in open_work if work.files.job is not None]
         found = [JobRunning(work, self._queue, on_event, self._progress, cancel=self._cancel) for work in jobs]
         known = self._queue.fresh() if any(running.id is None for running in found) else {}
         for work, running in zip(jobs, found, strict=True):
@@ -85,7 +86,7 @@ class SlurmTarget:
             self._queue.scheduler.cancel([job_id])
             raise
         conclude(work, end, None, 0, self._progress)
-        if not (work.path / "phases.json").exists():
+        if work.files.phases is None:
             lines = "\n  ".join(launch_log(work.path)[-8:])
             raise LaunchError(
                 f"the smoke job {end.job} failed ({end.reason or end.returncode}); see {work.path}\n  {lines}"
@@ -107,7 +108,7 @@ def write_script(work: Work, spec: StudySpec, *, time: str | None = None) -> str
 def prepare_by_hand(work: Work, spec: StudySpec) -> Path:
     """For somebody who submits it: `worldsize run` then finds the job by its name."""
     name = write_script(work, spec)
-    write_json(work.path / "job.json", {"name": name, "id": None, "submitted_at": None})
+    work.files.write(JobFile(name=name, id=None, submitted_at=None))
     return work.path / "job.sh"
 
 
