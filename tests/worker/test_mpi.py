@@ -1,14 +1,16 @@
-"""Rank and size under mpirun, and where ranks meet."""
+"""The process of a rank: rank and size under mpirun, where ranks meet, how it says why it failed."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from worldsize.errors import LaunchError
-from worldsize.worker.process import place
+from worldsize.folder.launches import LaunchFolder
+from worldsize.worker.process import place, write_failure
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "PMIX_NAMESPACE": "run-2"}
 MEETING = {"MASTER_ADDR": "there", "MASTER_PORT": "1234"}
@@ -42,3 +44,11 @@ def test_waiting_for_rank_0_has_an_end(tmp_path: Path) -> None:
     time = iter(range(0, 10_000, 100))
     with pytest.raises(LaunchError, match="is the folder shared"):
         place({"PMI_RANK": "1", "PMI_SIZE": "2"}, tmp_path, sleep=lambda _: None, now=lambda: float(next(time)))
+
+
+def test_a_failure_is_told_in_whatever_bytes_a_file_is_called(tmp_path: Path) -> None:
+    error = FileNotFoundError(2, "No such file", os.fsdecode(b"caf\xe9.png"))
+    write_failure(tmp_path, 1, "0001", 7, error, out_of_memory=False)
+    (told,) = LaunchFolder(tmp_path).failures
+    assert (told.rank, told.trial, told.step, told.type, told.disk_full) == (1, "0001", 7, "FileNotFoundError", False)
+    assert r"caf\udce9.png" in told.error

@@ -135,7 +135,6 @@ class InterconnectFile(Frozen):
     hosts: tuple[str, ...]
     """Of each rank."""
     sweep: LinkSweep
-    clocks: tuple[dict[str, int], ...] = ()
 
 
 Written = LaunchFile | LaunchEnd | JobFile | ProcessFile | PhasesFile | InterconnectFile | RankFailure

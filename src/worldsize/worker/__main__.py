@@ -33,7 +33,7 @@ def main() -> None:
         session.run()
     except BaseException as error:
         trial_id, step = session.position() if session else (None, None)
-        path = folder.launch(launch_id) / f"failure-rank{rank:02d}.json"
+        path = folder.launch(launch_id)
         process.write_failure(path, rank, trial_id, step, error, out_of_memory=_out_of_memory(error))
         os._exit(1)
     # All records are written. Native destructors add nothing, and gloo's sometimes abort.

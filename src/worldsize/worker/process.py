@@ -21,6 +21,7 @@ from pathlib import Path
 
 from worldsize.errors import LaunchError
 from worldsize.folder.files import is_disk_full, read_json, write_json
+from worldsize.folder.launches import LaunchFolder, RankFailure
 from worldsize.folder.study_folder import TRIAL_MARK
 from worldsize.worker.journal import EXIT_STOPPED
 
@@ -56,23 +57,23 @@ def mark_trial(trial_id: str) -> None:
 
 
 def write_failure(
-    path: Path, rank: int, trial_id: str | None, step: int | None, error: BaseException, *, out_of_memory: bool
+    launch: Path, rank: int, trial_id: str | None, step: int | None, error: BaseException, *, out_of_memory: bool
 ) -> None:
     """The driver reads these after the launch and blames the earliest. On a full disk, what still fits is written: the
     driver sees for itself that it is full."""
     text = str(error).strip() or "no message"
-    failure = {
-        "rank": rank,
-        "trial": trial_id,
-        "step": step,
-        "at": time.time(),
-        "type": type(error).__name__,
-        "out_of_memory": out_of_memory,
-        "disk_full": is_disk_full(error),
-        "error": text[:2000],
-    }
+    failure = RankFailure(
+        rank=rank,
+        trial=trial_id,
+        step=step,
+        at=time.time(),
+        type=type(error).__name__,
+        error=text[:2000].encode(errors="backslashreplace").decode(),  # names of files may be no Unicode
+        out_of_memory=out_of_memory,
+        disk_full=is_disk_full(error),
+    )
     with suppress(OSError):
-        write_json(path, failure)
+        LaunchFolder(launch).write(failure)
     with suppress(OSError):
         traceback.print_exc()
         sys.stdout.flush()

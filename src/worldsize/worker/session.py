@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch._dynamo  # the first optimiser would load it, seconds long, in the 
 from pydantic import JsonValue
 from torch import nn
 
-from worldsize.folder.files import read_json, write_json
+from worldsize.folder.launches import InterconnectFile, LaunchFolder, PhasesFile
 from worldsize.folder.record import SPANS, SpanFile, TrialRecord, rival_curve
 from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.spec.study import TrialSpec
@@ -49,32 +48,33 @@ class Session:
 
     def __init__(self, folder: StudyFolder, launch_id: str) -> None:
         self.folder, self.launch_id = folder, launch_id
-        self.launch: dict[str, Any] = read_json(folder.launch(launch_id) / "launch.json")
-        self.stop_file = stop_file(folder.launch(launch_id))
+        self.files = LaunchFolder(folder.launch(launch_id))
+        self.launch = self.files.prepared()
+        self.stop_file = stop_file(self.files.path)
         # A job has waited in a queue since the launch was prepared: it says itself when it began.
-        launched_at = float(os.environ.get("WORLDSIZE_LAUNCHED_AT", self.launch["launched_at"]))
+        launched_at = float(os.environ.get("WORLDSIZE_LAUNCHED_AT", self.launch.launched_at))
         self.phases = Phases("process start", already_s=max(0.0, time.time() - launched_at))
         self._trial_id: str | None = None
         self._course: Course | None = None
         self._left_out: tuple[str, ...] = ()
-        self._places = workloads.Places(data=Path(self.launch["data"]), cache=Path(self.launch["cache"]))
+        self._places = workloads.Places(data=Path(self.launch.data), cache=Path(self.launch.cache))
         self._loaded: dict[str, workloads.Workload] = {}
         self._computes: dict[str, dict[str, JsonValue]] = {}
-        self._rivals: dict[str, list[list[float]]] = self.launch["rivals"]
-        torch.set_num_threads(self.launch["threads"])
+        self._rivals = {search: [list(curve) for curve in curves] for search, curves in self.launch.rivals.items()}
+        torch.set_num_threads(self.launch.threads)
 
     def position(self) -> tuple[str | None, int | None]:
         """The trial under way and its steps so far, for a failure that must say where it happened."""
         return self._trial_id, self._course.step if self._course else None
 
     def run(self) -> None:
-        trials = [self.folder.trial_spec(trial_id) for trial_id in self.launch["trials"]]
-        crew = Crew(self.launch["device"], self.launch["backend"], sorted({trial.workers for trial in trials}))
+        trials = [self.folder.trial_spec(trial_id) for trial_id in self.launch.trials]
+        crew = Crew(self.launch.device, self.launch.backend, sorted({trial.workers for trial in trials}))
         left = self._left(crew)
         trials = [trial for trial in trials if trial.id in left]
-        crew.tell(f"host/{crew.rank}", environment(crew.device, self.launch["backend"])["host"])
+        crew.tell(f"host/{crew.rank}", environment(crew.device, self.launch.backend)["host"])
         self._measure_interconnect(crew)
-        limit_memory(self.launch["memory_limit_gb"], crew.device)
+        limit_memory(self.launch.memory_limit_gb, crew.device)
         self._telemetry = telemetry_of(crew, lambda: self._course.samples if self._course else 0)
         for number, trial in enumerate(trials):
             self._trial_id, self._course = trial.id, None
@@ -86,34 +86,32 @@ class Session:
             crew.hear(f"trial/{number}/done")
         self._trial_id = self._course = None
         if crew.rank == 0:
-            phases = {"phases_s": self.phases.totals(), "ended_at": time.time()}
-            write_json(self.folder.launch(self.launch_id) / "phases.json", phases)
+            self.files.write(PhasesFile(phases_s=self.phases.totals(), ended_at=time.time()))
         crew.leave()
 
     def _left(self, crew: Crew) -> list[str]:
         """A job that was put back into its queue finds records of its first attempt. Rank 0 looks for all: on a shared
         file system ranks may not see the same."""
         if crew.rank == 0:
-            left = [name for name in self.launch["trials"] if not self.folder.has_record(name)]
+            left = [name for name in self.launch.trials if not self.folder.has_record(name)]
             crew.tell("left", json.dumps(left))
         found: list[str] = json.loads(crew.hear("left"))
         return found
 
     def _measure_interconnect(self, crew: Crew) -> None:
         """What the link between the ranks can do, before anybody trains on it; raw, in the folder of the launch."""
-        if crew.workers == 1 or not self.launch["interconnect_s"]:
+        if crew.workers == 1 or not self.launch.interconnect_s:
             return
         self.phases.enter("interconnect")
         hosts = [crew.hear(f"host/{rank}") for rank in range(crew.workers)]
-        sweep = measure_links(crew.rank, hosts, crew.device, budget_s=self.launch["interconnect_s"])
+        sweep = measure_links(crew.rank, hosts, crew.device, budget_s=self.launch.interconnect_s)
         if crew.rank == 0 and sweep is not None:
-            found = {"hosts": hosts, "sweep": asdict(sweep)}
-            write_json(self.folder.launch(self.launch_id) / "interconnect.json", found)
+            self.files.write(InterconnectFile(hosts=tuple(hosts), sweep=sweep))
 
     def _run_trial(self, number: int, trial: TrialSpec, team: Team, crew: Crew) -> None:
         self.phases.enter("preparation")
         before, started_at = self.phases.totals(), time.time()
-        if self.launch["memory_limit_gb"] or team.device.type == "cuda":
+        if self.launch.memory_limit_gb or team.device.type == "cuda":
             free_memory(team.device)  # what the last trial left must not decide whether this one fits
         self._telemetry.start()
         course = self._course = self._prepare(trial, team)
@@ -123,7 +121,7 @@ class Session:
         self.phases.enter("saving")
         watched = self._telemetry.stop()
         if trial.search is not None:
-            shown = rival_curve(result.epochs, result.outcome, self.launch["metric"], course.ending.planned_epochs)
+            shown = rival_curve(result.epochs, result.outcome, self.launch.metric, course.ending.planned_epochs)
             self._rivals.setdefault(trial.search, []).append(shown)
         trained = course.strategy.whole() if trial.train and trial.train.save else None
         kept = {
@@ -140,7 +138,7 @@ class Session:
         others = [json.loads(crew.hear(f"trial/{number}/arrays/{rank}")) for rank in range(1, team.workers)]
         arrays = {name: tuple(SpanFile(**each[name]) for each in (own, *others)) for name in own}
         hosts = [crew.hear(f"host/{rank}") for rank in range(team.workers)]
-        facts = environment(team.device, self.launch["backend"]) | {"hosts": hosts, "commit": self.launch["commit"]}
+        facts = environment(team.device, self.launch.backend) | {"hosts": hosts, "commit": self.launch.commit}
         phases_s = {name: total - before.get(name, 0.0) for name, total in self.phases.totals().items()}
         phases_s = {name: seconds for name, seconds in phases_s.items() if seconds > 0}
         leave_if_superseded(self.stop_file)
@@ -190,8 +188,8 @@ class Session:
             return Ending(train=None)
         return Ending(
             train=trial.train,
-            metric=self.launch["metric"],
-            higher_is_better=self.launch["higher_is_better"],
+            metric=self.launch.metric,
+            higher_is_better=self.launch.higher_is_better,
             planned_epochs=trial.train.planned_epochs(samples, trial.global_batch),
             rivals=self._rivals.get(trial.search or "", []) if trial.stop_hopeless else None,
         )

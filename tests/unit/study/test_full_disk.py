@@ -42,7 +42,7 @@ class Ranks:
             try:
                 self.fault(trial_id)
             except OSError as error:
-                write_failure(work.path / "failure-rank00.json", 0, trial_id, 3, error, out_of_memory=False)
+                write_failure(work.path, 0, trial_id, 3, error, out_of_memory=False)
                 break
             record = TrialRecord(trial=trial_id, outcome="finished", launch=work.launch_id, started_at=0.0, wall_s=1.0)
             work.folder.write_record(record)
@@ -114,7 +114,6 @@ def refuse_ends(path: Path, file: Written) -> None:
 def test_a_rank_that_cannot_even_say_so(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, study, Ranks(raise_in("0002")))
     with monkeypatch.context() as patch:
-        patch.setattr("worldsize.worker.process.write_json", lambda *_: (_ for _ in ()).throw(FULL))
         patch.setattr("worldsize.folder.launches.write_model", refuse_ends)
         patch.setattr("worldsize.launch.autopsy.has_room", lambda _: False)
         with pytest.raises(DiskFullError, match="the disk is full: No space left on device in 0002"):

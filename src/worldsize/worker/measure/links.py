@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from worldsize.folder.launches import LinkSweep, LinkTimes
+
 SIZES = tuple(1024 * 4**power for power in range(9))
 """Bytes: 1 KB, 4 KB, ... 64 MB."""
 ROUNDS = 30
@@ -31,27 +33,6 @@ class LinkGroups:
     kind: Literal["inside", "across", "all"]
     groups: tuple[tuple[int, ...], ...]
     """The ranks of each."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinkTimes:
-    """All-reduces of one size by one group, raw."""
-
-    kind: str
-    host: str | None
-    """Of a group inside a node."""
-    workers: int
-    size_bytes: int
-    seconds: tuple[float, ...]
-    """Of each repetition, in order: the maximum over the ranks of the group."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinkSweep:
-    budget_s: float
-    took_s: float
-    """On rank 0, from the first all-reduce to the end of the last."""
-    times: tuple[LinkTimes, ...]
 
 
 class Turn(NamedTuple):
