@@ -65,12 +65,7 @@ def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -
         yield ("device",), f"device=cuda, but {where} use `device: cpu`"
         return
     places, noun = machine.places(device, spec.threads), "GPUs" if device == "cuda" else "cores"
-    counts: list[tuple[Loc, int]] = [
-        (("axes", "workers", index), workers) for index, workers in enumerate(spec.axes.workers)
-    ]
-    if spec.pretrain is not None:
-        counts.append((("pretrain", "workers"), spec.pretrain.workers))
-    for loc, workers in counts:
+    for loc, workers in _worker_counts(spec):
         if workers > places and not spec.oversubscribe:
             own = f" of {spec.threads} threads" if spec.threads > 1 and noun == "cores" else ""
             have = machine.gpus if noun == "GPUs" else machine.cores
@@ -81,15 +76,20 @@ def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -
             )
 
 
+def _worker_counts(spec: StudySpec) -> Iterator[tuple[Loc, int]]:
+    """Every count that the study runs, with its place in the file."""
+    for index, workers in enumerate(spec.axes.workers):
+        yield ("axes", "workers", index), workers
+    if spec.pretrain is not None:
+        yield ("pretrain", "workers"), spec.pretrain.workers
+
+
 def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Found:
     """What only a study on Slurm can have wrong."""
     slurm = spec.slurm
     if slurm is None:
         return
-    counts: list[tuple[Loc, int]] = [(("axes", "workers", at), workers) for at, workers in enumerate(spec.axes.workers)]
-    if spec.pretrain is not None:
-        counts.append((("pretrain", "workers"), spec.pretrain.workers))
-    for loc, workers in counts:
+    for loc, workers in _worker_counts(spec):
         nodes = nodes_for(slurm, workers, spec.most_workers)
         if workers % nodes:
             yield (
