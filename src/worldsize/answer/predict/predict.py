@@ -12,7 +12,7 @@ from worldsize.analysis.projection.bare import LEVEL as PROJECTED_LEVEL
 from worldsize.analysis.projection.choice import Choice, Option, choose, limit, speedup_of
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import Row
-from worldsize.answer.predict.question import Question, parse_network
+from worldsize.answer.predict.question import Question, default_counts, parse_network
 from worldsize.answer.predict.training_at import Line
 from worldsize.answer.results import Results, as_results
 from worldsize.data.catalog import metric_bounds
@@ -47,11 +47,11 @@ class Prediction:
 
 
 def doublings(results: Results) -> tuple[int, ...]:
-    """What is asked when nobody says: 2, 4 and 8 times the largest measured count, as far as batches divide."""
+    """The default counts, as far as batches divide among them."""
     largest = max((row.setting.workers for row in results.rows), default=1)
     row = results.answer.row
     whole = row.setting.global_batch // row.setting.accumulation if row and row.setting.scaling == "strong" else 0
-    return tuple(count for factor in (2, 4, 8) if not whole % (count := largest * factor))
+    return tuple(count for count in default_counts(largest) if not whole % count)
 
 
 def _check(results: Results, question: Question, line: Line) -> None:

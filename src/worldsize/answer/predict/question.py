@@ -22,6 +22,11 @@ PART = re.compile(
 )
 
 
+def default_counts(largest: int) -> tuple[int, ...]:
+    """The worker counts to ask about when nobody says: 2, 4 and 8 times the largest measured one."""
+    return tuple(largest * factor for factor in (2, 4, 8))
+
+
 def parse_network(text: str) -> Network:
     """`8 x 450GB/s 2us, 50GB/s 5us`: workers a node, each one's rate and latency inside; then across nodes.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from worldsize.analysis.projection.bare import Projected, crossing_cost, project_series
 from worldsize.analysis.projection.series_law import TableSeries
+from worldsize.answer.predict.question import default_counts
 from worldsize.answer.predict.table import MOST_WORKERS, GivenSeries, Table, Unit, table_of, whole
 from worldsize.errors import Problem, TableError, shorten
 
@@ -67,10 +68,10 @@ def crossings_of_others(series: Sequence[TableSeries]) -> Iterator[list[float]]:
 
 
 def further(table: Table) -> list[int]:
-    """What is asked when nobody says: every count of the table, and 2, 4 and 8 times the largest of each series."""
+    """Every count of the table, and the default counts of each series."""
     largest = {given.series.largest for given in table.series}
     measured = {count for given in table.series for count in given.series.workers}
-    return sorted(measured | {count * factor for count in largest for factor in (2, 4, 8)})
+    return sorted(measured.union(*map(default_counts, largest)))
 
 
 def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
