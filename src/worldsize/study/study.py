@@ -26,6 +26,7 @@ from worldsize.plan.cost import Cost, estimate, space_bytes
 from worldsize.plan.grid import machines_of, on_target
 from worldsize.plan.plan import PRETRAIN_ID, Plan, make_plan
 from worldsize.plan.problems import data_problems, problems
+from worldsize.spec.base import Loc
 from worldsize.spec.file import StudyFile, dump_yaml, find_study
 from worldsize.spec.place import OnSlurm
 from worldsize.spec.study import StudySpec
@@ -83,13 +84,9 @@ class Study:
         machine = machine or this_machine()
         file.resolve_auto(machine, lambda spec: facts_of(spec.workload, data_root()).train_samples)
         spec = file.spec()
-        found = problems(spec, machine)
-        if found:
-            raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
+        _refuse(problems(spec, machine), file)
         facts = facts_of(spec.workload, data_root())
-        found = data_problems(spec, facts)
-        if found:
-            raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
+        _refuse(data_problems(spec, facts), file)
         return cls(spec, machines_of(spec, machine), make_plan(spec, first_points(spec)), facts)
 
     @property
@@ -236,9 +233,11 @@ class Study:
 
     def _search_on(self, home: StudyFolder, plan: Plan, progress: Progress) -> Plan | None:
         """The plan with the next round of its searches, written down before any of it runs; None: they are done."""
-        records = {trial_id: record for trial_id in plan.trials if (record := home.record(trial_id)) is not None}
-        climb = next_climb(self.spec, plan, load(home.path)) if self.spec.axes.adaptive else None
-        more = climb or next_round(self.spec, plan, records)
+        results = load(home.path)
+        if results.damaged:  # the next run sets them aside, and runs their trials again before the search goes on
+            return None
+        climb = next_climb(self.spec, plan, results) if self.spec.axes.adaptive else None
+        more = climb or next_round(self.spec, plan, results.records)
         if more is not None:
             write_json(home.plan_file, {**read_json(home.plan_file), **more.to_dict()})
             progress.plan_grew(more)
@@ -253,6 +252,12 @@ class Study:
         write_json(home.plan_file, {**self._plan.to_dict(), **facts})
         # Last: a folder with a study.yaml is a study folder.
         write_atomic(home.study_file, dump_yaml(self.spec).encode())
+
+
+def _refuse(found: list[tuple[Loc, str]], file: StudyFile) -> None:
+    """Raises all problems, each with its place in the file."""
+    if found:
+        raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
 
 
 def _forget_failures(home: StudyFolder) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.made import Made, run_plan, write_study
 from worldsize.answer.results import Results, load
 from worldsize.errors import SpecError
+from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.target import Silent
 from worldsize.machine import Machine
@@ -290,6 +291,28 @@ def test_a_stopped_study_goes_on_with_the_same_rounds(tmp_path: Path) -> None:
     plan = again._search_on(home, load(home.path).plan, Silent())
     assert plan is not None
     assert set(plan.trials) <= set(whole.trials)
+
+
+def test_a_round_reads_every_record_once_and_none_follows_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study.from_text(AUTO, machine=HERE)
+    home, plan = StudyFolder(tmp_path / "study"), study.plan()
+    study._write(home)
+    run_plan(home, plan, Made(times=times), study)
+    read: list[str] = []
+    record = StudyFolder.record
+
+    def counted(self: StudyFolder, trial_id: str) -> TrialRecord | None:
+        read.append(trial_id)
+        return record(self, trial_id)
+
+    monkeypatch.setattr(StudyFolder, "record", counted)
+    assert study._search_on(home, plan, Silent()) is not None
+    assert sorted(read) == sorted(plan.trials)
+    damaged = home.trial(next(iter(plan.trials))) / "record.json"
+    damaged.write_text("{")
+    assert study._search_on(home, load(home.path).plan, Silent()) is None
 
 
 def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:
