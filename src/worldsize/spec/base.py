@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from worldsize.errors import did_you_mean, shorten
 
@@ -37,6 +37,29 @@ def listed(value: Any) -> Any:
     if value is None:
         return None
     return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def refuse_foreign(spec: BaseModel, kind: str, name: str, owners: Mapping[str, str]) -> None:
+    """Raises ValueError for a field that was changed and belongs to another of its kind: `owners` says to which."""
+    for field, owner in owners.items():
+        value = getattr(spec, field)
+        if name != owner and value != type(spec).model_fields[field].default:
+            shown = list(value) if isinstance(value, tuple) else value
+            raise ValueError(f"{field}={shown} belongs to the {kind} {owner}, not to {name}: leave it out")
+
+
+def is_search(value: Any) -> bool:
+    """Whether an axis is not a list of values but a mapping that says how to search for them."""
+    return isinstance(value, dict | BaseModel)
+
+
+LIST, SEARCH = Tag("<list>"), Tag("<search>")
+"""Tags in brackets: `spec/file.py` leaves them out of the place that an error names."""
+LIST_OR_SEARCH = Discriminator(lambda value: SEARCH.tag if is_search(value) else LIST.tag)
+
+
+def listed_unless_searched(value: Any) -> Any:
+    return value if is_search(value) else listed(value)
 
 
 Loc = tuple[str | int, ...]

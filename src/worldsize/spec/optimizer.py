@@ -7,9 +7,18 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, PositiveFloat, Tag, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
-from worldsize.spec.base import Frozen, NonNegativeFloat, listed
+from worldsize.spec.base import (
+    LIST,
+    LIST_OR_SEARCH,
+    SEARCH,
+    Frozen,
+    NonNegativeFloat,
+    listed,
+    listed_unless_searched,
+    refuse_foreign,
+)
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
@@ -68,8 +77,7 @@ class OptimizerSpec(Frozen):
             raise ValueError(f"momentum={self.momentum} means nothing to {self.name}: leave it out")
         if self.name in ("momentum", "nesterov") and not self.momentum:
             raise ValueError(f"{self.name} with momentum=0 is plain sgd: name it so")
-        if self.name != "lars" and self.trust != type(self).model_fields["trust"].default:
-            raise ValueError(f"trust={self.trust} belongs to lars; {self.name} has none: leave it out")
+        refuse_foreign(self, "optimizer", self.name, {"trust": "lars"})
         return self
 
     @property
@@ -107,30 +115,21 @@ def readable(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _search_or_list(value: Any) -> str:
-    """Tags in brackets: `spec/file.py` leaves them out of the place that an error names."""
-    return "<search>" if isinstance(value, dict | Search) else "<list>"
-
-
-def _listed_unless_searched(value: Any) -> Any:
-    return value if isinstance(value, dict | Search) else listed(value)
-
-
-Searched = Annotated[Search, Tag("<search>")]
+Searched = Annotated[Search, SEARCH]
 Rates = Annotated[
-    Annotated[tuple[PositiveFloat, ...], Field(min_length=1), Tag("<list>")] | Searched,
-    Discriminator(_search_or_list),
-    BeforeValidator(_listed_unless_searched),
+    Annotated[tuple[PositiveFloat, ...], Field(min_length=1), LIST] | Searched,
+    LIST_OR_SEARCH,
+    BeforeValidator(listed_unless_searched),
 ]
 Momenta = Annotated[
-    Annotated[tuple[Momentum, ...], Field(min_length=1), Tag("<list>")] | Searched,
-    Discriminator(_search_or_list),
-    BeforeValidator(_listed_unless_searched),
+    Annotated[tuple[Momentum, ...], Field(min_length=1), LIST] | Searched,
+    LIST_OR_SEARCH,
+    BeforeValidator(listed_unless_searched),
 ]
 Decays = Annotated[
-    Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1), Tag("<list>")] | Searched,
-    Discriminator(_search_or_list),
-    BeforeValidator(_listed_unless_searched),
+    Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1), LIST] | Searched,
+    LIST_OR_SEARCH,
+    BeforeValidator(listed_unless_searched),
 ]
 
 

@@ -9,9 +9,21 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PositiveFloat, Tag, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, model_validator
 
-from worldsize.spec.base import Count, Epochs, FileName, Frozen, NonNegativeFloat, listed, named
+from worldsize.spec.base import (
+    LIST,
+    LIST_OR_SEARCH,
+    SEARCH,
+    Count,
+    Epochs,
+    FileName,
+    Frozen,
+    NonNegativeFloat,
+    listed,
+    listed_unless_searched,
+    named,
+)
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec
 from worldsize.spec.place import On, OnSlurm, Place, SlurmSpec, TargetOrNone, on_short
 from worldsize.spec.training import Schedule, ScheduleSpec, StrategySpec, TrainSpec
@@ -52,18 +64,7 @@ MOST_TRIALS = 100_000
 Batches = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
-def _search_or_list(value: Any) -> str:
-    """Tags in brackets: `spec/file.py` leaves them out of the place that an error names."""
-    return "<search>" if isinstance(value, dict | LargestSpec) else "<list>"
-
-
-def _listed_or_searched(value: Any) -> Any:
-    return value if isinstance(value, dict | LargestSpec) else listed(value)
-
-
-BatchAxis = Annotated[
-    Annotated[Batches, Tag("<list>")] | Annotated[LargestSpec, Tag("<search>")], Discriminator(_search_or_list)
-]
+BatchAxis = Annotated[Annotated[Batches, LIST] | Annotated[LargestSpec, SEARCH], LIST_OR_SEARCH]
 Precision = Literal["fp32", "bf16"]
 Start = Literal["scratch", "pretrained"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -77,7 +78,7 @@ class AxesSpec(Frozen):
     """`auto` is short for 1, 2, 4, ... as far as the machine goes, with `adaptive: true`."""
     adaptive: bool = False
     """Probe counts and batches only while the answer can still change, then train what it recommends."""
-    batch_per_worker: Annotated[BatchAxis | None, BeforeValidator(_listed_or_searched)] = None
+    batch_per_worker: Annotated[BatchAxis | None, BeforeValidator(listed_unless_searched)] = None
     """Weak scaling: the global batch grows with the workers. `{largest: true}` searches for the largest that fits."""
     global_batch: Annotated[Batches | None, BeforeValidator(listed)] = None
     """Strong scaling: the same global batch is shared out among the workers."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
-from worldsize.spec.base import Count, Epochs, Frozen, Label, NonNegativeFloat, listed, named
+from worldsize.spec.base import Count, Epochs, Frozen, Label, NonNegativeFloat, listed, named, refuse_foreign
 from worldsize.spec.optimizer import RateRule
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -33,11 +33,9 @@ class StrategySpec(Frozen):
 
     @model_validator(mode="after")
     def _only_what_it_has(self) -> Self:
-        belongs = {"every": "local-sgd", "rank": "powersgd", "start_step": "powersgd"}
-        for field, owner in belongs.items():
-            value = getattr(self, field)
-            if self.name != owner and value != type(self).model_fields[field].default:
-                raise ValueError(f"{field}={value} belongs to {owner}; {self.name} has none: leave it out")
+        refuse_foreign(
+            self, "strategy", self.name, {"every": "local-sgd", "rank": "powersgd", "start_step": "powersgd"}
+        )
         if self.bucket_mb is not None and self.name in ("fsdp", "local-sgd"):
             raise ValueError(f"bucket_mb={self.bucket_mb:g} means nothing to {self.name}: leave it out")
         return self
@@ -77,11 +75,7 @@ class ScheduleSpec(Frozen):
 
     @model_validator(mode="after")
     def _only_what_it_has(self) -> Self:
-        belongs = {"at": "step", "factor": "step", "rise": "one-cycle"}
-        for field, owner in belongs.items():
-            value = getattr(self, field)
-            if self.name != owner and value != type(self).model_fields[field].default:
-                raise ValueError(f"{field}={value} belongs to the schedule {owner}, not {self.name}: leave it out")
+        refuse_foreign(self, "schedule", self.name, {"at": "step", "factor": "step", "rise": "one-cycle"})
         if list(self.at) != sorted(set(self.at)):
             raise ValueError(f"at={list(self.at)} does not rise: write each point once, the first one first")
         return self

@@ -104,6 +104,18 @@ def test_short_forms() -> None:
         (("name: small", "name: !!python/object/apply:os.system ['true']"), "line 1: the YAML tag"),
         (("epochs: 2", "epochs: 2\n  rate_rule: cubic"), "train.rate_rule=\"cubic\": input should be 'auto', 'none'"),
         (("epochs: 2", "epochs: 2\naxes: {}"), "duplicate key"),
+        (
+            ("epochs: 2", "epochs: 2\n  schedule: {name: cosine, at: [0.5]}"),
+            "at=[0.5] belongs to the schedule step, not to cosine: leave it out",
+        ),
+        (
+            ("[32]", "[32]\n  strategy: {name: ddp, every: 4}"),
+            "every=4 belongs to the strategy local-sgd, not to ddp: leave it out",
+        ),
+        (
+            ("[32]", "[32]\n  optimizer: {name: adam, trust: 0.1}"),
+            "trust=0.1 belongs to the optimizer lars, not to adam: leave it out",
+        ),
     ],
 )
 def test_every_mistake_names_line_value_rule_and_remedy(change: tuple[str, str], said: str) -> None:
