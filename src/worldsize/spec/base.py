@@ -5,13 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError
 
 from worldsize.errors import did_you_mean, shorten
 
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+WORDED = "worded"
+"""The type of an error whose text is read after the key and its value."""
+
+
+def or_say(rule: str) -> WrapValidator:
+    """Behind a type: this rule and remedy say what is wrong with a value. What is no text at all is told as such."""
+
+    def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate(value)
+        except ValidationError as error:
+            if [item["type"] for item in error.errors()] == ["string_type"]:
+                raise
+            raise PydanticCustomError(WORDED, "{rule}", {"rule": rule}) from error
+
+    return WrapValidator(check)
 
 
 Count = Annotated[int, Field(gt=0, le=10**9)]
@@ -22,7 +50,11 @@ FileName = Annotated[str, Field(pattern=FILE_NAME)]
 """Of a file or folder inside another: nothing that leads elsewhere, hides, or needs quotes in a shell."""
 
 
-Label = Annotated[str, Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]*$", max_length=200)]
+Label = Annotated[
+    str,
+    Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]*$", max_length=200),
+    or_say("is no name; use at most 200 printable characters, in one line"),
+]
 """Of a model or a metric: shown in terminals, tables and pages."""
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -92,18 +124,8 @@ def worded(item: Any, loc: Loc, model: type[BaseModel]) -> str:
         text = f"{shorten(loc[-1])} is missing{_inside(loc[:-1])}; add it"
     elif kind == "too_short":
         text = f"{name}={value} is empty; give at least one value, or leave the key out if it has a default"
-    elif kind in ("string_pattern_mismatch", "string_too_long") and loc[-1] in ("model", "metric"):
-        text = f"{name}={value} is no name; use at most 200 printable characters, in one line"
-    elif kind == "string_pattern_mismatch" and "workload" in loc:
-        text = f"{name}={value}: a workload is a built-in name in lower case, or package.module:function"
-    elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-2:] == ("slurm", "time"):
-        text = f"{name}={value} is no time limit; write minutes, HH:MM:SS or D-HH:MM:SS"
-    elif kind == "string_pattern_mismatch" and loc[0] == "on" and loc[-1] == "[key]":
-        text = f"{value} cannot name a target; use 1 to 32 letters, digits, '.', '_' and '-'"
-    elif kind == "string_pattern_mismatch" and loc[0] == "on":
-        text = f"{name}={value} is not in the form that sbatch takes; use letters, digits and . _ - , : @ +"
-    elif kind == "string_pattern_mismatch":
-        text = f"{name}={value}: a name is 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+    elif kind == WORDED:
+        text = f"{value} {rule}" if loc[-1] == "[key]" else f"{name}={value} {rule}"
     else:
         text = f"{name}={value}: {rule[0].lower()}{rule[1:]}; {_remedy(kind, item.get('ctx', {}))}"
     return text
@@ -120,6 +142,7 @@ def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
         "int_from_float": "write a whole number, like 4",
         "float_type": "write a number, like 0.05",
         "bool_type": "write true or false",
+        "string_type": 'write text, in quotes where it looks like a number: "4"',
         "literal_error": "choose one of these",
         "model_type": "write a mapping, like {key: value}",
         "tuple_type": "write a list, like [1, 2]",

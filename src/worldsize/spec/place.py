@@ -10,13 +10,29 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
 
 from worldsize.machine import Machine
-from worldsize.spec.base import Count, Frozen, listed
+from worldsize.spec.base import Count, Frozen, listed, or_say
 
-SlurmName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]{0,127}$")]
+FOR_SBATCH = "is not in the form that sbatch takes; use letters, digits and"
+SlurmName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]{0,127}$"),
+    or_say(f"{FOR_SBATCH} . _ - , : @ +"),
+]
 """Partitions, accounts, ...: nothing that sbatch or a shell would read as anything else."""
-Constraint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:@+&|*!()\[\]=-]{0,127}$")]
-ExtraValue = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./,:@+%=\[\]()*&|-]{1,256}$")]
-TimeLimit = Annotated[str, StringConstraints(pattern=r"^(\d{1,3}-\d{1,2}(:\d{2}){0,2}|\d{1,6}|\d{1,5}(:\d{2}){1,2})$")]
+Constraint = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:@+&|*!()\[\]=-]{0,127}$"),
+    or_say(f"{FOR_SBATCH} . _ - , : @ + & | * ! ( ) [ ] ="),
+]
+ExtraText = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./,:@+%=\[\]()*&|-]{1,256}$")]
+ExtraValue = Annotated[
+    ExtraText | bool | int, or_say(f"{FOR_SBATCH} . / _ - , : @ + % = [ ] ( ) * & |, a whole number, or true")
+]
+TimeLimit = Annotated[
+    str,
+    StringConstraints(pattern=r"^(\d{1,3}-\d{1,2}(:\d{2}){0,2}|\d{1,6}|\d{1,5}(:\d{2}){1,2})$"),
+    or_say("is no time limit; write minutes, HH:MM:SS or D-HH:MM:SS"),
+]
 
 OWNED = {
     *("job-name", "output", "error", "chdir", "wrap", "array", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task"),
@@ -47,7 +63,7 @@ class SlurmSpec(Frozen):
     """Features that nodes must have: a100, skylake|icelake."""
     setup: Annotated[tuple[str, ...], Field(max_length=50)] = ()
     """Shell commands before the workers start: module load ..., source ..."""
-    extra: dict[str, ExtraValue | bool | int] = Field(default_factory=dict)
+    extra: dict[str, ExtraValue] = Field(default_factory=dict)
     """More directives: {exclusive: true, mem: 32G} gives `#SBATCH --exclusive` and `#SBATCH --mem=32G`."""
     max_jobs: Count = 4
     """Jobs of this study in the queue at once."""
@@ -101,7 +117,11 @@ class OnSlurm(Frozen):
 OnName = Literal["local", "mpi"]
 TargetOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,31})?$")]
 """Of a trial or a launch: empty where the study has one target, which needs no name."""
-TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$")]
+TargetName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$"),
+    or_say("cannot name a target; use 1 to 32 letters, digits, '.', '_' and '-'"),
+]
 
 
 def _kind(value: Any) -> str:

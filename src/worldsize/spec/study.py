@@ -23,6 +23,7 @@ from worldsize.spec.base import (
     listed,
     listed_unless_searched,
     named,
+    or_say,
 )
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec
 from worldsize.spec.place import On, OnSlurm, Place, SlurmSpec, TargetOrNone, on_short
@@ -56,7 +57,11 @@ def _switched_off(value: Any) -> Any:
     return None if value is False else value
 
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
+    or_say("is no name; use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"),
+]
 """Names become folder names, job names and titles: letters, digits, '.', '_' and '-' only."""
 
 MOST_TRIALS = 100_000

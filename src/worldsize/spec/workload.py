@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from worldsize.errors import SpecError, did_you_mean, shorten
-from worldsize.spec.base import Count, Frozen, Label
+from worldsize.spec.base import Count, Frozen, Label, or_say
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -58,7 +58,11 @@ class AugmentSpec(Frozen):
 
 
 class WorkloadSpec(Frozen):
-    name: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
+    name: Annotated[
+        str,
+        Field(pattern=r"^([a-z0-9][a-z0-9-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"),
+        or_say("is no workload; write a built-in name in lower case, or package.module:function"),
+    ]
     """A built-in workload, or a function of your own: package.module:function."""
     path: str | None = None
     """Where the data are, for workloads that take any: a folder of images, a table of frames, a text. Looked for from

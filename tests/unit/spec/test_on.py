@@ -67,6 +67,11 @@ def test_auto_counts_are_those_of_the_nodes() -> None:
         ("{slurm: {partitoin: x}}", 'Did you mean "partition"'),
         ('{slurm: {partition: "a b"}}', "not in the form that sbatch takes"),
         ("{slurm: {time: soon}}", "write minutes, HH:MM:SS"),
+        ("{slurm: {partition: 3}}", "on.slurm.partition=3: input should be a valid string; write text, in quotes"),
+        (
+            '{slurm: {extra: {mem: "a b"}}}',
+            r'line 6: on.slurm.extra.mem="a b" is not in the form that sbatch takes[^\n]*$',
+        ),
         ("{slurm: {extra: {output: x}}}", "set by worldsize"),
         ("{slurm: {extra: {clusters: other}}}", "set by worldsize"),
         ("{slurm: {gpus_per_node: 2, workers_per_node: 4}}", "workers_per_node=4 is more than gpus_per_node=2"),
