@@ -301,6 +301,7 @@ def _finish(path: Path, request: Request, skipped: set[int]) -> None:
 
 
 def _npy_header(shape: tuple[int, ...]) -> bytes:
+    """Written last, not by open_memmap beforehand: only then is known how many rows there are."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return buffer.getvalue()

@@ -27,6 +27,8 @@ MAX_FILE_BYTES = 256 * 1024**2
 """A file is read whole, by every core at once; no sane image is larger."""
 ORIENTATION = 0x0112
 """The EXIF tag that says which side was up."""
+# ImageOps.exif_transpose also writes the rest of the EXIF back, and fails where that is damaged: the image would stay
+# on its side.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 
 from worldsize.data.decode import MAX_PIXELS, Chunk, Target, centre_box, decode_chunk, decode_image, read_file
 from worldsize.errors import DataError
@@ -107,6 +107,23 @@ def test_exif_says_which_side_is_up(orientation: int, expected: list[tuple[int, 
     exif[0x0112] = orientation
     height, width = (20, 10) if 5 <= orientation <= 8 else (10, 20)
     assert corners(pixels(encoded(quarters(), exif=exif.tobytes()), height, width)) == expected
+
+
+def test_a_readable_side_counts_where_another_tag_is_damaged() -> None:
+    """Pillow's own exif_transpose fails here: it writes all tags back."""
+    exif = Image.Exif()
+    exif[0x010F] = "Maker"
+    exif[0x0112] = 3
+    damaged = exif.tobytes().replace(bytes.fromhex("010f0002"), bytes.fromhex("011c0002"))
+    image = quarters()
+    image.info["exif"] = damaged
+    with pytest.raises(struct.error):
+        ImageOps.exif_transpose(image)
+    intact = Image.Exif()
+    intact[0x0112] = 3
+    turned = pixels(encoded(quarters(), exif=damaged), 10, 20)
+    assert corners(turned) == corners(pixels(encoded(quarters(), exif=intact.tobytes()), 10, 20))
+    assert corners(turned) != corners(pixels(encoded(quarters()), 10, 20))
 
 
 def test_damaged_exif_does_not_cost_the_image() -> None:
