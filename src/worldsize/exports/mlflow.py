@@ -26,6 +26,7 @@ MOST_METRICS, MOST_PARAMS = 1000, 100
 """That MLflow takes in one call."""
 MOST_CHARACTERS = 5000
 T = TypeVar("T")
+TELEMETRY = "MLFLOW_DISABLE_TELEMETRY"
 
 
 def write_mlflow(results: Results, stage: Path, steps: bool, *, artifacts: Path) -> None:
@@ -107,17 +108,20 @@ def _chunks(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """MLflow neither calls home from a compute node, nor tells a user how it sets its tables up."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is first imported
+    asked = os.environ.get(TELEMETRY)
+    os.environ.setdefault(TELEMETRY, "true")  # read when it is first imported
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # SQLAlchemy's, about MLflow's code
-        import mlflow.tracking  # noqa: F401 - it sets its own levels when it is first imported
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SQLAlchemy's, about MLflow's code
+            import mlflow.tracking  # noqa: F401 - it sets its own levels when it is first imported
 
-        try:
             for logger in loggers:
                 logger.setLevel(logging.WARNING)
             yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if asked is None:
+            del os.environ[TELEMETRY]
