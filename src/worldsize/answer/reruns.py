@@ -57,6 +57,8 @@ def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str
                 "metrics": record.metrics,
                 "diverged_at_step": record.diverged_at_step,
             }
+            if record.transfer:
+                found["pretrained_left_out"] = list(record.transfer)
             if record.failure is not None:
                 failure = record.failure
                 found["failure"] = {

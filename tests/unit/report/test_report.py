@@ -85,6 +85,21 @@ def test_the_document_is_strict_json_and_reads_back(made: Document) -> None:
     assert json.loads(to_json(made)) == made
 
 
+def test_what_pretrained_weights_left_out_is_told_with_the_trial(tmp_path: Path) -> None:
+    home = made_study(tmp_path / "made")
+    first, second = list(load(home.path).records.values())[:2]
+    left_out = tuple(f"head<{number}>: not in the file" for number in range(10))
+    home.write_record(first.model_copy(update={"transfer": left_out}))
+    found = document(load(home.path))
+    runs = {run["trial"]: run for run in found["runs"]}
+    assert runs[first.trial]["pretrained_left_out"] == list(left_out)
+    assert "pretrained_left_out" not in runs[second.trial]
+    text = read(page(found, [], [])).text
+    assert text.count("pretrained weights left out") == 1
+    assert "head<0>: not in the file; head<1>: not in the file;" in text
+    assert "head<7>: not in the file; and 2 more" in text
+
+
 def test_figures_of_a_study_that_trains(made: Document) -> None:
     wanted = [
         "speedup",

@@ -189,6 +189,10 @@ def _trials(document: Document) -> str:
     )
 
 
+MOST_LEFT_OUT = 8
+"""Weights that a trial names one by one; report.json has all."""
+
+
 def _trial(run: Mapping[str, Any]) -> str:
     told = dict(run["configuration"])
     told["seed"] = run["seed"]
@@ -197,6 +201,9 @@ def _trial(run: Mapping[str, Any]) -> str:
     told |= {f"test {name}": metric_value(value) for name, value in (run.get("metrics") or {}).items()}
     if run.get("diverged_at_step") is not None:
         told["diverged at step"] = run["diverged_at_step"]
+    if left_out := run.get("pretrained_left_out"):
+        more = [f"and {len(left_out) - MOST_LEFT_OUT} more"] if len(left_out) > MOST_LEFT_OUT else []
+        told["pretrained weights left out"] = "; ".join([*left_out[:MOST_LEFT_OUT], *more])
     if run["environment"] is not None:
         told["environment"] = run["environment"] + 1
     outcome = run["outcome"]
