@@ -46,14 +46,14 @@ def run(
     from worldsize.report.write.console import console
     from worldsize.report.write.publish import LivePage, last_page
     from worldsize.report.write.terminal import answer_view
-    from worldsize.study.study import Study
+    from worldsize.study.study import Study, runs_again
 
     use_data(data)
     the_study = Study.from_file(study, assignments(set_, workers), small=small, on=on)
     home = folder or the_study.default_folder
     before = load(home) if (home / "study.yaml").exists() else None
     records = before.records.values() if before else ()
-    finished = {record.trial for record in records if not (retry_failed and record.outcome == "failed")}
+    finished = {record.trial for record in records if not (retry_failed and runs_again(record))}
     progress_console = console(stderr=as_json)
     try:
         known = before.step_s() if before else {}

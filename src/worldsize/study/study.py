@@ -14,6 +14,7 @@ from worldsize.data.sets import data_root
 from worldsize.errors import DataError, DiskFullError, Problem, SpecError
 from worldsize.folder.files import is_disk_full, read_json, write_atomic, write_json
 from worldsize.folder.lock import study_lock
+from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.local import LocalTarget
 from worldsize.launch.prepare import Goal, prepare, prepare_smoke
@@ -260,6 +261,13 @@ def _refuse(found: list[tuple[Loc, str]], file: StudyFile) -> None:
         raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
 
 
+def runs_again(record: TrialRecord) -> bool:
+    """With `--retry-failed`: what failed. Trials begin with what pretraining leaves: if it diverged, it failed too."""
+    return record.outcome == "failed" or (
+        record.outcome in ("diverged", "out_of_memory") and record.trial == PRETRAIN_ID
+    )
+
+
 def _forget_failures(home: StudyFolder) -> None:
     """Failed records are set aside, so that their trials run again."""
     for trial_id in home.trial_ids():
@@ -267,8 +275,5 @@ def _forget_failures(home: StudyFolder) -> None:
             record = home.record(trial_id)
         except ValueError:  # damaged: the run itself sets it aside
             continue
-        # Trials begin with what pretraining leaves: if it diverged, that is a failure too.
-        if record is not None and (
-            record.outcome == "failed" or (record.outcome in ("diverged", "out_of_memory") and trial_id == PRETRAIN_ID)
-        ):
+        if record is not None and runs_again(record):
             home.set_aside(trial_id, "failed")

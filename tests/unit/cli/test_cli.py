@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from worldsize.cli.main import app, main
 from worldsize.errors import StoreError, visible
-from worldsize.folder.record import Failure, TrialRecord
+from worldsize.folder.record import Failure, Outcome, TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.machine import Machine
+from worldsize.plan.plan import PRETRAIN_ID
 from worldsize.report.views.status import failure_view
 from worldsize.study.checks import check_device, is_same
 from worldsize.study.study import Study
@@ -24,6 +25,15 @@ axes: {workers: [1, 2], batch_per_worker: [100]}
 train: {epochs: 3}
 oversubscribe: true
 """
+
+
+RETRIED: list[tuple[Outcome, list[str], bool]] = [
+    ("diverged", ["--retry-failed"], False),
+    ("out_of_memory", ["--retry-failed"], False),
+    ("failed", ["--retry-failed"], False),
+    ("finished", ["--retry-failed"], True),
+    ("diverged", [], True),
+]
 
 
 @pytest.fixture
@@ -50,6 +60,30 @@ def test_plan_shows_epochs_steps_rates_launches_and_commands(home: Path) -> None
     assert ["1", "100", "100", "sgd", "0.05", "120", "360", "3"] in rows
     assert ["2", "100", "200", "sgd", "0.1", "60", "180", "3"] in rows
     assert [path.name for path in home.iterdir()] == ["cli.yaml"]
+
+
+@pytest.mark.parametrize(("outcome", "option", "done"), RETRIED)
+def test_the_bar_counts_what_is_tried_again_as_left(
+    home: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, option: list[str], done: bool
+) -> None:
+    text = STUDY + "pretrain: {workload: digits, batch_per_worker: 64, optimizer: sgd, epochs: 1}\n"
+    (home / "cli.yaml").write_text(text)
+    folder = StudyFolder(home / "mine")
+    Study.from_text(text)._write(folder)
+    folder.trial(PRETRAIN_ID).mkdir(parents=True)
+    failure = Failure(rank=0, step=0, error="E") if outcome == "failed" else None
+    folder.write_record(
+        TrialRecord(trial=PRETRAIN_ID, outcome=outcome, launch="l", started_at=0, wall_s=0, failure=failure)
+    )
+    counted: list[set[str]] = []
+
+    def shown(_console: object, _plan: object, _facts: object, finished: set[str], _step_s: object) -> None:
+        counted.append(finished)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("worldsize.report.views.progress.StudyProgress", shown)
+    assert CliRunner().invoke(app, ["run", "cli.yaml", "--dir", "mine", *option]).exit_code == 130
+    assert counted == [{PRETRAIN_ID} if done else set()]
 
 
 def test_plan_as_json(home: Path) -> None:  # noqa: ARG001
