@@ -93,6 +93,7 @@ def plan(
     study: StudyArgument,
     set_: SetOption = None,
     workers: WorkersOption = "",
+    folder: DirOption = None,
     small: SmallOption = False,
     data: DataOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Name every trial.")] = False,
@@ -108,12 +109,13 @@ def plan(
 
     use_data(data)
     the_study = Study.from_file(study, assignments(set_, workers), small=small, on=on)
-    cost = the_study.estimate()
+    home = folder or the_study.default_folder
+    cost = the_study.estimate(home)
     if as_json:
         told = {"estimate": asdict(cost), "missing_data": the_study.missing_data()}
         print(json.dumps({**the_study.plan().to_dict(), **told}, indent=1))
     else:
-        console().print(plan_view(the_study, cost, everything), soft_wrap=True)
+        console().print(plan_view(the_study, home, cost, everything), soft_wrap=True)
 
 
 def worker_command(

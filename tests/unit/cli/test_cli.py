@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.made import Made, write_study
 from worldsize.cli.main import app, main
 from worldsize.errors import StoreError, visible
 from worldsize.folder.record import Failure, Outcome, TrialRecord
@@ -84,6 +85,21 @@ def test_the_bar_counts_what_is_tried_again_as_left(
     monkeypatch.setattr("worldsize.report.views.progress.StudyProgress", shown)
     assert CliRunner().invoke(app, ["run", "cli.yaml", "--dir", "mine", *option]).exit_code == 130
     assert counted == [{PRETRAIN_ID} if done else set()]
+
+
+def test_plan_is_for_the_folder_that_is_named(home: Path) -> None:
+    answer = CliRunner().invoke(app, ["plan", "cli.yaml", "--dir", "elsewhere/mine"])
+    assert answer.exit_code == 0, answer.output
+    assert "-m worldsize.worker elsewhere/mine 0001-probe-w2" in answer.output
+    assert "runs/cli" not in answer.output
+    assert "rough: nothing is measured yet" in answer.output
+    job = CliRunner().invoke(app, ["plan", "cli.yaml", "--dir", "elsewhere/mine", "--on", "slurm"])
+    assert job.exit_code == 0, job.output
+    assert "sbatch elsewhere/mine/launches/0001-probe-w2/job.sh" in job.output
+    assert "runs/cli" not in job.output
+    assert [path.name for path in home.iterdir()] == ["cli.yaml"]
+    write_study(home / "mine", STUDY, Made(times=lambda _: {"forward": 0.01}))
+    assert "from steps measured before" in CliRunner().invoke(app, ["plan", "cli.yaml", "--dir", "mine"]).output
 
 
 def test_plan_as_json(home: Path) -> None:  # noqa: ARG001

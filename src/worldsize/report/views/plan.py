@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -27,8 +28,8 @@ from worldsize.spec.training import steps_per_epoch
 from worldsize.study.study import Study
 
 
-def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
-    """Trials, launches, cost, and the exact commands."""
+def plan_view(study: Study, folder: Path, cost: Cost, everything: bool) -> Group:
+    """Trials, launches, cost, and the exact commands for this study folder."""
     spec, plan = study.spec, study.plan()
     facts = study.facts
     kinds = Counter(trial.kind for trial in plan.trials.values())
@@ -51,11 +52,11 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
     scripted: set[str] = set()  # of each target the first in full: the others differ in their names and sizes
     for index, launch in enumerate(plan.launches, start=1):
         parts.append(Text(f"{launch.id(index)}: {counted(len(launch.trials), 'trial')}", style=f"bold {ACCENT}"))
-        parts.append(Text(f"  {launch_command(study, launch, index)}"))
+        parts.append(Text(f"  {launch_command(study, folder, launch, index)}"))
         shown = launch.trials if everything else launch.trials[:8]
         more = [] if len(shown) == len(launch.trials) else [f"and {len(launch.trials) - len(shown)} more (--all)"]
         parts.append(Text(f"  {', '.join([*shown, *more])}", style="dim"))
-        if (everything or launch.on not in scripted) and (script := planned_script(study, launch, index)):
+        if (everything or launch.on not in scripted) and (script := planned_script(study, folder, launch, index)):
             scripted.add(launch.on)
             parts.append(Text(script))
     return Group(*parts)
@@ -106,23 +107,23 @@ def _place_in_table(trial: TrialSpec) -> tuple[Any, ...]:
     return trial.batch_per_worker, trial.workers, trial.optimizer.family, trial.optimizer.momentum, trial.peak_rate
 
 
-def launch_command(study: Study, launch: Launch, number: int) -> str:
+def launch_command(study: Study, folder: Path, launch: Launch, number: int) -> str:
     """What starts a launch, for a shell."""
     spec, launch_id = on_target(study.spec, launch.on), launch.id(number)
     if spec.slurm is not None:
-        job = job_of(spec, study.default_folder, launch_id, launch.workers, name=launch_id)
-        script = shlex.quote(f"{study.default_folder}/launches/{launch_id}/job.sh")
+        job = job_of(spec, folder, launch_id, launch.workers, name=launch_id)
+        script = shlex.quote(f"{folder}/launches/{launch_id}/job.sh")
         return f"sbatch {script}   # nodes: {job.nodes}, workers a node: {job.workers_per_node}"
     build = mpirun_command if spec.on == "mpi" else torchrun_command
-    return shlex.join(build(study.default_folder, launch_id, launch.workers, "python"))
+    return shlex.join(build(folder, launch_id, launch.workers, "python"))
 
 
-def planned_script(study: Study, launch: Launch, number: int) -> str:
+def planned_script(study: Study, folder: Path, launch: Launch, number: int) -> str:
     """Of a job, in full; nothing where a launch is none."""
     spec, launch_id = on_target(study.spec, launch.on), launch.id(number)
     if spec.slurm is None:
         return ""
-    job = job_of(spec, study.default_folder, launch_id, launch.workers, name=f"ws-{spec.name[:40]}-{launch_id}")
+    job = job_of(spec, folder, launch_id, launch.workers, name=f"ws-{spec.name[:40]}-{launch_id}")
     return "\n" + indent(job_script(job, spec.slurm), "    ")
 
 
