@@ -57,10 +57,10 @@ def write_study(folder: Path, text: str, made: Made, machine: Machine | None = N
 
 
 def run_plan(home: StudyFolder, plan: Plan, made: Made, study: Study) -> None:
-    """What has no record yet."""
+    """What has no record yet. Launches do not say which target they ran on."""
     for number, launch in enumerate(plan.launches, start=1):
         name = f"{number:04d}-{launch.kind}-w{launch.workers}"
-        write_launch(home.launch(name), kind=launch.kind, workers=launch.workers, trials=launch.trials, on=launch.on)
+        write_launch(home.launch(name), kind=launch.kind, workers=launch.workers, trials=launch.trials)
         _end(home, name, launch)
         for trial_id in launch.trials:
             if not home.has_record(trial_id):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +15,7 @@ from worldsize.analysis.learning.noise_scale import noise_series, of_ranks
 from worldsize.analysis.speed.breakdown import waiting_apart
 from worldsize.answer.from_records import Ended, labels, setting_of
 from worldsize.answer.results import Results
-from worldsize.folder.files import read_json, whole
+from worldsize.folder.launches import launch_folders
 from worldsize.folder.record import Epoch
 from worldsize.spec.setting import Setting, setting_order
 
@@ -152,27 +151,25 @@ def _over_repeats(shown: Sequence[Sequence[Epoch]], places: Sequence[int], value
 def launches(results: Results) -> list[dict[str, Any]]:
     """Where the wall time of each launch went, by the driver's clock; of a job, how long it waited before."""
     found = []
-    for path in results.folder.launches():
-        try:
-            end = read_json(path / "end.json")
-        except (OSError, ValueError):  # still running, or killed with its driver
+    for folder in launch_folders(results.folder):
+        launch, end = folder.launch, folder.end
+        if launch is None or end is None:  # still running, or killed with its driver
             continue
-        _, kind, workers, on = (*path.name.split("-", 3), "", "", "")[:4]
-        with whole(path / "end.json"):
-            phases = end.get("phases_s")
-            if (isinstance(phases, Mapping) or end.get("job")) and re.fullmatch(r"w[0-9]{1,9}", workers):
-                known = {str(name): float(seconds) for name, seconds in (phases or {}).items()}
-                found.append(
-                    {
-                        "launch": path.name,
-                        "kind": kind,
-                        "workers": int(workers[1:]),
-                        "on": on,
-                        "wall_s": float(end["wall_s"]),
-                        "phases_s": known,
-                        **{name: end.get(name) for name in ("job", "queued_s", "attempts", "reason")},
-                    }
-                )
+        if end.phases_s is not None or end.job:
+            found.append(
+                {
+                    "launch": folder.name,
+                    "kind": launch.kind,
+                    "workers": launch.workers,
+                    "on": launch.on,
+                    "wall_s": end.wall_s,
+                    "phases_s": dict(end.phases_s or {}),
+                    "job": end.job,
+                    "queued_s": end.queued_s,
+                    "attempts": end.attempts,
+                    "reason": end.reason,
+                }
+            )
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from worldsize.analysis.speed.hardware import Usage, usage
 from worldsize.analysis.speed.largest_batch import Tried
 from worldsize.analysis.speed.network import Link, Network, Wire, fit_link
 from worldsize.analysis.speed.scaling import Measured, block_means
-from worldsize.folder.files import read_json, whole
+from worldsize.folder.launches import LaunchFolder, launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.spec.optimizer import OptimizerSpec
@@ -203,14 +203,11 @@ def noise_scales(folder: StudyFolder, ended: Iterable[Ended], starts: int) -> li
 def links(folder: StudyFolder) -> list[tuple[str, Link]]:
     """What the links between ranks can do, by kind (inside a node, across nodes, all), over all launches."""
     times: dict[tuple[str, str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for launch in folder.launches():
-        path = launch / "interconnect.json"
-        with whole(path):
-            rows: list[dict[str, Any]] = read_json(path)["sweep"]["times"] if path.exists() else []
-            on = read_json(launch / "launch.json").get("on", "") if rows else ""
-            for row in rows:
-                kind, workers = str(row["kind"]), int(row["workers"])
-                times[str(on), kind, workers][int(row["size_bytes"])] += map(float, row["seconds"])
+    for launch in launch_folders(folder):
+        measured = launch.interconnect
+        on = launch.prepared().on if measured else ""
+        for row in measured.sweep.times if measured else ():
+            times[on, row.kind, row.workers][row.size_bytes] += row.seconds
     found = [(on, kind, fit_link(workers, sizes)) for (on, kind, workers), sizes in sorted(times.items())]
     return [(kind, replace(link, on=on)) for on, kind, link in found if link is not None]
 
@@ -294,10 +291,9 @@ def above(results: Results, places: int) -> list[Above]:
 
 def _start_s(results: Results, record: TrialRecord) -> float:
     """Paid once a launch; a training alone would pay all of it."""
-    path = results.folder.launch(record.launch) / "end.json"
-    with whole(path):
-        phases = (read_json(path)["phases_s"] if path.exists() else None) or {}
-        return sum(float(phases.get(name, 0.0)) for name in START)
+    end = LaunchFolder(results.folder.launch(record.launch)).end
+    phases = (end.phases_s if end else None) or {}
+    return sum(phases.get(name, 0.0) for name in START)
 
 
 def _probed(links: list[tuple[str, Link]], places: int, cores: int | None) -> Network | None:
