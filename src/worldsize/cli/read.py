@@ -25,7 +25,8 @@ def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
     running = _running_trial(results) if holder else None
     jobs = job_statuses(results.folder)
     if as_json:
-        told = {"trials": results.to_dict()["trials"], "running": running, "run_by": holder, "jobs": job_dicts(jobs)}
+        run_by = holder.model_dump(mode="json") if holder else None
+        told = {"trials": results.to_dict()["trials"], "running": running, "run_by": run_by, "jobs": job_dicts(jobs)}
         print(json.dumps(told, indent=1))
     else:
         console().print(status_view(results, running, holder))

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from worldsize.errors import StoreError
-from worldsize.folder.lock import lock_holder, study_lock
-from worldsize.machine import process_started_at
+from worldsize.errors import DamagedError, StoreError
+from worldsize.folder.files import read_model
+from worldsize.folder.lock import LockFile, lock_holder, study_lock
+from worldsize.machine import process_started_at, same_process
 
 
 def write_lock(folder: Path, **changes: object) -> None:
@@ -52,6 +53,23 @@ def test_another_host_is_judged_by_its_heartbeat(tmp_path: Path) -> None:
     write_lock(tmp_path, host="elsewhere", heartbeat_at=time.time() - 3600)
     with study_lock(tmp_path):
         pass
+
+
+def test_the_file_says_who_holds_it(tmp_path: Path) -> None:
+    with study_lock(tmp_path):
+        holder = read_model(tmp_path / "lock.json", LockFile)
+        assert holder == lock_holder(tmp_path)
+        assert (holder.host, holder.pid, holder.started_at) == holder.owner
+        assert same_process(holder.pid, holder.started_at)
+    assert not (tmp_path / "lock.json").exists()
+
+
+@pytest.mark.parametrize("changes", [{"pid": 0}, {"pid": "1"}, {"host": None}, {"heartbeat_at": None}, {"more": 1}])
+def test_a_lock_that_nobody_wrote_is_damaged_and_holds_nothing(tmp_path: Path, changes: dict[str, object]) -> None:
+    write_lock(tmp_path, **changes)
+    with pytest.raises(DamagedError, match=rf"lock\.json is damaged or of another version .*{next(iter(changes))}"):
+        read_model(tmp_path / "lock.json", LockFile)
+    assert lock_holder(tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])

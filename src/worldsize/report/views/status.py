@@ -13,6 +13,7 @@ from rich.text import Text
 from worldsize.answer.results import Results
 from worldsize.data.sets import DataSetStatus
 from worldsize.errors import visible
+from worldsize.folder.lock import LockFile
 from worldsize.folder.record import Outcome, TrialRecord
 from worldsize.launch.slurm.status import JobStatus
 from worldsize.report.sections.opening import cautions
@@ -22,7 +23,7 @@ from worldsize.report.words.settings import how_words
 from worldsize.report.write.console import plain_table
 
 
-def status_view(results: Results, running: str | None, holder: dict[str, Any] | None) -> Group:
+def status_view(results: Results, running: str | None, holder: LockFile | None) -> Group:
     """How many are done, what runs now, why others failed."""
     outcomes = Counter(record.outcome for record in results.records.values())
     left = len(results.left()) - (1 if running else 0) - len(results.damaged)
@@ -43,7 +44,7 @@ def status_view(results: Results, running: str | None, holder: dict[str, Any] | 
             parts.append(Text(lead + answer_sentence(each.answer, each.facts.metric, how_words(each))))
         parts += [Text(lead + found["text"], style="yellow") for found in cautions(each)]
     if holder:
-        parts.append(Text(f"run by pid {holder['pid']} on {holder['host']}" + (f"; now {running}" if running else "")))
+        parts.append(Text(f"run by pid {holder.pid} on {holder.host}" + (f"; now {running}" if running else "")))
     for record in results.failed():
         parts.append(failure_view(record))
     for trial_id in results.damaged:
