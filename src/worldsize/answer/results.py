@@ -24,13 +24,14 @@ from worldsize.analysis.speed.scaling import Point, Row, Series, points, scaling
 from worldsize.answer import from_records
 from worldsize.answer.as_dict import as_dict, columns, flat
 from worldsize.answer.findings import findings
-from worldsize.data.catalog import WorkloadFacts, facts_from, metric_bounds
+from worldsize.data.catalog import WorkloadFacts, metric_bounds
 from worldsize.errors import StoreError
-from worldsize.folder.files import read_json
+from worldsize.folder.files import read_model
 from worldsize.folder.record import SPANS, TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.plan.grid import on_target
 from worldsize.plan.plan import Plan
+from worldsize.plan.plan_file import PlanFile
 from worldsize.spec.file import StudyFile
 from worldsize.spec.setting import Setting, setting_order
 from worldsize.spec.study import StudySpec, TrialSpec
@@ -294,10 +295,10 @@ def as_results(study: Results | Path | str) -> Results:
 
 def read_plan(home: StudyFolder) -> tuple[Plan, WorkloadFacts]:
     try:
-        stored = read_json(home.plan_file)
-        return Plan.from_dict(stored), facts_from(stored["facts"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        stored = read_model(home.plan_file, PlanFile)
+    except (OSError, ValueError) as error:
         raise StoreError(
             f"{home.plan_file} is missing, damaged or of another version ({type(error).__name__}); "
             "use the version that made the folder, or a new folder"
         ) from error
+    return stored.plan, stored.facts

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
-
-from pydantic import TypeAdapter
 
 from worldsize.plan.grid import StudyPoint, base_batch, scaled_rate, study_points
 from worldsize.spec.place import TargetOrNone
@@ -41,9 +38,6 @@ class Launch:
         return launch_id(number, f"{self.kind}-w{self.workers}", self.on)
 
 
-LAUNCH = TypeAdapter(Launch)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     trials: Mapping[str, TrialSpec]
@@ -54,19 +48,6 @@ class Plan:
             "launches": [dataclasses.asdict(launch) for launch in self.launches],
             "trials": {trial.id: trial.model_dump(mode="json") for trial in self.trials.values()},
         }
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Plan:
-        """Raises ValueError, TypeError or KeyError for what `to_dict` never gave."""
-        launches = tuple(LAUNCH.validate_python({"on": "", **launch}) for launch in stored["launches"])
-        trials = {key: TrialSpec.model_validate_json(json.dumps(trial)) for key, trial in stored["trials"].items()}
-        for key, trial in trials.items():
-            if key != trial.id:
-                raise ValueError(f"the trial {trial.id} is called {key!r}")
-        for launch in launches:
-            if unknown := [trial_id for trial_id in launch.trials if trial_id not in trials]:
-                raise ValueError(f"a launch has the trial {unknown[0]!r}, which is none")
-        return cls(trials=trials, launches=launches)
 
 
 def make_plan(spec: StudySpec, points: Sequence[StudyPoint] | None = None) -> Plan:

@@ -8,10 +8,11 @@ from shutil import disk_usage, which
 from worldsize.data.catalog import WORKLOADS, facts_of
 from worldsize.data.sets import data_root, require
 from worldsize.errors import SpecError, StoreError
-from worldsize.folder.files import read_json, whole
+from worldsize.folder.files import read_model
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.slurm.status import submitted_job
 from worldsize.plan.plan import Plan, make_plan
+from worldsize.plan.plan_file import PlanFile
 from worldsize.spec.file import StudyFile, changes_between
 from worldsize.spec.place import OnSlurm
 from worldsize.spec.study import StudySpec
@@ -82,8 +83,7 @@ def megabytes(size: float) -> str:
 
 def check_device(device: str | dict[str, str], home: StudyFolder) -> None:
     """Steps of a CPU and of a GPU are not repeats of one another."""
-    with whole(home.plan_file):
-        began = read_json(home.plan_file)["device"]
+    began = read_model(home.plan_file, PlanFile).device
     if device != began:
         raise StoreError(
             f"{home.path} was begun on {began}, and this machine would continue it on {device}; "

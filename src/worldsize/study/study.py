@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal, Self
 
@@ -12,7 +11,7 @@ from worldsize.answer.results import Results, load, read_plan
 from worldsize.data.catalog import WorkloadFacts, facts_of
 from worldsize.data.sets import data_root
 from worldsize.errors import DataError, DiskFullError, Problem, SpecError
-from worldsize.folder.files import is_disk_full, read_json, write_atomic, write_json
+from worldsize.folder.files import is_disk_full, read_model, write_atomic, write_model
 from worldsize.folder.lock import study_lock
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
@@ -26,6 +25,7 @@ from worldsize.machine import Machine, this_machine
 from worldsize.plan.cost import Cost, estimate, space_bytes
 from worldsize.plan.grid import machines_of, on_target
 from worldsize.plan.plan import PRETRAIN_ID, Plan, make_plan
+from worldsize.plan.plan_file import PlanFile
 from worldsize.plan.problems import data_problems, problems
 from worldsize.spec.base import Loc
 from worldsize.spec.file import StudyFile, dump_yaml, find_study
@@ -240,17 +240,19 @@ class Study:
         climb = next_climb(self.spec, plan, results) if self.spec.axes.adaptive else None
         more = climb or next_round(self.spec, plan, results.records)
         if more is not None:
-            write_json(home.plan_file, {**read_json(home.plan_file), **more.to_dict()})
+            write_model(home.plan_file, read_model(home.plan_file, PlanFile).grown(more))
             progress.plan_grew(more)
         return more
 
     def _write(self, home: StudyFolder) -> None:
-        facts = {
-            "device": self._device,
-            "facts": asdict(self.facts),
-            "estimate": asdict(self.estimate(home.path)),
-        }
-        write_json(home.plan_file, {**self._plan.to_dict(), **facts})
+        stored = PlanFile(
+            launches=self._plan.launches,
+            trials=dict(self._plan.trials),
+            device=self._device,
+            facts=self.facts,
+            estimate=self.estimate(home.path),
+        )
+        write_model(home.plan_file, stored)
         # Last: a folder with a study.yaml is a study folder.
         write_atomic(home.study_file, dump_yaml(self.spec).encode())
 

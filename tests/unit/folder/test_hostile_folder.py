@@ -29,6 +29,7 @@ from worldsize.launch.slurm.status import job_statuses
 from worldsize.launch.target import Work, open_work
 from worldsize.machine import Machine
 from worldsize.plan.plan import make_plan
+from worldsize.plan.plan_file import PlanFile
 from worldsize.study.study import Study
 
 STUDY = """\
@@ -434,10 +435,18 @@ def test_what_plans_name_is_what_the_folder_takes() -> None:
     """Every name that a plan can make: targets, strategies, pretraining."""
     text = STUDY.replace("[100]}", "[100], strategy: [ddp, {name: local-sgd, every: 4}, fp16-compression]}")
     text += "on: {t4.a-b_c: {slurm: {nodes: 2}}, v100: {slurm: {nodes: 2}}}\ntrain: {epochs: 1}\n"
-    plan = make_plan(Study.from_text(text, machine=Machine(cores=4, gpus=0)).spec)
+    study = Study.from_text(text, machine=Machine(cores=4, gpus=0))
+    plan = make_plan(study.spec)
     folder = StudyFolder(Path("x"))
     for number, launch in enumerate(plan.launches, start=1):
         folder.launch(launch.id(number))
     assert all(folder.trial(trial_id) for trial_id in plan.trials)
-    assert type(plan).from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    stored = PlanFile(
+        launches=plan.launches,
+        trials=dict(plan.trials),
+        device="cpu",
+        facts=study.facts,
+        estimate=study.estimate(Path("x")),
+    )
+    assert PlanFile.model_validate_json(stored.model_dump_json()).plan == plan
     assert SpanFile(rank=0, name="spans-b256-rank03.npy", sha256="").name == "spans-b256-rank03.npy"

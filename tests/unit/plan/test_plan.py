@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from worldsize.data.catalog import WORKLOADS
+from worldsize.errors import DamagedError
+from worldsize.folder.files import read_model, write_json, write_model
 from worldsize.machine import Machine
-from worldsize.plan.cost import estimate
+from worldsize.plan.cost import Cost, estimate
 from worldsize.plan.grid import scaled_rate
 from worldsize.plan.plan import Plan, make_plan
+from worldsize.plan.plan_file import PlanFile
 from worldsize.plan.problems import data_problems, problems
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec, Search
 from worldsize.spec.study import AxesSpec, ProbeSpec, SkipSpec, StudySpec
@@ -101,10 +105,37 @@ def test_probe_repeats_can_differ_from_training() -> None:
     assert Counter(trial.kind for trial in plan.trials.values()) == {"probe": 30, "train": 6}
 
 
-def test_a_plan_survives_its_file() -> None:
+def stored(plan: Plan) -> PlanFile:
+    cost = Cost(wall_s=1.0, worker_s=2.0, node_s={"t4": 1.0}, measured=False)
+    return PlanFile(launches=plan.launches, trials=dict(plan.trials), device="cpu", facts=FACTS, estimate=cost)
+
+
+def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     plan = make_plan(spec())
-    again = Plan.from_dict(plan.to_dict())
-    assert again == plan
+    write_model(tmp_path / "plan.json", stored(plan))
+    again = read_model(tmp_path / "plan.json", PlanFile)
+    assert again == stored(plan)
+    assert again.plan == plan
+    some = Plan(trials=plan.trials, launches=plan.launches[:1])
+    assert (again.grown(some).plan, again.grown(some).facts) == (some, again.facts)
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "value"),
+    [
+        *(((), "device", None), ((), "estimate", 1), ((), "more", 1), (("facts",), "metric", 1), (("facts",), "x", 1)),
+        *((("launches", 0), "workers", "2"), (("launches", 0), "trials", ["none"]), (("launches", 0), "x", 1)),
+    ],
+)
+def test_a_changed_plan_file_is_named(tmp_path: Path, where: tuple[Any, ...], key: str, value: object) -> None:
+    content = stored(make_plan(spec())).model_dump(mode="json")
+    inner: Any = content
+    for part in where:
+        inner = inner[part]
+    inner[key] = value
+    write_json(tmp_path / "plan.json", content)
+    with pytest.raises(DamagedError, match=r"plan\.json is damaged or of another version"):
+        read_model(tmp_path / "plan.json", PlanFile)
 
 
 @pytest.mark.parametrize(

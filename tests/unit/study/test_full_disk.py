@@ -124,7 +124,7 @@ def test_a_rank_that_cannot_even_say_so(study: Study, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "where", ["folder.launches.write_model", "launch.prepare.write_atomic", "study.study.write_json"]
+    "where", ["folder.launches.write_model", "launch.prepare.write_atomic", "study.study.write_model"]
 )
 def test_a_driver_that_finds_the_disk_full(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
