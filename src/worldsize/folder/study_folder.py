@@ -9,6 +9,8 @@ runs/<name>/
     rank00.log          what a rank printed, with a line where each trial begins
     failure-rank00.json why a rank failed
     torchrun.log        what the launcher printed
+    process.json        the launcher on this machine; of a Slurm job, job.json: its name and id
+    interconnect.json   what the links between the ranks can do, raw
     phases.json         where the time of rank 0 went, from process start to the last trial
     end.json            how the launch ended, its wall time and where that went
   trials/0007-w4-b128-sgd-r0/
