@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from worldsize.folder.files import write_json
+from worldsize.folder.launches import LaunchFolder, ProcessFile
 from worldsize.launch.local import end_leftover, end_tree
 from worldsize.machine import process_started_at
 
@@ -44,13 +44,13 @@ def is_running(pid: int) -> bool:
 
 def test_what_a_driver_left_running_is_ended_with_all_it_started(tmp_path: Path, family: tuple[int, int]) -> None:
     pid, child = family
-    write_json(tmp_path / "process.json", {"pid": pid, "started_at": process_started_at(pid)})
+    LaunchFolder(tmp_path).write(ProcessFile(pid=pid, started_at=process_started_at(pid)))
     assert is_running(pid)
     assert is_running(child)
-    assert end_leftover(tmp_path)
+    assert end_leftover(LaunchFolder(tmp_path))
     assert not is_running(pid)
     assert not is_running(child)
-    assert not end_leftover(tmp_path)  # there is nothing left to end
+    assert not end_leftover(LaunchFolder(tmp_path))  # there is nothing left to end
 
 
 @pytest.mark.parametrize("earlier_s", [3600.0, None])
@@ -62,11 +62,11 @@ def test_another_process_with_the_same_pid_is_left_alone(
     started_at = process_started_at(pid)
     assert started_at is not None
     known = None if earlier_s is None else started_at - earlier_s
-    write_json(tmp_path / "process.json", {"pid": pid, "started_at": known})
-    assert not end_leftover(tmp_path)
+    LaunchFolder(tmp_path).write(ProcessFile(pid=pid, started_at=known))
+    assert not end_leftover(LaunchFolder(tmp_path))
     assert is_running(pid)
     assert is_running(child)
 
 
 def test_a_launch_without_a_process_has_nothing_to_end(tmp_path: Path) -> None:
-    assert not end_leftover(tmp_path)
+    assert not end_leftover(LaunchFolder(tmp_path))
