@@ -5,7 +5,6 @@ RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT python -m tests.syste
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
@@ -28,7 +27,7 @@ def main() -> None:
     sweep = measure_links(crew.rank, hosts, crew.device, budget_s=budget_s)
     took_s = time.perf_counter() - began
     seen = {
-        "sweep": dataclasses.asdict(sweep) if sweep else None,
+        "sweep": sweep.model_dump(mode="json") if sweep else None,
         "took_s": took_s,
         "groups_left": len(dist.distributed_c10d._world.pg_map) - groups,
     }
