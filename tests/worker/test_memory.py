@@ -65,6 +65,7 @@ def after_and_fresh() -> tuple[dict[str, Any], dict[str, Any]]:
     return answer(after), answer(fresh)
 
 
+@pytest.mark.long
 def test_after_running_out_memory_is_that_of_a_fresh_process() -> None:
     after, fresh = after_and_fresh()
     assert (after["outcomes"], fresh["outcomes"]) == (["out_of_memory", "finished"], ["finished"])

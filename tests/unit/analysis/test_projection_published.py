@@ -67,6 +67,7 @@ def test_targets_hold_on_published_series(table: Table, protocol: str) -> None:
     assert bench.misses(protocol, errors, covered) == []
 
 
+@pytest.mark.long
 def test_targets_hold_with_what_was_chosen_here_chosen_without_the_source_scored(table: Table) -> None:
     text = " ".join(DOC.read_text(encoding="utf-8").split())
     among = {protocol: bench.cases(table, protocol) for protocol in COUNTS}
