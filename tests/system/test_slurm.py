@@ -198,7 +198,7 @@ def test_targets_are_kept_apart_and_an_sbatch_that_fails_after_it_has_queued_sub
     hosts = {name[-5:].strip("-"): driver.events(name)[0]["hosts"] for name in driver.ends()}
     assert hosts == {"here": 1, "there": 2}
     found = worldsize.load(driver.folder)
-    assert [(row["on"], row["workers"]) for row in found.table()] == [
+    assert [(row["place"], row["workers"]) for row in found.table()] == [
         (on, n) for on in ("here", "there") for n in (1, 2)
     ]
 

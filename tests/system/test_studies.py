@@ -46,7 +46,7 @@ def test_the_optimisers_of_a_linear_regression_are_told_apart(tmp_path: Path) ->
     run("optimizers-linear", tmp_path / "study", tmp_path)
     results = worldsize.load(tmp_path / "study")
     (contest,) = results.contests
-    edge = results.edges[contest.setting, "sgd"]
+    edge = results.edges[contest.setting, "sgd", "sgd"]
     theory = 2 / results.records[next(iter(results.records))].known["largest_eigenvalue"]
     assert edge.estimate == pytest.approx(theory, rel=0.1)
     assert edge.held < theory < edge.diverged

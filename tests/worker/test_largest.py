@@ -23,6 +23,7 @@ from worldsize.machine import Machine
 from worldsize.report.words.findings import finding_sentence
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import LEAST, LargestSpec
+from worldsize.spec.training import StrategySpec
 from worldsize.study.study import Study
 from worldsize.worker.largest_batch import CLOSE, next_batch
 
@@ -93,7 +94,7 @@ def test_no_more_than_most_is_tried() -> None:
 
 
 def setting(batch: int, workers: int = 1) -> Setting:
-    return Setting(workers=workers, batch_per_worker=batch, scaling="weak", strategy="ddp", precision="fp32")
+    return Setting(workers=workers, batch_per_worker=batch, scaling="weak", strategy=StrategySpec(), precision="fp32")
 
 
 def tried(batch: int, *, fits: bool = True, workers: int = 1) -> Tried:
@@ -146,7 +147,7 @@ def test_every_end_has_its_sentence() -> None:
         "most": "the largest that the study allows",
         "none": "No batch fits: even 1,088",
     }.items():
-        finding = Finding(code=f"largest-batch-{end}", numbers=numbers, names={"where": "2 workers"})
+        finding = Finding(code=f"largest-batch-{end}", numbers=numbers, where={"workers": 2})
         assert finding_sentence(finding).startswith("With 2 workers: ")
         assert words in finding_sentence(finding)
 

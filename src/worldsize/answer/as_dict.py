@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from worldsize.analysis.learning.variants import VariantSummary
 from worldsize.analysis.speed.breakdown import StepParts
 from worldsize.analysis.speed.network import Link
+from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import Row
 from worldsize.spec.setting import Setting
 
@@ -30,20 +31,21 @@ def as_dict(results: Results) -> dict[str, Any]:
         "answer": {
             "verdict": results.answer.verdict,
             "setting": flat(row) if row else None,
-            "findings": [asdict(finding) for finding in results.answer.findings],
+            "findings": [plain_finding(finding) for finding in results.answer.findings],
         },
         "table": results.table(),
-        "largest_batch": [asdict(each) for each in results.largest],
+        "largest_batch": [{**asdict(each), "setting": plain_setting(each.setting)} for each in results.largest],
         "steps": [_step(each) for each in results.steps],
-        "hardware": [{**_flat(setting), **asdict(found)} for setting, found in results.hardware],
+        "hardware": [{**flat_setting(setting), **asdict(found)} for setting, found in results.hardware],
         "links": [_link(kind, link) for kind, link in results.links],
-        "mfu": [{**_flat(setting), **asdict(found)} for setting, found in results.mfus.items()],
+        "mfu": [{**flat_setting(setting), **asdict(found)} for setting, found in results.mfus.items()],
         "noise_scale": [
-            {**_flat(setting), "variant": variant, **asdict(found)} for setting, variant, found in results.noise_scales
+            {**flat_setting(setting), "variant": variant, **asdict(found)}
+            for setting, variant, found in results.noise_scales
         ],
         "learning": results.learning(),
         "comparisons": [
-            {**_flat(contest.setting), **asdict(comparison)}
+            {**flat_setting(contest.setting), **asdict(comparison)}
             for contest in results.contests
             for comparison in contest.comparisons
         ],
@@ -58,7 +60,7 @@ def flat(found: Row | VariantSummary) -> dict[str, Any]:
     """With what its setting says beside its own."""
     own = asdict(found)
     del own["setting"]
-    return {**_flat(found.setting), **own}
+    return {**flat_setting(found.setting), **own}
 
 
 def columns(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def columns(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _step(each: StepParts) -> dict[str, Any]:
     traffic = each.traffic
-    own = asdict(each)
+    own = {**asdict(each), "setting": plain_setting(each.setting)}
     if traffic is not None:
         own["traffic"] |= {"algbw": traffic.algbw, "busbw": traffic.busbw}
     return own
@@ -89,5 +91,16 @@ def _link(kind: str, link: Link) -> dict[str, Any]:
     return {"kind": kind, **own, "poor": link.is_poor}
 
 
-def _flat(setting: Setting) -> dict[str, Any]:
-    return {**asdict(setting), "global_batch": setting.global_batch}
+def plain_setting(setting: Setting) -> dict[str, Any]:
+    """Its own fields, the strategy by its label."""
+    return {**asdict(setting), "strategy": setting.strategy.label}
+
+
+def flat_setting(setting: Setting) -> dict[str, Any]:
+    """A setting as every row has it: its fields and its global batch."""
+    return {**plain_setting(setting), "global_batch": setting.global_batch}
+
+
+def plain_finding(finding: Finding) -> dict[str, Any]:
+    """`where` only of a finding that is about some of the settings."""
+    return {key: value for key, value in asdict(finding).items() if value or key != "where"}

@@ -31,6 +31,7 @@ from worldsize.analysis.speed.compare import (
 from worldsize.analysis.speed.hardware import foreign_cores
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import paces
+from worldsize.answer.as_dict import flat_setting, plain_finding
 from worldsize.answer.from_records import usages
 from worldsize.answer.results import Results, as_results
 from worldsize.data.catalog import METRICS
@@ -129,7 +130,7 @@ def to_dict(found: Comparison) -> dict[str, Any]:
         "significant": len(compared.significant),
         "differences": [
             {
-                **_flat(each.setting),
+                **flat_setting(each.setting),
                 "side": each.side,
                 "quantity": each.quantity,
                 "kind": "ratio" if each.quantity in RATIOS else "difference",
@@ -142,12 +143,12 @@ def to_dict(found: Comparison) -> dict[str, Any]:
             }
             for each in compared.differences
         ],
-        "only": {name: [_flat(setting) for setting in settings] for name, settings in compared.only.items()},
+        "only": {name: [flat_setting(setting) for setting in settings] for name, settings in compared.only.items()},
         "configuration": {name: list(lines) for name, lines in found.configuration.items()},
         "environment": {key: list(values) for key, values in found.environment.items()},
         "gap_s": found.gap_s,
         "foreign_cores": list(found.foreign_cores),
-        "cautions": {name: [asdict(each) for each in said] for name, said in found.cautions.items()},
+        "cautions": {name: [plain_finding(each) for each in said] for name, said in found.cautions.items()},
     }
 
 
@@ -242,7 +243,3 @@ def _gap_s(studies: Sequence[Results]) -> float | None:
     gaps = [after[0] - before[1] for before, after in itertools.pairwise(times)]
     longest = max(gaps, default=0.0)
     return longest if longest > 0 else None
-
-
-def _flat(setting: Setting) -> dict[str, Any]:
-    return {**asdict(setting), "global_batch": setting.global_batch}

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from worldsize.analysis.estimate import log_interval, mean_interval
 from worldsize.analysis.learning.noise_scale import noise_series, of_ranks
 from worldsize.analysis.speed.breakdown import waiting_apart
-from worldsize.answer.from_records import Ended, labels, setting_of
+from worldsize.answer.as_dict import flat_setting
+from worldsize.answer.from_records import Ended
 from worldsize.answer.results import Results
 from worldsize.folder.launches import launch_folders
 from worldsize.folder.record import Epoch
@@ -29,10 +30,6 @@ MOST_NOISE = 8
 Groups = dict[tuple[Setting, str], list[Ended]]
 
 
-def flat_setting(setting: Setting) -> dict[str, Any]:
-    return {**asdict(setting), "global_batch": setting.global_batch}
-
-
 def ended(results: Results) -> list[Ended]:
     """Trials that have an outcome of their own."""
     pairs = ((results.trials[trial_id], record) for trial_id, record in results.records.items())
@@ -43,12 +40,12 @@ def ended(results: Results) -> list[Ended]:
     ]
 
 
-def by_variant(results: Results, pairs: Sequence[Ended]) -> Groups:
+def by_variant(pairs: Sequence[Ended]) -> Groups:
     """Training trials of one setting and variant, in the order of the scaling table."""
     groups: Groups = defaultdict(list)
     for trial, record in pairs:
         if trial.kind == "train":
-            groups[setting_of(trial), labels(trial, len(results.spec.starts))[1]].append((trial, record))
+            groups[trial.setting, trial.variant].append((trial, record))
     return dict(sorted(groups.items(), key=lambda item: setting_order(item[0][0])))
 
 
@@ -195,7 +192,7 @@ def one_step(results: Results, pairs: Sequence[Ended]) -> dict[str, Any] | None:
         apart, names = apart[:, order], [names[place] for place in order]
     met = apart[:, : names.index("communication") + 1].sum(axis=1) if "communication" in names else apart.sum(axis=1)
     return {
-        **flat_setting(setting_of(trial)),
+        **flat_setting(trial.setting),
         "trial": trial.id,
         "step": step + record.warmup_steps,
         "step_s": float(step_s[step]),
@@ -226,7 +223,7 @@ def telemetry(results: Results, pairs: Sequence[Ended]) -> dict[str, Any] | None
             memory = kept[:, column["process_memory_bytes"]]
         if np.isfinite(busy).any() or np.isfinite(memory).any():
             devices.append({"rank": rank, "at_s": _plain(at_s), "busy": _plain(busy), "memory_bytes": _plain(memory)})
-    found = {**flat_setting(setting_of(trial)), "trial": trial.id, "of": "gpu" if on_gpu else "process"}
+    found = {**flat_setting(trial.setting), "trial": trial.id, "of": "gpu" if on_gpu else "process"}
     return {**found, "ranks": trial.workers, "devices": devices} if devices else None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from worldsize.analysis.learning.larger_batches import regained
 from worldsize.analysis.speed.breakdown import straggler
 from worldsize.analysis.speed.recommend import Answer, Finding
+from worldsize.answer.as_dict import plain_setting
 from worldsize.plan.plan import full_grid
 from worldsize.spec.setting import Setting
 
@@ -61,10 +62,9 @@ def _stragglers(results: Results) -> Iterator[Finding]:
         if slow is not None:
             setting = step.setting
             others = [each.setting for each in results.steps if each.setting.workers == setting.workers]
-            batches = {other.batch_per_worker for other in others}
-            told = [_where(setting, others), f"batch {setting.batch_per_worker:,}" if len(batches) > 1 else ""]
+            where = _distinguishing(setting, others)
             numbers = {"workers": setting.workers, "rank": slow[0], "extra_ms": slow[1] * 1e3}
-            yield Finding(code="straggler", numbers=numbers, names={"where": ", ".join(filter(None, told))})
+            yield Finding(code="straggler", numbers=numbers, where=where)
 
 
 def _stolen(results: Results) -> Iterator[Finding]:
@@ -102,8 +102,8 @@ def _memory(results: Results) -> Iterator[Finding]:
             "tried": found.too_large or found.rows[-1].batch_per_worker,
         }
         code = "largest-batch-none" if found.fits is None else f"largest-batch-{found.ended}"
-        others = [other.setting for other in results.largest]
-        yield Finding(code=code, numbers=numbers, names={"where": _where(found.setting, others)})
+        where = _distinguishing(found.setting, [other.setting for other in results.largest], but="batch_per_worker")
+        yield Finding(code=code, numbers=numbers, where=where)
     full: dict[tuple[int, int], int] = Counter(
         (trial.workers, trial.batch_per_worker)
         for name, record in results.records.items()
@@ -113,16 +113,14 @@ def _memory(results: Results) -> Iterator[Finding]:
         yield Finding(code="out-of-memory", numbers={"workers": workers, "batch": batch, "trials": trials})
 
 
-def _where(setting: Setting, among: list[Setting]) -> str:
-    """`2 workers, zero`, as far as it tells searches apart."""
-    facts = {
-        "workers": f"{setting.workers} workers" if setting.workers > 1 else "1 worker",
-        "strategy": setting.strategy,
-        "precision": setting.precision,
-        "accumulation": f"in {setting.accumulation} parts",
-        "on": f"on {setting.on}",
+def _distinguishing(setting: Setting, among: list[Setting], but: str | None = None) -> dict[str, int | str]:
+    """The fields in which these settings differ, with this one's values."""
+    others = [plain_setting(other) for other in among]
+    return {
+        name: value
+        for name, value in plain_setting(setting).items()
+        if name != but and len({other[name] for other in others}) > 1
     }
-    return ", ".join(words for name, words in facts.items() if len({getattr(other, name) for other in among}) > 1)
 
 
 def _targets(results: Results) -> Iterator[Finding]:
@@ -163,7 +161,7 @@ def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
 
 def _edges(results: Results) -> Iterator[Finding]:
     known = {name: value for record in results.records.values() for name, value in record.known.items()}
-    for (setting, kin), edge in results.edges.items():
+    for (setting, _, kin), edge in results.edges.items():
         numbers = {"rate": edge.estimate, "held": edge.held, "diverged": edge.diverged}
         names = {"optimizer": kin if len(results.contests) == 1 else f"{kin} (global batch {setting.global_batch})"}
         sharp = edge.diverged <= edge.held * SHARP_EDGE
@@ -183,7 +181,7 @@ def _edges_not_found(results: Results) -> Iterator[Finding]:
     for entry in results.spec.axes.optimizer:
         search = entry.searched().get("rate")
         families = {setting.family for setting in entry.settings()}
-        if search and search.edge and not any(kin.split()[0] in families for _, kin in results.edges):
+        if search and search.edge and not any(family in families for _, family, _ in results.edges):
             low, high = search.search
             yield Finding(code="no-rate-edge", numbers={"low": low, "high": high}, names={"optimizer": entry.name})
 

@@ -25,7 +25,6 @@ from worldsize.analysis.speed.scaling import Measured, block_means
 from worldsize.folder.launches import LaunchFolder, launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.spec.optimizer import OptimizerSpec
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import TrialSpec
 
@@ -54,55 +53,18 @@ def tried(trial: TrialSpec, record: TrialRecord) -> Iterator[Tried]:
     """Batches of a search for the largest, whatever became of it."""
     for each in record.tries:
         yield Tried(
-            setting=setting_of(trial.model_copy(update={"batch_per_worker": each.batch_per_worker})),
+            setting=replace(trial.setting, batch_per_worker=each.batch_per_worker),
             fits=each.outcome == "finished",
             samples_per_s=each.samples_per_s,
             memory_bytes=each.memory_bytes,
         )
 
 
-def setting_of(trial: TrialSpec) -> Setting:
-    return Setting(
-        workers=trial.workers,
-        batch_per_worker=trial.batch_per_worker,
-        accumulation=trial.accumulation,
-        scaling=trial.scaling,
-        strategy=trial.strategy.label,
-        precision=trial.precision,
-        on=trial.on,
-    )
-
-
-def labels(trial: TrialSpec, starts: int) -> tuple[str, str]:
-    """What tells trials of one setting apart in what they learn, without the rate and with it.
-
-    `momentum 0.9, linear rule` and `momentum 0.9 rate 0.05, linear rule`.
-    """
-    optimizer = trial.optimizer
-    name = optimizer.family + (f" {optimizer.momentum:g}" if optimizer.momentum else "")
-    extra = "".join(f", {words}" for words in _settings(optimizer))
-    if starts > 1:
-        extra += ", pretrained" if trial.workload.pretrained else ", from scratch"
-    return name + extra, f"{name} rate {optimizer.rate:.9g}{extra}"
-
-
-def _settings(optimizer: OptimizerSpec) -> Iterable[str]:
-    """Every value that it brings itself: two that differ in anything must not look alike."""
-    if optimizer.trust != OptimizerSpec.model_fields["trust"].default:
-        yield f"trust {optimizer.trust:.9g}"
-    if optimizer.weight_decay:
-        yield f"decay {optimizer.weight_decay:.9g}"
-    if optimizer.rate_rule is not None:
-        yield "unscaled" if optimizer.rate_rule == "none" else f"{optimizer.rate_rule} rule"
-    if optimizer.warmup_epochs is not None:
-        yield f"warm-up {optimizer.warmup_epochs:.9g}" if optimizer.warmup_epochs else "no warm-up"
-
-
 def probes_first(ended: Iterable[Ended]) -> dict[Setting, list[Ended]]:
     """Trials of each setting: its probes, where there are any, since training also evaluates and saves."""
     by_setting: dict[Setting, list[Ended]] = defaultdict(list)
     for trial, record in ended:
-        by_setting[setting_of(trial)].append((trial, record))
+        by_setting[trial.setting].append((trial, record))
     return {setting: [pair for pair in here if pair[0].kind == "probe"] or here for setting, here in by_setting.items()}
 
 
@@ -110,23 +72,22 @@ def measured(folder: StudyFolder, ended: Iterable[Ended]) -> Iterator[Measured]:
     for trial, record in ended:
         step_s = folder.step_s(record)[: 0 if record.outcome == "diverged" else None]
         yield Measured(
-            setting=setting_of(trial),
+            setting=trial.setting,
             kind="probe" if trial.kind == "probe" else "train",
             repeat=trial.repeat,
             step_s=block_means(step_s, trial.strategy.period),
         )
 
 
-def trained(trial: TrialSpec, record: TrialRecord, metric: str, starts: int) -> Trained:
+def trained(trial: TrialSpec, record: TrialRecord, metric: str) -> Trained:
     until = trial.train.until if trial.train else None
     epochs = [epoch for epoch in record.epochs if metric in epoch.test]
     assert record.outcome != "failed"
     assert record.outcome != "out_of_memory"
-    kin, variant = labels(trial, starts)
     return Trained(
-        setting=setting_of(trial),
-        variant=variant,
-        kin=kin,
+        setting=trial.setting,
+        variant=trial.variant,
+        kin=trial.family_label,
         family=trial.optimizer.family,
         rate=trial.optimizer.rate,
         scaled=trial.peak_rate / trial.optimizer.rate,
@@ -184,7 +145,7 @@ def _rows_of_try(record: TrialRecord, columns: Sequence[str], rows: Floats) -> F
     return np.asarray(rows[(at >= own.timed_from) & (at <= own.timed_until)])
 
 
-def noise_scales(folder: StudyFolder, ended: Iterable[Ended], starts: int) -> list[tuple[Setting, str, NoiseScale]]:
+def noise_scales(folder: StudyFolder, ended: Iterable[Ended]) -> list[tuple[Setting, str, NoiseScale]]:
     """Of each variant trained with `noise_scale`, over the second half of its steps and all its repeats."""
     rows: dict[tuple[Setting, str], list[tuple[Floats, Floats]]] = defaultdict(list)
     for trial, record in ended:
@@ -192,7 +153,7 @@ def noise_scales(folder: StudyFolder, ended: Iterable[Ended], starts: int) -> li
         if record.noise and record.outcome != "diverged" and parts > 1:
             small, big = of_ranks(folder.noise(record))
             half = len(big) // 2
-            rows[setting_of(trial), labels(trial, starts)[1]].append((small[half:], big[half:]))
+            rows[trial.setting, trial.variant].append((small[half:], big[half:]))
     found = []
     for (setting, variant), each in rows.items():
         small, big = (np.concatenate(side) for side in zip(*each, strict=True))
@@ -328,7 +289,7 @@ def _wire(link: Link, *, crowd: float = 1.0, shared: bool = False) -> Wire:
 def _payload(results: Results, like: Setting) -> float | None:
     for trial_id, record in results.records.items():
         trial = results.trials[trial_id]
-        if (trial.strategy.label, trial.precision) != (like.strategy, like.precision):
+        if (trial.strategy, trial.precision) != (like.strategy, like.precision):
             continue
         found = record.exchange.get("bytes") or record.compute.get("gradient_bytes")
         if isinstance(found, float | int):

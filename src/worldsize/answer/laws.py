@@ -13,6 +13,7 @@ from typing import Any
 from worldsize.analysis.learning.larger_batches import BatchStudy
 from worldsize.analysis.projection.classical_laws import Mode, fit_amdahl, fit_gustafson, fit_usl, speedups
 from worldsize.analysis.speed.scaling import Series
+from worldsize.answer.as_dict import plain_setting
 from worldsize.answer.results import Results
 
 LEAST_COUNTS = 3
@@ -32,7 +33,7 @@ def _of_series(series: Series) -> list[dict[str, Any]]:
     rates = [row.samples_per_s.value for row in series.rows]
     mode: Mode = "strong" if first.scaling == "strong" else "weak"
     where = {
-        **{key: value for key, value in asdict(first).items() if key != "workers"},
+        **{key: value for key, value in plain_setting(first).items() if key != "workers"},
         "batch_per_worker": first.batch_per_worker if mode == "weak" else None,
         "global_batch": first.global_batch if mode == "strong" else None,
         "counts": len(counts),
@@ -76,9 +77,9 @@ def _of_variant(study: BatchStudy) -> dict[str, Any]:
     reached = [batch for batch in model.batches if batch.steps is not None]
     return {
         "variant": study.variant,
-        "strategy": study.strategy,
-        "precision": study.precision,
-        "on": study.on,
+        "strategy": study.method.strategy.label,
+        "precision": study.method.precision,
+        "place": study.method.place,
         "rate_power": study.rate_power,
         "smallest_batch": reached[0].global_batch,
         "largest_batch": reached[-1].global_batch,

@@ -14,14 +14,13 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from worldsize.analysis.speed.scaling import Row
-from worldsize.answer.from_records import labels, setting_of
 from worldsize.answer.results import Results
 from worldsize.plan.grid import base_batch
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import TrialSpec
 
 MOST_LOG_LINES = 20
-OWN = {"id", "kind", "repeat", "seed", "search", "scaling"}
+OWN = {"id", "kind", "repeat", "seed", "search", "scaling", "start"}
 """Fields of a trial that are told elsewhere, or are the same in all."""
 
 
@@ -148,7 +147,7 @@ def recommended_study(results: Results) -> str | None:
     row = results.answer.row
     if row is None:
         return None
-    results = results.apart[row.setting.on]
+    results = results.apart[row.setting.place]
     trial = _trial_of(results, row)
     spec = results.spec.model_dump(mode="json", exclude_defaults=True, exclude={"small", "skip", "axes", "name"})
     axes: dict[str, Any] = {"workers": [row.setting.workers]}
@@ -186,15 +185,14 @@ def short_optimizer(trial: TrialSpec) -> dict[str, Any]:
 
 def _trial_of(results: Results, row: Row) -> TrialSpec:
     """One that was trained with the best variant of the row; where nothing was trained, a probe of it."""
-    starts = len(results.spec.starts)
     here = [trial for trial in results.trials.values() if trial.kind != "pretrain" and _runs(trial, row.setting)]
-    best = [trial for trial in here if trial.kind == "train" and labels(trial, starts)[1] == row.variant]
+    best = [trial for trial in here if trial.kind == "train" and trial.variant == row.variant]
     return (best or here)[0]
 
 
 def _runs(trial: TrialSpec, setting: Setting) -> bool:
     """A search for the largest batch ran every batch it tried."""
-    own = setting_of(trial)
+    own = trial.setting
     return own == setting or (
         trial.largest is not None and replace(own, batch_per_worker=setting.batch_per_worker) == setting
     )

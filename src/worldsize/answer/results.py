@@ -104,8 +104,8 @@ class Results:
         return sorted(met, key=lambda contest: setting_order(contest.setting))
 
     @cached_property
-    def edges(self) -> dict[tuple[Setting, str], RateEdge]:
-        """Above which rate training diverges, by setting and optimiser."""
+    def edges(self) -> dict[tuple[Setting, str, str], RateEdge]:
+        """Above which rate training diverges, by setting, family of the optimizer and its label without the rate."""
         return rate_edges(self._trained)
 
     @cached_property
@@ -160,7 +160,7 @@ class Results:
         More than 1 is not told: the peak is then not what it was held against.
         """
         found = {}
-        known = {from_records.setting_of(trial): record.compute for trial, record in self._ended if record.compute}
+        known = {trial.setting: record.compute for trial, record in self._ended if record.compute}
         for row in self.rows:
             facts: dict[str, Any] = dict(known.get(row.setting, {}))
             flop, peak = facts.get("flop_per_sample"), facts.get("peak_flop_s")
@@ -171,7 +171,7 @@ class Results:
 
     @cached_property
     def noise_scales(self) -> list[tuple[Setting, str, NoiseScale]]:
-        return from_records.noise_scales(self.folder, self._ended, len(self.spec.starts))
+        return from_records.noise_scales(self.folder, self._ended)
 
     @cached_property
     def batch_studies(self) -> list[BatchStudy]:
@@ -212,9 +212,9 @@ class Results:
         """What was trained, a dict a variant: its setting, metric, steps to the target, epochs until stable, gap."""
         return [flat(variant) for contest in self.contests for variant in contest.variants]
 
-    def step_s(self) -> dict[tuple[str, int, int], float]:
-        """Measured median step time by (target, workers, samples that a worker computes in a step)."""
-        return {(row.setting.on, row.setting.workers, row.setting.worker_batch): row.step_s.value for row in self.rows}
+    def step_s(self) -> dict[Setting, float]:
+        """Measured median step time of each setting."""
+        return {row.setting: row.step_s.value for row in self.rows}
 
     def left(self) -> list[str]:
         return [trial_id for trial_id in self.trials if trial_id not in self.records]
@@ -236,9 +236,8 @@ class Results:
 
     @cached_property
     def _trained(self) -> list[Trained]:
-        starts = len(self.spec.starts)
         return [
-            from_records.trained(trial, record, self.facts.metric, starts)
+            from_records.trained(trial, record, self.facts.metric)
             for trial, record in self._ended
             if trial.kind == "train"
         ]
@@ -259,7 +258,7 @@ class Results:
 
     def _by_subtraction(self, setting: Setting) -> float | None:
         """Its step less that of one worker with the same batch a worker: what people take for communication."""
-        step_s = {row.setting: row.step_s.value for row in self.rows}
+        step_s = self.step_s()
         alone = step_s.get(replace(setting, workers=1))
         if setting.workers == 1 or setting.scaling == "strong" or alone is None:
             return None

@@ -63,7 +63,7 @@ def _write(results: Results, database: Path, artifacts: str, steps: bool) -> Non
 
 
 def _params(results: Results, trial_id: str) -> dict[str, Cell]:
-    found = parameters(results, results.trials[trial_id])
+    found = parameters(results.trials[trial_id])
     return {key: value for key, value in found.items() if value is not None and key != "trial"}
 
 

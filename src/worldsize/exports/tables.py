@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from worldsize.answer import from_records
 from worldsize.answer.results import Results
 from worldsize.errors import visible
 from worldsize.folder.record import SPANS, TrialRecord
@@ -65,10 +64,10 @@ def span_tables(results: Results) -> Iterator[Table]:
 
 def trial_row(results: Results, trial: TrialSpec) -> dict[str, Cell]:
     record = results.records.get(trial.id)
-    return {**parameters(results, trial), **outcome(results, trial.id, record), **_ran(record), **finals(record)}
+    return {**parameters(trial), **outcome(results, trial.id, record), **_ran(record), **finals(record)}
 
 
-def parameters(results: Results, trial: TrialSpec) -> dict[str, Cell]:
+def parameters(trial: TrialSpec) -> dict[str, Cell]:
     """What was asked for. The optimiser and its rates only of what was trained: a probe has none."""
     trained = trial.kind != "probe"
     optimizer = trial.optimizer
@@ -90,7 +89,7 @@ def parameters(results: Results, trial: TrialSpec) -> dict[str, Cell]:
         "weight_decay": optimizer.weight_decay if trained else None,
         "rate": optimizer.rate if trained else None,
         "peak_rate": trial.peak_rate if trained else None,
-        "variant": from_records.labels(trial, len(results.spec.starts))[1] if trained else None,
+        "variant": trial.variant if trained else None,
         "repeat": trial.repeat,
         "seed": trial.seed,
     }

@@ -26,7 +26,7 @@ def write_tensorboard(results: Results, stage: Path, steps: bool) -> None:
         trial = results.trials[trial_id]
         writer = EventFileWriter(str(stage / safe_name(trial_id)))
         try:
-            facts = parameters(results, trial).items()
+            facts = parameters(trial).items()
             known = {key: visible(each) if isinstance(each, str) else each for key, each in facts if each is not None}
             hparams = hparams_pb(known, trial_id=trial_id, start_time_secs=record.started_at)
             writer.add_event(Event(wall_time=record.started_at, summary=hparams))

@@ -13,6 +13,7 @@ from worldsize.machine import Machine
 from worldsize.plan.grid import on_target
 from worldsize.plan.plan import Plan
 from worldsize.spec.place import nodes_for
+from worldsize.spec.setting import Setting
 from worldsize.spec.study import StudySpec, TrialSpec
 from worldsize.spec.training import steps_per_epoch
 
@@ -45,8 +46,8 @@ class Cost:
     """Whether step times of this study were known, or only the rough cost of a sample."""
 
 
-StepTimes = Mapping[tuple[str, int, int], float]
-"""By target, workers and samples that a worker computes in a step."""
+StepTimes = Mapping[Setting, float]
+"""Measured seconds per step."""
 
 
 def estimate(
@@ -60,7 +61,7 @@ def estimate(
         machine, here = machines[launch.on], specs[launch.on]
         seconds = LAUNCH_START_S
         for trial in (plan.trials[trial_id] for trial_id in launch.trials):
-            known = step_s.get((trial.on, trial.workers, trial.worker_batch))
+            known = step_s.get(trial.setting)
             step = known if known is not None else _guessed_step_s(trial, facts, machine, machine.device(spec.device))
             seconds += trial_s(trial, facts, step)
         wall += seconds

@@ -11,11 +11,9 @@ from typing import Any, Literal
 from worldsize.machine import Machine
 from worldsize.spec.optimizer import SGD_KINDS, OptimizerSpec
 from worldsize.spec.place import machine_of
+from worldsize.spec.setting import Setting
 from worldsize.spec.study import Precision, SkipSpec, Start, StudySpec
 from worldsize.spec.training import StrategySpec, TrainSpec
-
-Line = tuple[int, str, str, str]
-"""Accumulation, strategy, precision, target: what counts and batches of an adaptive study are compared within."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +35,16 @@ class StudyPoint:
     on: str = ""
 
     @property
-    def line(self) -> Line:
-        return self.accumulation, self.strategy.label, self.precision, self.on
-
-    @property
-    def probe(self) -> tuple[int, int]:
-        """Its batch as the axis states it: of a worker, or global."""
-        return self.workers, self.batch_per_worker if self.scaling == "weak" else self.global_batch
+    def setting(self) -> Setting:
+        return Setting(
+            workers=self.workers,
+            batch_per_worker=self.batch_per_worker,
+            accumulation=self.accumulation,
+            scaling=self.scaling,
+            strategy=self.strategy,
+            precision=self.precision,
+            place=self.on,
+        )
 
     @property
     def search(self) -> str:

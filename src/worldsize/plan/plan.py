@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from worldsize.plan.grid import StudyPoint, base_batch, scaled_rate, study_points
 from worldsize.spec.place import TargetOrNone
+from worldsize.spec.setting import Setting
 from worldsize.spec.study import Start, StudySpec, TrialSpec
 from worldsize.spec.training import StrategySpec, TrainSpec
 from worldsize.spec.workload import WorkloadSpec
@@ -64,7 +65,7 @@ def make_plan(spec: StudySpec, points: Sequence[StudyPoint] | None = None) -> Pl
         drafts += _probing(spec, [points] * spec.probe_repeats, rng)
     if not spec.axes.adaptive:  # where probes decide what is worth training, they come first
         drafts += _training(spec, points, rng)
-    return _numbered(Plan(trials={}, launches=()), drafts, len(spec.starts))
+    return _numbered(Plan(trials={}, launches=()), drafts)
 
 
 def full_grid(spec: StudySpec) -> list[TrialSpec]:
@@ -80,12 +81,12 @@ def with_probes(plan: Plan, spec: StudySpec, passes: Sequence[Sequence[StudyPoin
     """
     first = 1 + max((trial.repeat for trial in plan.trials.values() if trial.kind == "probe"), default=-1)
     drafts = _probing(spec, passes, random.Random(spec.seed + len(plan.trials)), first)
-    return _numbered(plan, drafts, len(spec.starts))
+    return _numbered(plan, drafts)
 
 
 def extended(plan: Plan, spec: StudySpec, points: Sequence[StudyPoint]) -> Plan:
     """The same plan, and training of more points after it."""
-    return _numbered(plan, _training(spec, points, random.Random(spec.seed + len(plan.trials))), len(spec.starts))
+    return _numbered(plan, _training(spec, points, random.Random(spec.seed + len(plan.trials))))
 
 
 @dataclass
@@ -134,7 +135,7 @@ def _training(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random)
     return drafts
 
 
-def _numbered(plan: Plan, drafts: list[Draft], starts: int) -> Plan:
+def _numbered(plan: Plan, drafts: list[Draft]) -> Plan:
     trials, launches = dict(plan.trials), list(plan.launches)
     numbers = itertools.count(len(trials))
     width = max(4, len(str(len(trials) + sum(len(draft.members) for draft in drafts))))
@@ -142,7 +143,7 @@ def _numbered(plan: Plan, drafts: list[Draft], starts: int) -> Plan:
         ids = []
         for fields in draft.members:
             fields["on"] = draft.on
-            trial = TrialSpec(id=_trial_id(next(numbers), width, fields, starts), **fields)
+            trial = TrialSpec(id=_trial_id(next(numbers), width, fields), **fields)
             trials[trial.id] = trial
             ids.append(trial.id)
         launches.append(Launch(kind=draft.kind, workers=draft.workers, trials=tuple(ids), on=draft.on))
@@ -156,10 +157,9 @@ def _probe_order(
     assert spec.probe is not None
     ordered: list[dict[str, Any]] = []
     for repeat, points in enumerate(passes, first_repeat):
-        distinct: dict[tuple[Any, ...], StudyPoint] = {}
+        distinct: dict[Setting, StudyPoint] = {}
         for point in points:
-            key = (point.workers, point.batch_per_worker, point.accumulation, point.strategy, point.precision)
-            distinct.setdefault(key, point)
+            distinct.setdefault(point.setting, point)
         one_pass = list(distinct.values())
         rng.shuffle(one_pass)
         ordered += [
@@ -179,6 +179,7 @@ def _train_fields(spec: StudySpec, point: StudyPoint, repeat: int, base_batch: i
         "kind": "train",
         "peak_rate": scaled_rate(point.optimizer, spec.train, point.global_batch, base_batch),
         "train": spec.train,
+        "start": point.start if len(spec.starts) > 1 else None,
         "search": point.search if entry.searched() else None,
         "stop_hopeless": entry.stops_hopeless,
     }
@@ -229,12 +230,12 @@ def _pretrain_fields(spec: StudySpec) -> dict[str, Any]:
     }
 
 
-def _trial_id(number: int, width: int, fields: Mapping[str, Any], starts: int) -> str:
+def _trial_id(number: int, width: int, fields: Mapping[str, Any]) -> str:
     if fields["kind"] == "pretrain":
         return PRETRAIN_ID
     what = fields["optimizer"].family if fields["kind"] == "train" else "probe"
-    if fields["kind"] == "train" and starts > 1:
-        what += "-pretrained" if fields["workload"].pretrained else "-scratch"
+    if start := fields.get("start"):
+        what += f"-{start}"
     if fields["strategy"].name != "ddp":
         what += f"-{fields['strategy'].name}"
     batch = "largest" if fields.get("largest") else f"b{fields['batch_per_worker']}"

@@ -77,8 +77,8 @@ REPEATS = Column(key="repeats", title="n", say=integer)
 
 
 def how_columns(entries: Sequence[Entry]) -> tuple[Column, ...]:
-    """Strategy, precision, accumulation and target, where the study varies them."""
-    every = ("strategy", "precision", "accumulation", "on")
+    """Strategy, precision, accumulation and place, where the study varies them."""
+    every = ("strategy", "precision", "accumulation", "place")
     names = [name for name in every if len({entry.get(name) for entry in entries}) > 1]
     return tuple(Column(key=name, title=name, say=integer) for name in names)
 

@@ -25,12 +25,12 @@ FORMAT = 1
 def document(results: Results) -> Document:
     """`Results.to_dict()`, its words, and what figures need. Strict JSON: what is not finite is None."""
     pairs = curves.ended(results)
-    groups = curves.by_variant(results, pairs)
+    groups = curves.by_variant(pairs)
     details, environments = trial_details(results)
     started = [record.started_at for record in results.records.values()]
     ended = [record.started_at + record.wall_s for record in results.records.values()]
     facts, row = results.facts, results.answer.row
-    seen = outlook(results.apart[row.setting.on]) if row else None
+    seen = outlook(results.apart[row.setting.place]) if row else None
     numbers = results.to_dict()
     for row in numbers["table"]:
         pace = row["samples_per_s"]
@@ -82,7 +82,7 @@ def _of_target(results: Results, said: list[dict[str, str]]) -> list[dict[str, s
     row = results.answer.row
     if row is None or len(results.apart) == 1:
         return said
-    return [{**each, "text": f"On {row.setting.on}: {each['text']}"} for each in said]
+    return [{**each, "text": f"On {row.setting.place}: {each['text']}"} for each in said]
 
 
 def _projected(seen: Outlook | None) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _projected(seen: Outlook | None) -> dict[str, Any]:
     front = [
         {
             "workers": option.workers,
-            "on": found.setting.on,
+            "place": found.setting.place,
             "time_s": asdict(option.time),
             "of": "the whole training" if whole else "an epoch",
             "worker_hours": asdict(times(option.time, option.workers / 3600)),

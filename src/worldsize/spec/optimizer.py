@@ -85,6 +85,17 @@ class OptimizerSpec(Frozen):
         """What is compared with what: sgd with momentum is momentum, however it was written."""
         return "momentum" if self.name == "sgd" and self.momentum else self.name
 
+    def own_values(self) -> Iterator[str]:
+        """Every value that it brings itself: two that differ in anything must not look alike."""
+        if self.trust != OptimizerSpec.model_fields["trust"].default:
+            yield f"trust {self.trust:.9g}"
+        if self.weight_decay:
+            yield f"decay {self.weight_decay:.9g}"
+        if self.rate_rule is not None:
+            yield "unscaled" if self.rate_rule == "none" else f"{self.rate_rule} rule"
+        if self.warmup_epochs is not None:
+            yield f"warm-up {self.warmup_epochs:.9g}" if self.warmup_epochs else "no warm-up"
+
 
 class Search(Frozen):
     """`{search: [1e-4, 1.0], points: 9}`: values between two ends, evenly spread on a log scale."""

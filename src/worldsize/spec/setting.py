@@ -2,8 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from worldsize.spec.training import StrategySpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How workers train, whatever their number and their batch: what counts and batches are compared within."""
+
+    accumulation: int
+    scaling: Literal["strong", "weak"]
+    strategy: StrategySpec
+    precision: str
+    place: str
+
+    @property
+    def undivided(self) -> Method:
+        """The same for a global batch in any number of parts: what a model learns does not depend on them."""
+        return replace(self, accumulation=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesKey:
+    """What settings on one scaling curve share: everything but the workers."""
+
+    method: Method
+    batch: int
+    """Global for strong scaling, per worker for weak scaling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,15 +42,10 @@ class Setting:
     batch_per_worker: int
     accumulation: int = 1
     scaling: Literal["strong", "weak"]
-    strategy: str
+    strategy: StrategySpec
     precision: str
-    on: str = ""
-    """The target, where the study has several: kinds of hardware are never compared with one another."""
-
-    @property
-    def kind(self) -> tuple[str, str, str]:
-        """What counts and batches are compared within."""
-        return self.strategy, self.precision, self.on
+    place: str = ""
+    """Where it runs, if the study has several places: kinds of hardware are never compared with one another."""
 
     @property
     def worker_batch(self) -> int:
@@ -33,7 +56,29 @@ class Setting:
     def global_batch(self) -> int:
         return self.workers * self.worker_batch
 
+    @property
+    def method(self) -> Method:
+        return Method(
+            accumulation=self.accumulation,
+            scaling=self.scaling,
+            strategy=self.strategy,
+            precision=self.precision,
+            place=self.place,
+        )
+
+    @property
+    def series(self) -> SeriesKey:
+        batch = self.batch_per_worker if self.scaling == "weak" else self.global_batch
+        return SeriesKey(method=self.method, batch=batch)
+
+    def with_workers(self, workers: int) -> Setting:
+        """The setting of the same series with this many workers."""
+        if self.scaling == "weak":
+            return replace(self, workers=workers)
+        share = self.global_batch // (workers * self.accumulation)
+        return replace(self, workers=workers, batch_per_worker=share)
+
 
 def setting_order(setting: Setting) -> tuple[str, str, str, int, int, int]:
     counts = setting.accumulation, setting.batch_per_worker, setting.workers
-    return setting.on, setting.strategy, setting.precision, *counts
+    return setting.place, setting.strategy.label, setting.precision, *counts

@@ -27,6 +27,7 @@ from worldsize.spec.base import (
 )
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec
 from worldsize.spec.place import On, OnSlurm, Place, SlurmSpec, TargetOrNone, on_short
+from worldsize.spec.setting import Setting
 from worldsize.spec.training import Schedule, ScheduleSpec, StrategySpec, TrainSpec
 from worldsize.spec.workload import WorkloadSpec
 
@@ -316,8 +317,22 @@ class TrialSpec(Frozen):
     """The search this trial belongs to."""
     on: TargetOrNone = ""
     """The target it runs on, where the study has several."""
+    start: Start | None = None
+    """Where the weights of a training trial come from, if the study compares several starts."""
     stop_hopeless: bool = False
     """Whether it is stopped early when it stays behind the others of the same search."""
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(
+            workers=self.workers,
+            batch_per_worker=self.batch_per_worker,
+            accumulation=self.accumulation,
+            scaling=self.scaling,
+            strategy=self.strategy,
+            precision=self.precision,
+            place=self.on,
+        )
 
     @property
     def worker_batch(self) -> int:
@@ -327,3 +342,23 @@ class TrialSpec(Frozen):
     @property
     def global_batch(self) -> int:
         return self.workers * self.worker_batch
+
+    @property
+    def variant(self) -> str:
+        """What distinguishes trials of one setting by what they learn: `momentum 0.9 rate 0.05, linear rule`."""
+        return f"{self._optimizer_name} rate {self.optimizer.rate:.9g}{self._own_values}"
+
+    @property
+    def family_label(self) -> str:
+        """The variant without its rate: `momentum 0.9, linear rule`."""
+        return self._optimizer_name + self._own_values
+
+    @property
+    def _optimizer_name(self) -> str:
+        momentum = self.optimizer.momentum
+        return self.optimizer.family + (f" {momentum:g}" if momentum else "")
+
+    @property
+    def _own_values(self) -> str:
+        starts = {None: (), "pretrained": ("pretrained",), "scratch": ("from scratch",)}[self.start]
+        return "".join(f", {words}" for words in (*self.optimizer.own_values(), *starts))

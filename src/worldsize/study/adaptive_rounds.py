@@ -11,18 +11,18 @@ Like a search, a pure function of the study and its records: a study that was st
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from worldsize.analysis.projection.step_model import Ground, Timed, fit_throughput
 from worldsize.analysis.speed.adaptive import Probe, ends_the_climb, next_probes, pooled
 from worldsize.analysis.speed.recommend import Answer
-from worldsize.answer.from_records import ground, setting_of, timed
+from worldsize.answer.from_records import ground, timed
 from worldsize.answer.results import Results
-from worldsize.plan.grid import Line, StudyPoint, study_points
+from worldsize.plan.grid import StudyPoint, study_points
 from worldsize.plan.plan import Plan, extended, with_probes
-from worldsize.spec.setting import Setting
+from worldsize.spec.setting import Method, Setting
 from worldsize.spec.study import StudySpec
 
 
@@ -31,18 +31,15 @@ def first_points(spec: StudySpec) -> list[StudyPoint]:
     points = study_points(spec)
     if not spec.axes.adaptive:
         return points
-    possible: dict[Line, list[Probe]] = defaultdict(list)
-    for point in points:
-        possible[point.line].append(point.probe)
-    wanted = {line: next_probes(set(probes), {}) for line, probes in possible.items()}
-    return [point for point in points if point.probe in wanted[point.line]]
+    wanted = {setting for possible in _by_method(points) for setting in _next(possible, {}, (), {})}
+    return [point for point in points if point.setting in wanted]
 
 
-Points = Mapping[tuple[Line, Probe], StudyPoint]
-Rates = Mapping[Line, Mapping[Probe, Sequence[float]]]
-"""Samples a second of every repeat."""
-Told = Mapping[Probe, float]
-"""What the model foretells; empty: nothing."""
+Points = Mapping[Setting, StudyPoint]
+Rates = Mapping[Setting, Sequence[float]]
+"""Samples per second of every repeat."""
+Expected = Mapping[Setting, float]
+"""Samples per second that the model foretells; empty: nothing."""
 MOST_ROUNDS = 4
 """Of the repeats of one setting, where their noise leaves the answer open."""
 MOST_NOISE = 0.25
@@ -51,41 +48,57 @@ MOST_NOISE = 0.25
 
 def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     """The plan with the next round; None: nothing more to probe, and what is worth training is planned."""
-    points = {(point.line, point.probe): point for point in study_points(spec)}
-    tried = {(_line(setting), _probe(setting)) for setting in _probed(plan, results)}
+    points = {point.setting: point for point in study_points(spec)}
+    tried = _probed(plan, results)
     rates = paces(results)
-    told = {
-        line: _foretold(results, line, [probe for other, probe in points if other == line])
-        for line in dict.fromkeys(line for line, _ in points)
-    }
-    wanted = [
-        points[line, probe]
-        for line, expected in told.items()
-        for probe in next_probes(
-            [probe for other, probe in points if other == line],
-            pooled(rates[line]),
-            [probe for other, probe in tried if other == line],
-            expected,
-        )
-    ]
+    expected: dict[Setting, float] = {}
+    wanted: list[StudyPoint] = []
+    for possible in _by_method(points.values()):
+        foretold_here = _foretold(results, possible)
+        wanted += [points[setting] for setting in _next(possible, rates, tried, foretold_here)]
+        expected |= foretold_here
     if wanted:
-        return with_probes(plan, spec, _round(spec, wanted, points, rates, told))
+        return with_probes(plan, spec, _round(spec, wanted, points, rates, expected))
     if owed := _owed(spec, plan, results.answer, points, rates):
         return with_probes(plan, spec, [[*owed, *_below(owed, points, rates)]])
     if again := _to_repeat(spec, plan, results.answer.noisy):
         setting, times = again
-        return with_probes(plan, spec, [[points[_of(setting)]]] * times)
+        return with_probes(plan, spec, [[points[setting]]] * times)
     row = results.answer.row
     if spec.train is None or row is None:
         return None
-    trained = any(trial.kind == "train" and setting_of(trial) == row.setting for trial in plan.trials.values())
+    trained = any(trial.kind == "train" and trial.setting == row.setting for trial in plan.trials.values())
     if trained:
         return None
-    return extended(plan, spec, [each for each in study_points(spec) if (each.line, each.probe) == _of(row.setting)])
+    return extended(plan, spec, [point for point in study_points(spec) if point.setting == row.setting])
+
+
+def _by_method(points: Iterable[StudyPoint]) -> list[list[Setting]]:
+    """Settings among which counts and batches are compared."""
+    groups: dict[Method, list[Setting]] = defaultdict(list)
+    for point in points:
+        groups[point.setting.method].append(point.setting)
+    return list(groups.values())
+
+
+def _next(possible: Sequence[Setting], rates: Rates, tried: Collection[Setting], expected: Expected) -> list[Setting]:
+    """Which of these settings to probe next; the rule knows each by its count and its batch."""
+    by_probe = {_probe(setting): setting for setting in possible}
+    wanted = next_probes(
+        by_probe,
+        pooled({probe: rates[setting] for probe, setting in by_probe.items() if setting in rates}),
+        [probe for probe, setting in by_probe.items() if setting in tried],
+        {probe: expected[setting] for probe, setting in by_probe.items() if setting in expected},
+    )
+    return [by_probe[probe] for probe in wanted]
+
+
+def _probe(setting: Setting) -> Probe:
+    return setting.workers, setting.series.batch
 
 
 def _round(
-    spec: StudySpec, wanted: Sequence[StudyPoint], possible: Points, rates: Rates, told: Mapping[Line, Told]
+    spec: StudySpec, wanted: Sequence[StudyPoint], possible: Points, rates: Rates, expected: Expected
 ) -> list[list[StudyPoint]]:
     """All but the last repeat of each point, the counts below them beside one; the last only of what is likely the
     answer with no round to follow, or where one try would be all that a count has."""
@@ -93,26 +106,26 @@ def _round(
         return [list(wanted)]
     first, *others = [list(wanted) for _ in range(spec.probe_repeats)]
     if len(others) > 1:
-        others[-1] = [
-            point for point in wanted if ends_the_climb(point.probe, _counts(point, possible), told[point.line])
-        ]
+        others[-1] = [point for point in wanted if _is_last(point.setting, possible, expected)]
     return [[*first, *_below(wanted, possible, rates)], *filter(None, others)]
 
 
-def _counts(point: StudyPoint, possible: Points) -> list[int]:
-    """Those of its batch."""
-    return [n for line, (n, batch) in possible if (line, batch) == (point.line, point.probe[1])]
+def _is_last(setting: Setting, possible: Points, expected: Expected) -> bool:
+    """Whether the climb of its series likely ends with it."""
+    series = [other for other in possible if other.series == setting.series]
+    foretold_here = {_probe(other): expected[other] for other in series if other in expected}
+    return ends_the_climb(_probe(setting), [other.workers for other in series], foretold_here)
 
 
 def _below(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[StudyPoint]:
     """The next smaller count of each that has a rate, unless it is among them itself."""
-    found: dict[tuple[Line, Probe], StudyPoint] = {}
-    for point in points:
-        workers, batch = point.probe
-        smaller = [n for n, other in rates.get(point.line, {}) if other == batch and n < workers]
+    below: dict[Setting, StudyPoint] = {}
+    for setting in (point.setting for point in points):
+        smaller = [other for other in rates if other.series == setting.series and other.workers < setting.workers]
         if smaller:
-            found[point.line, (max(smaller), batch)] = possible[point.line, (max(smaller), batch)]
-    return [point for point in found.values() if point not in points]
+            nearest = max(smaller, key=lambda other: other.workers)
+            below[nearest] = possible[nearest]
+    return [point for point in below.values() if point not in points]
 
 
 def _owed(spec: StudySpec, plan: Plan, answer: Answer, possible: Points, rates: Rates) -> list[StudyPoint]:
@@ -120,11 +133,11 @@ def _owed(spec: StudySpec, plan: Plan, answer: Answer, possible: Points, rates: 
     what leaves it open. Training ends the probing."""
     if answer.row is None or _trains(plan):
         return []
-    times = Counter(_of(setting_of(trial)) for trial in plan.trials.values() if trial.kind == "probe")
-    line, (workers, batch) = _of(answer.row.setting)
-    upto = {(line, probe) for probe in rates.get(line, {}) if probe[1] == batch and probe[0] <= workers}
-    needed = sorted(upto.union(_of(setting) for setting in answer.noisy), key=lambda each: each[1])
-    return [possible[each] for each in needed if times[each] < spec.probe_repeats]
+    times = Counter(trial.setting for trial in plan.trials.values() if trial.kind == "probe")
+    best = answer.row.setting
+    upto = {setting for setting in rates if setting.series == best.series and setting.workers <= best.workers}
+    needed = sorted(upto.union(answer.noisy), key=_probe)
+    return [possible[setting] for setting in needed if times[setting] < spec.probe_repeats]
 
 
 def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[Setting, int] | None:
@@ -133,7 +146,7 @@ def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[S
     if not noisy or _trains(plan):
         return None
     probing = [launch.trials for launch in plan.launches if launch.kind == "probe"]
-    rounds = [[setting_of(plan.trials[trial]) for trial in trials] for trials in probing]
+    rounds = [[plan.trials[trial].setting for trial in trials] for trials in probing]
     times = Counter(setting for each in rounds for setting in each)
     # A round of the climb has a count and the one below it; one setting alone is what was repeated here.
     costs = [(len(set(each)) == 1, sum(setting.workers for setting in each)) for each in rounds]
@@ -150,37 +163,34 @@ def _trains(plan: Plan) -> bool:
     return any(trial.kind == "train" for trial in plan.trials.values())
 
 
-def _probed(plan: Plan, results: Results) -> list[Setting]:
+def _probed(plan: Plan, results: Results) -> set[Setting]:
     """Whatever came of it: a probe that failed has no rate, and is not wanted again."""
-    return [
-        setting_of(trial) for trial in plan.trials.values() if trial.kind == "probe" and trial.id in results.records
-    ]
+    return {trial.setting for trial in plan.trials.values() if trial.kind == "probe" and trial.id in results.records}
 
 
-def paces(results: Results) -> Mapping[Line, dict[Probe, list[float]]]:
-    """Samples a second of every repeat."""
-    found: dict[Line, dict[Probe, list[float]]] = defaultdict(dict)
-    for point in results.points:
-        setting = point.setting
-        found[_line(setting)][_probe(setting)] = [
-            setting.global_batch / float(np.median(step_s)) for step_s in point.repeats.values()
-        ]
-    return found
+def paces(results: Results) -> dict[Setting, list[float]]:
+    """Samples per second of every repeat."""
+    return {
+        point.setting: [point.setting.global_batch / float(np.median(step_s)) for step_s in point.repeats.values()]
+        for point in results.points
+    }
 
 
-def _foretold(results: Results, line: Line, probes: Collection[Probe]) -> dict[Probe, float]:
-    """By the model of the step, from all that this line has measured. Nothing where that has one count only."""
-    like = next((row.setting for row in results.rows if _line(row.setting) == line), None)
-    if like is None:
+def _foretold(results: Results, settings: Sequence[Setting]) -> dict[Setting, float]:
+    """By the model of the step, from all that their method has measured. Nothing where that has one count only."""
+    like = settings[0]
+    if not any(row.setting.method == like.method for row in results.rows):
         return {}
-    accumulation, strong = line[0], like.scaling == "strong"
-    here = results.apart[like.on]
-    measured = [each for each in timed(here, like) if each.accumulation == accumulation]
-    return foretold(measured, ground(here, like, None), probes, accumulation, strong=strong)
+    here = results.apart[like.place]
+    measured = [each for each in timed(here, like) if each.accumulation == like.accumulation]
+    expected = foretold(
+        measured, ground(here, like, None), map(_probe, settings), like.accumulation, strong=like.scaling == "strong"
+    )
+    return {setting: expected[_probe(setting)] for setting in settings} if expected else {}
 
 
 def foretold(
-    measured: Sequence[Timed], where: Ground, probes: Collection[Probe], accumulation: int, *, strong: bool
+    measured: Sequence[Timed], where: Ground, probes: Iterable[Probe], accumulation: int, *, strong: bool
 ) -> dict[Probe, float]:
     if len({each.workers for each in measured}) < 2:
         return {}
@@ -191,16 +201,3 @@ def foretold(
         samples = workers * share * accumulation
         found[workers, batch] = samples / model.parts(workers, share, accumulation).step_s
     return found
-
-
-def _of(setting: Setting) -> tuple[Line, Probe]:
-    return _line(setting), _probe(setting)
-
-
-def _line(setting: Setting) -> Line:
-    return setting.accumulation, *setting.kind
-
-
-def _probe(setting: Setting) -> Probe:
-    """Its batch as the axis states it: of a worker, or global."""
-    return setting.workers, setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch

@@ -13,6 +13,7 @@ from worldsize.analysis.speed.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.speed.recommend import recommend
 from worldsize.analysis.speed.scaling import Row, Series
 from worldsize.spec.setting import Setting
+from worldsize.spec.training import StrategySpec
 
 COUNTS, BATCHES = (1, 2, 4, 8, 16), (16, 32, 64, 128)
 Law = Callable[[int, int], float]
@@ -53,7 +54,9 @@ def full_grid(rates: dict[Probe, Interval]) -> Probe:
                 break
             rate = rates[n, batch]
             speedup = Interval(*(end / base for end in (rate.value, rate.low, rate.high)))
-            setting = Setting(workers=n, batch_per_worker=batch, scaling="weak", strategy="ddp", precision="fp32")
+            setting = Setting(
+                workers=n, batch_per_worker=batch, scaling="weak", strategy=StrategySpec(), precision="fp32"
+            )
             rows.append(
                 Row(
                     setting=setting,

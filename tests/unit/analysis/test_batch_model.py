@@ -21,6 +21,7 @@ from worldsize.analysis.learning.steps_to_target import (
 )
 from worldsize.analysis.learning.variants import Target, Trained
 from worldsize.spec.setting import Setting
+from worldsize.spec.training import StrategySpec
 
 LEAST = 100.0
 """S_min."""
@@ -215,7 +216,7 @@ def test_nothing_reached_is_no_model() -> None:
 def curve(metric: Sequence[float], per_epoch: int = 100, **given: Any) -> Trained:
     epochs = np.arange(1.0, len(metric) + 1)
     values: dict[str, Any] = {
-        "setting": Setting(workers=2, batch_per_worker=16, scaling="weak", strategy="ddp", precision="fp32"),
+        "setting": Setting(workers=2, batch_per_worker=16, scaling="weak", strategy=StrategySpec(), precision="fp32"),
         "variant": "sgd",
         "family": "sgd",
         "kin": "sgd",

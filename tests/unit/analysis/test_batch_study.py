@@ -22,6 +22,7 @@ from worldsize.analysis.learning.larger_batches import (
 from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.analysis.learning.variants import Target, Trained
 from worldsize.spec.setting import Setting
+from worldsize.spec.training import StrategySpec
 
 
 def points(values: dict[int, float], error: float | None) -> list[TrendPoint]:
@@ -96,7 +97,10 @@ def test_bounds_hold() -> None:
     assert known(found, 512) == Interval(1.0, known(found, 512).low, 1.0)
 
 
-def setting(batch: int, workers: int = 2, strategy: str = "ddp") -> Setting:
+DDP = StrategySpec()
+
+
+def setting(batch: int, workers: int = 2, strategy: StrategySpec = DDP) -> Setting:
     return Setting(
         workers=workers, batch_per_worker=batch // workers, scaling="weak", strategy=strategy, precision="fp32"
     )
@@ -225,10 +229,10 @@ def test_workers_do_not_tell_trials_apart_but_strategies_do() -> None:
     curves = [
         to_target(64, 5.5, setting=setting(64, workers=1)),
         to_target(64, 5.5, setting=setting(64, workers=4), repeat=1),
-        to_target(64, 5.5, setting=setting(64, strategy="zero")),
+        to_target(64, 5.5, setting=setting(64, strategy=StrategySpec(name="zero"))),
     ]
     found = batch_studies(curves, target=TARGET)
-    assert [(study.strategy, study.steps.batches[0].runs) for study in found if study.steps] == [
+    assert [(study.method.strategy.label, study.steps.batches[0].runs) for study in found if study.steps] == [
         ("ddp", 2),
         ("zero", 1),
     ]

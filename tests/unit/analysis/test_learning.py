@@ -25,6 +25,7 @@ from worldsize.analysis.learning.variants import (
     to_target,
 )
 from worldsize.spec.setting import Setting
+from worldsize.spec.training import StrategySpec
 
 
 def trained(metric: Sequence[float], *, steps_per_epoch: int = 100, **given: Any) -> Trained:
@@ -261,7 +262,7 @@ def test_without_both_sides_there_is_no_edge(diverged: dict[float, bool]) -> Non
 def test_a_rate_that_diverged_in_one_repeat_diverged() -> None:
     curves = [trained([0.5], rate=rate, outcome=outcome) for rate, outcome in ((0.1, "stopped"), (0.2, "finished"))]
     edges = rate_edges([*curves, trained([0.5], rate=0.2, outcome="diverged")])
-    assert {key: (edge.held, edge.diverged) for key, edge in edges.items()} == {((4, 64), "sgd"): (0.1, 0.2)}
+    assert {key: (edge.held, edge.diverged) for key, edge in edges.items()} == {((4, 64), "sgd", "sgd"): (0.1, 0.2)}
 
 
 def test_a_target_may_name_another_metric_than_the_workload() -> None:
@@ -305,7 +306,7 @@ def test_what_diverged_in_part_is_not_compared_by_the_rest() -> None:
 
 
 def batch(metric: Sequence[float], workers: int, variant: str, scaled: float = 1.0) -> list[Trained]:
-    setting = Setting(workers=workers, batch_per_worker=128, scaling="weak", strategy="ddp", precision="fp32")
+    setting = Setting(workers=workers, batch_per_worker=128, scaling="weak", strategy=StrategySpec(), precision="fp32")
     return repeats(metric, variant, setting=setting, scaled=scaled, family=variant.split()[0])
 
 

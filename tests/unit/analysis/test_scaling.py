@@ -16,6 +16,7 @@ from worldsize.report.words.answers import answer_sentence
 from worldsize.report.words.findings import finding_sentence
 from worldsize.report.words.numbers import duration, number
 from worldsize.spec.setting import Setting
+from worldsize.spec.training import StrategySpec
 
 Scaling = Literal["weak", "strong"]
 
@@ -62,7 +63,7 @@ def trial(
     rng = np.random.default_rng([workers, batch, repeat])
     steps = step_s * np.exp(rng.normal(0, noise, (50, workers)))
     steps[:, -1] *= slow_rank
-    setting = Setting(workers=workers, batch_per_worker=batch, scaling=mode, strategy="ddp", precision="fp32")
+    setting = Setting(workers=workers, batch_per_worker=batch, scaling=mode, strategy=StrategySpec(), precision="fp32")
     return Run(Measured(setting=setting, kind=kind, repeat=repeat, step_s=steps), metric)
 
 

@@ -40,8 +40,9 @@ from worldsize.report.sections.comparison import answer_sentence, comparison_pag
 from worldsize.report.write.comparison_page import compare_html
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import TrialSpec
+from worldsize.spec.training import StrategySpec
 
-ONE = Setting(workers=1, batch_per_worker=32, scaling="weak", strategy="ddp", precision="fp32")
+ONE = Setting(workers=1, batch_per_worker=32, scaling="weak", strategy=StrategySpec(), precision="fp32")
 STUDY = """\
 name: compared
 workload: digits

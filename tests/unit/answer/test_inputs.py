@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from worldsize.answer.from_records import labels, measuring, usages
+from worldsize.answer.from_records import measuring, usages
 from worldsize.data.catalog import facts_of
 from worldsize.folder.record import SpanFile, TrialRecord, Try
 from worldsize.folder.study_folder import StudyFolder
@@ -55,13 +55,16 @@ OPTIMIZERS = [
 
 def test_no_two_optimisers_look_alike() -> None:
     for one, other in itertools.combinations(OPTIMIZERS, 2):
-        assert labels(trial(one), 1)[1] != labels(trial(other), 1)[1]
+        assert trial(one).variant != trial(other).variant
 
 
 def test_those_that_differ_in_the_rate_alone_are_kin() -> None:
-    kin, variant = labels(trial(OptimizerSpec(name="momentum", rate=0.05, rate_rule="linear")), 2)
-    assert kin == "momentum 0.9, linear rule, from scratch"
-    assert variant == "momentum 0.9 rate 0.05, linear rule, from scratch"
+    one = trial(OptimizerSpec(name="momentum", rate=0.05, rate_rule="linear"))
+    assert one.variant == "momentum 0.9 rate 0.05, linear rule"
+    from_scratch = one.model_copy(update={"start": "scratch"})
+    assert from_scratch.family_label == "momentum 0.9, linear rule, from scratch"
+    assert from_scratch.variant == "momentum 0.9 rate 0.05, linear rule, from scratch"
+    assert one.model_copy(update={"start": "pretrained"}).family_label == "momentum 0.9, linear rule, pretrained"
 
 
 @pytest.mark.parametrize(("classes", "top5"), [(4, False), (6, True)])

@@ -157,5 +157,10 @@ def assert_pretraining_comes_first() -> None:
     trained = [trial for trial in plan.trials.values() if trial.kind == "train"]
     weights = {trial.id.split("-")[4]: trial.workload.pretrained for trial in trained}
     assert weights == {"pretrained": "trials/0000-pretrain/weights.pt", "scratch": None}
+    assert {trial.start: trial.variant.rpartition(", ")[2] for trial in trained} == {
+        "pretrained": "pretrained",
+        "scratch": "from scratch",
+    }
+    assert {trial.start for trial in plan.trials.values() if trial.kind != "train"} == {None}
     assert plan.trials["0000-pretrain"].train is not None
     assert plan.trials["0000-pretrain"].train.save == "weights"

@@ -183,7 +183,8 @@ def test_the_estimate_follows_measured_steps() -> None:
     study = spec(probe=None, repeats=1, axes={"workers": (2,), "batch_per_worker": (60,)})
     plan = make_plan(study)
     guess = estimate(study, plan, {"": MACHINE}, FACTS, {})
-    known = estimate(study, plan, {"": MACHINE}, FACTS, {("", 2, 60): 0.5})
+    (trial,) = plan.trials.values()
+    known = estimate(study, plan, {"": MACHINE}, FACTS, {trial.setting: 0.5})
     assert not guess.measured
     assert known.measured
     assert known.wall_s == pytest.approx(6 + 100 * 0.5 + 2_000 / 120 * 0.5 / 3)

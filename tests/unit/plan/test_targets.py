@@ -114,7 +114,7 @@ def test_detach_leaves_nothing_to_this_machine(tmp_path: Path) -> None:
 
 
 def test_speedups_are_of_one_kind_of_hardware(results: Results) -> None:
-    told = {(row["on"], row["workers"]): row for row in results.table()}
+    told = {(row["place"], row["workers"]): row for row in results.table()}
     assert len(told) == 5
     assert told["t4", 1]["speedup"]["value"] == told["v100", 2]["speedup"]["value"] == 1
     assert told["v100", 4]["baseline_workers"] == 2
@@ -186,4 +186,4 @@ def test_plan_status_and_report_show_them_apart(results: Results, tmp_path: Path
     page = publish(results, tmp_path / "report", printed=False).page.read_text(encoding="utf-8")
     assert "on v100" in page
     names = [column.key for column in by_key["scaling"].columns]
-    assert [row[names.index("on")].value for row in by_key["scaling"].rows] == ["t4", "t4", "t4", "v100", "v100"]
+    assert [row[names.index("place")].value for row in by_key["scaling"].rows] == ["t4", "t4", "t4", "v100", "v100"]

@@ -153,7 +153,7 @@ def test_time_against_worker_hours(made: Document) -> None:
     points = [
         {
             "workers": n,
-            "on": None,
+            "place": None,
             "of": "an epoch",
             "time_s": about(100 / n**0.8),
             "worker_hours": about(n**0.2),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.unit.analysis.test_learning import repeats, trained
 from worldsize.analysis.learning.variants import Contest, Target, contests, summaries
 from worldsize.analysis.speed.recommend import Finding
@@ -62,3 +64,13 @@ def test_what_a_rule_wins_back_is_worded() -> None:
         "At 16 x the batch (2048) and equal epochs, nesterov loses 0.343 of accuracy; "
         "lars wins back 89 % of it (88 to 90)."
     )
+
+
+def test_a_finding_about_one_setting_says_which() -> None:
+    numbers = {"workers": 2, "rank": 1, "extra_ms": 3.0}
+    one = Finding(code="straggler", numbers=numbers)
+    sentence = finding_sentence(one)
+    assert sentence.startswith("Rank 1 of 2 computes")
+    fields: dict[str, int | str] = {"batch_per_worker": 1024, "accumulation": 2, "strategy": "zero", "place": "t4"}
+    assert finding_sentence(replace(one, where=fields)) == f"With zero, in 2 parts, on t4, batch 1,024: {sentence}"
+    assert finding_sentence(replace(one, where={"workers": 1})) == f"With 1 worker: {sentence}"

@@ -25,7 +25,7 @@ from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.analysis.learning.stable import stable
 from worldsize.analysis.learning.steps_to_target import PREDICTED_LEVEL, BatchModel, fit_batches, target_runs
 from worldsize.analysis.learning.variants import Contest, Target, Trained, VariantSummary
-from worldsize.spec.setting import Setting
+from worldsize.spec.setting import Method, Setting
 
 MOST_DOUBLINGS = 2.0
 """Beyond the batches that were trained: a straight line is a guess that wears off."""
@@ -138,9 +138,6 @@ PLAIN = ("sgd", "momentum", "nesterov")
 """A step is as long as rate x gradient; the others divide by the size of gradients, so that a batch with less noise
 lengthens it by itself."""
 
-Group = tuple[str, str, str, str]
-"""Variant, strategy, precision, target."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStudy:
@@ -148,9 +145,8 @@ class BatchStudy:
 
     variant: str
     family: str
-    strategy: str
-    precision: str
-    on: str
+    method: Method
+    """Undivided: its trials may have any accumulation."""
     rate_power: float | None
     """The rate went with batch^this: 1 linear, 0.5 square root, 0 unscaled. None: a single batch."""
     steps: BatchModel | None
@@ -169,23 +165,23 @@ def batch_studies(
     most_metric: float = math.inf,
 ) -> list[BatchStudy]:
     """In the order in which variants come. `most_metric`: the best that there is, such as an accuracy of 1."""
-    groups: dict[Group, list[Trained]] = defaultdict(list)
+    groups: dict[tuple[str, Method], list[Trained]] = defaultdict(list)
     for curve in curves:
-        groups[curve.variant, *curve.setting.kind].append(curve)
-    noises: dict[Group, list[tuple[Setting, NoiseScale]]] = defaultdict(list)
+        groups[curve.variant, curve.setting.method.undivided].append(curve)
+    noises: dict[tuple[str, Method], list[tuple[Setting, NoiseScale]]] = defaultdict(list)
     for setting, variant, noise in noise_scales:
-        noises[variant, *setting.kind].append((setting, noise))
-    return [_study(key, here, target, noises[key], most_metric) for key, here in groups.items()]
+        noises[variant, setting.method.undivided].append((setting, noise))
+    return [_study(here, target, noises[key], most_metric) for key, here in groups.items()]
 
 
 def _study(
-    key: Group,
     curves: Sequence[Trained],
     target: Target | None,
     noises: Sequence[tuple[Setting, NoiseScale]],
     most_metric: float,
 ) -> BatchStudy:
-    power, plain = rate_power(curves), curves[0].family in PLAIN
+    first = curves[0]
+    power, plain = rate_power(curves), first.family in PLAIN
     model = None
     if target is not None:
         # At a rate that does not grow, larger batches save few steps, however noisy gradients are.
@@ -196,11 +192,9 @@ def _study(
     for curve in curves:
         by_batch[curve.setting.global_batch].append(curve)
     return BatchStudy(
-        variant=key[0],
-        family=curves[0].family,
-        strategy=key[1],
-        precision=key[2],
-        on=key[3],
+        variant=first.variant,
+        family=first.family,
+        method=first.setting.method.undivided,
         rate_power=power,
         steps=model,
         epochs_stable=_stable_trend(by_batch) if target is None else None,
@@ -334,4 +328,4 @@ def _same(plain: VariantSummary, base: Contest) -> VariantSummary | None:
 def _base_of(contest: Contest, setting: Setting, base_batch: int) -> bool:
     """The same workers where the study has them, so that nothing but the batch differs."""
     other = contest.setting
-    return other.kind == setting.kind and other.global_batch == base_batch
+    return other.method.undivided == setting.method.undivided and other.global_batch == base_batch

@@ -164,11 +164,11 @@ def summaries(
     return [_summary(group, higher_is_better, target, bounds) for group in groups.values()]
 
 
-def rate_edges(curves: Iterable[Trained]) -> dict[tuple[Setting, str], RateEdge]:
-    """By setting and kin, where there is an edge, in rates as they were used. One that diverged once diverged."""
-    found: dict[tuple[Setting, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
+def rate_edges(curves: Iterable[Trained]) -> dict[tuple[Setting, str, str], RateEdge]:
+    """By setting, family and kin, where there is an edge, in rates as used. One that diverged once diverged."""
+    found: dict[tuple[Setting, str, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
     for curve in curves:
-        found[curve.setting, curve.kin][curve.rate * curve.scaled] |= curve.outcome == "diverged"
+        found[curve.setting, curve.family, curve.kin][curve.rate * curve.scaled] |= curve.outcome == "diverged"
     return {key: edge for key, rates in found.items() if (edge := rate_edge(rates))}
 
 

@@ -60,6 +60,8 @@ class Finding:
     code: str
     numbers: dict[str, float] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    where: dict[str, int | str] = field(default_factory=dict)
+    """The fields that distinguish the setting that it is about, such as {"workers": 2, "strategy": "zero"}."""
 
 
 @dataclass(frozen=True, kw_only=True)

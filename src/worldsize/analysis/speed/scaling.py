@@ -15,7 +15,7 @@ import numpy as np
 
 from worldsize.analysis.estimate import Floats, Interval, Sampled, median_step, warmup_end
 from worldsize.analysis.learning.variants import VariantSummary
-from worldsize.spec.setting import Setting, setting_order
+from worldsize.spec.setting import SeriesKey, Setting, setting_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +136,9 @@ def scaling(
 
 def paces(points: Iterable[Point], *, adaptive: bool = False) -> list[list[Pace]]:
     """Groups that differ in workers only, each in the order of its counts."""
-    groups: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    groups: dict[SeriesKey, list[Point]] = defaultdict(list)
     for point in points:
-        setting = point.setting
-        batch = setting.batch_per_worker if setting.scaling == "weak" else setting.global_batch
-        groups[setting.scaling, batch, setting.accumulation, setting.kind].append(point)
+        groups[point.setting.series].append(point)
     return [_paces(sorted(group, key=lambda point: point.setting.workers), adaptive) for group in groups.values()]
 
 

@@ -12,6 +12,7 @@ from worldsize.analysis.projection.bare import LEVEL as PROJECTED_LEVEL
 from worldsize.analysis.projection.choice import Choice, Option, choose, limit, speedup_of
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import Row
+from worldsize.answer.as_dict import plain_finding, plain_setting
 from worldsize.answer.predict.question import Question, default_counts, parse_network
 from worldsize.answer.predict.training_at import Line
 from worldsize.answer.results import Results, as_results
@@ -39,7 +40,7 @@ class Prediction:
     @property
     def place(self) -> str:
         """Where it runs, by name; empty where the study has one place."""
-        return self.setting.on
+        return self.setting.place
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as `predict --json` prints them."""
@@ -114,7 +115,7 @@ def outlook(results: Results) -> Outlook | None:
 def to_dict(found: Prediction) -> dict[str, Any]:
     """For machines."""
     return {
-        "setting": asdict(found.setting),
+        "setting": plain_setting(found.setting),
         "level": PROJECTED_LEVEL,
         "options": [
             {
@@ -127,15 +128,15 @@ def to_dict(found: Prediction) -> dict[str, Any]:
         ],
         "choice": {
             "verdict": "not enough evidence" if found.doubt else "use",
-            "doubt": asdict(found.doubt) if found.doubt else None,
+            "doubt": plain_finding(found.doubt) if found.doubt else None,
             "workers": found.choice.knee.workers,
             "measured": found.choice.knee.measured,
             "fastest_in_budget": found.choice.fastest_in_budget and found.choice.fastest_in_budget.workers,
             "cheapest_in_time": found.choice.cheapest_in_time and found.choice.cheapest_in_time.workers,
             "pareto": list(found.choice.pareto),
-            "limit": asdict(found.choice.limit) if found.choice.limit else None,
+            "limit": plain_finding(found.choice.limit) if found.choice.limit else None,
         },
-        "findings": [asdict(each) for each in found.findings],
+        "findings": [plain_finding(each) for each in found.findings],
     }
 
 

@@ -185,10 +185,10 @@ class Rates:
                 f"{workers} workers need {placed(workers, network.workers_per_node)[1]} nodes, and the network "
                 f"({network.source}) has no rate across nodes; add one: '8 x 450GB/s 2us, 50GB/s 5us'"
             )
-        if setting.strategy.split()[0] not in WHOLE_EXCHANGES:
+        if setting.strategy.name not in WHOLE_EXCHANGES:
             raise SpecError(
-                f"--network knows what {' and '.join(WHOLE_EXCHANGES)} send, not {setting.strategy}; leave it out, or "
-                "project a study of these"
+                f"--network knows what {' and '.join(WHOLE_EXCHANGES)} send, not {setting.strategy.label}; leave it "
+                "out, or project a study of these"
             )
         if self.model.ground.payload_bytes is None and workers > 1:
             raise SpecError(

@@ -20,7 +20,7 @@ from worldsize.analysis.projection.step_model import fit_throughput
 from worldsize.analysis.speed.network import placed
 from worldsize.analysis.speed.recommend import METRIC_SLACK, Finding
 from worldsize.analysis.speed.scaling import Row
-from worldsize.answer.from_records import above, ground, labels, timed
+from worldsize.answer.from_records import above, ground, timed
 from worldsize.answer.predict.question import Question
 from worldsize.answer.predict.throughput_at import Rates
 from worldsize.answer.results import Results
@@ -129,13 +129,15 @@ class Line:
                     f"{setting.global_batch}, so the batch of a worker follows from the workers; leave --batch out"
                 )
             setting = replace(setting, batch_per_worker=question.batch_per_worker)
-        rows = tuple(each for each in results.rows if _same_line(each.setting, setting))
+        rows = tuple(each for each in results.rows if each.setting.series == setting.series)
         measured_on = ground(results, setting, None if network else question.workers_per_node)
         parts = timed(results, setting)
         # A batch that was never run has no series of its own: the model makes one, at the counts that were.
         model = fit_throughput(parts, measured_on) if parts else None
         if not rows and model is None:
-            raise SpecError(f"nothing was measured with {setting.strategy}, {setting.precision}; run the study first")
+            raise SpecError(
+                f"nothing was measured with {setting.strategy.label}, {setting.precision}; run the study first"
+            )
         points = [(each.setting.workers, each.samples_per_s.value) for each in rows]
         if not points and model is not None:
             counts = sorted({each.workers for each in parts})
@@ -166,7 +168,7 @@ class Line:
         return self.setting.scaling == "weak" or self.setting.global_batch % (workers * self.setting.accumulation) == 0
 
     def option(self, workers: int) -> Option:
-        setting = self._setting(workers)
+        setting = self.setting.with_workers(workers)
         batch = setting.global_batch
         rate, parts, measured, notes = self.rates.at(setting)
         samples = self.results.facts.train_samples
@@ -214,12 +216,6 @@ class Line:
         if train is None or self.optimizer is None:
             return None
         return scaled_rate(self.optimizer, train, batch, base_batch(self.results.spec))
-
-    def _setting(self, workers: int) -> Setting:
-        if self.setting.scaling == "weak":
-            return replace(self.setting, workers=workers)
-        share = self.setting.global_batch // (workers * self.setting.accumulation)
-        return replace(self.setting, workers=workers, batch_per_worker=share)
 
     def _steps(self, batch: int, steps_an_epoch: int) -> tuple[Interval | None, float, tuple[str, ...]]:
         """Of the whole training, with its evaluations, or why it is not known."""
@@ -276,32 +272,19 @@ class Line:
             yield Finding(code="measure-two-nodes", numbers={"workers": float(2 * places), "places": float(places)})
 
 
-def _same_line(one: Setting, other: Setting) -> bool:
-    if (one.strategy, one.precision, one.accumulation, one.scaling) != (
-        other.strategy,
-        other.precision,
-        other.accumulation,
-        other.scaling,
-    ):
-        return False
-    if one.scaling == "weak":
-        return one.batch_per_worker == other.batch_per_worker
-    return one.global_batch == other.global_batch
-
-
 def _batch_study(results: Results, setting: Setting, variant: str | None, target: float | None) -> BatchStudy | None:
     """Of the variant that the answer names, else of the first that was trained this way."""
     wanted = results.target if target is None else Target(value=target, at_least=results.facts.higher_is_better)
     for name in dict.fromkeys((variant, None)):
         for study in results.batch_studies_for(wanted, name):
-            if (study.strategy, study.precision) == (setting.strategy, setting.precision):
+            if study.method == setting.method.undivided:
                 return study
     return None
 
 
 def _optimizer(results: Results, variant: str | None) -> OptimizerSpec | None:
     trained = [trial for trial in results.trials.values() if trial.kind == "train"]
-    named = [trial for trial in trained if labels(trial, len(results.spec.starts))[1] == variant]
+    named = [trial for trial in trained if trial.variant == variant]
     return next((trial.optimizer for trial in [*named, *trained]), None)
 
 

@@ -25,7 +25,7 @@ from worldsize.report.blocks import (
 )
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, colour
 from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, decimals, integer, number
-from worldsize.report.words.settings import how, setting_key
+from worldsize.report.words.settings import how, method_key, setting_key
 from worldsize.report.write.console import plain_table
 
 NOTE = (
@@ -41,13 +41,13 @@ def exchange_view(results: Results) -> list[Any]:
     timed = [each for each in results.steps if each.exposed]
     if not timed:
         return []
-    kinds = {(each.setting.kind, each.setting.accumulation) for each in timed}
+    methods = {each.setting.method for each in timed}
     shown = [
         each
         for each in results.steps
         if each.exposed
         # One worker exchanges nothing: its step is all computing, and what the others are held against.
-        or (each.setting.workers == 1 and (each.setting.kind, each.setting.accumulation) in kinds)
+        or (each.setting.workers == 1 and each.setting.method in methods)
     ]
     settings = [each.setting for each in shown]
     mixed = bool(how(settings[0], settings))
@@ -210,11 +210,11 @@ def _size(count: float) -> str:
 def exchange(document: Document) -> Sheet | None:
     """What one worker exchanges is nothing: its step stands there to hold the others against."""
     timed = [each for each in document["steps"] if each.get("exposed")]
-    kinds = {_kind(each["setting"]) for each in timed}
+    methods = {method_key(each["setting"]) for each in timed}
     shown = [
         each
         for each in document["steps"]
-        if each.get("exposed") or (each["setting"]["workers"] == 1 and _kind(each["setting"]) in kinds)
+        if each.get("exposed") or (each["setting"]["workers"] == 1 and method_key(each["setting"]) in methods)
     ]
     if not timed:
         return None
@@ -257,10 +257,6 @@ def exchange(document: Document) -> Sheet | None:
         rows=tuple(found),
         note=note,
     )
-
-
-def _kind(setting: Entry) -> tuple[object, ...]:
-    return setting["strategy"], setting["precision"], setting["accumulation"], setting["on"]
 
 
 def bandwidth_sheet(document: Document) -> Sheet | None:

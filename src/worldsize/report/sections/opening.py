@@ -18,7 +18,7 @@ def answer_sentences(results: Results) -> list[str]:
     many workers."""
     if len(results.apart) > 1:
         row = results.answer.row  # its target comes first: the numbers beside these words are of it
-        ordered = sorted(results.apart.items(), key=lambda item: row is not None and item[0] != row.setting.on)
+        ordered = sorted(results.apart.items(), key=lambda item: row is not None and item[0] != row.setting.place)
         return [f"On {on}: {words}" for on, each in ordered for words in answer_sentences(each)]
     answer, metric = results.answer, results.facts.metric
     compared = [contest for contest in results.contests if len(contest.variants) > 1]

@@ -213,7 +213,7 @@ def speedup(document: Document) -> Figure | None:
         f"{percent(last['efficiency']['value'])} efficient"
     )
     more = more_words(len(found) - MOST_SERIES, "series")
-    title += f", on {main[0]['on']}" if main[0]["on"] else ""
+    title += f", on {main[0]['place']}" if main[0]["place"] else ""
     same = {rows[0]["baseline_workers"] for rows in ordered} == {base}
     against = f"against {counted(base, 'worker')}" if same else "of each against its smallest count"
     note = f"Bands: {LEVEL_WORDS}s. Grey: ideal{'' if same else f' from {base} on'}." + (
@@ -323,7 +323,7 @@ def pareto(document: Document) -> Figure | None:
         key="pareto",
         section="scaling",
         title=f"Fastest with {ends[0]}, cheapest with {ends[-1]}"
-        + (f", on {front[0]['on']}" if front[0]["on"] else ""),
+        + (f", on {front[0]['place']}" if front[0]["place"] else ""),
         panels=(
             Panel(
                 x=_axis_of(f"time of {entries[0]['of']}, s", [entry["time_s"] for entry in entries]),

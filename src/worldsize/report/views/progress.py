@@ -72,7 +72,7 @@ class StudyProgress:
 
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
         if event["event"] == "progress":
-            self._step_s[trial.on, trial.workers, trial.worker_batch] = trial.global_batch / event["samples_per_s"]
+            self._step_s[trial.setting] = trial.global_batch / event["samples_per_s"]
         if self._live is None:
             return
         if event["event"] == "start":
@@ -147,9 +147,9 @@ class StudyProgress:
 
     def _expected_s(self, trial: TrialSpec) -> float:
         """Where a setting has not run yet, by the pace a sample has had so far; before that, by a guess."""
-        known = self._step_s.get((trial.on, trial.workers, trial.worker_batch))
+        known = self._step_s.get(trial.setting)
         if known is None:
-            paces = [step_s / batch for (_, _, batch), step_s in self._step_s.items()]
+            paces = [step_s / setting.worker_batch for setting, step_s in self._step_s.items()]
             guess = self._facts.train_flop_per_sample / CORE_FLOP_PER_S
             known = trial.worker_batch * (sum(paces) / len(paces) if paces else guess)
         return trial_s(trial, self._facts, known)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from worldsize.analysis.speed.recommend import Finding
+from worldsize.report.words.settings import HOW, WORDS
 
 MOST_REPEATS = 100
 """More are not asked for: where they would be needed, the machine is what to mend."""
@@ -129,12 +131,18 @@ SENTENCES = {
 }
 
 
+WHERE: dict[str, Callable[[Any], str]] = {
+    **{name: WORDS[name] for name in ("workers", *HOW)},
+    "batch_per_worker": lambda batch: f"batch {batch:,}",
+}
+
+
 def finding_sentence(finding: Finding) -> str:
     code = finding.code
     if code == "too-noisy" and finding.numbers["repeats_needed"] > MOST_REPEATS:
         code = "far-too-noisy"
     sentence = plural(SENTENCES[code], finding.numbers).format(**finding.numbers, **finding.names)
-    where = finding.names.get("where")
+    where = ", ".join(say(finding.where[name]) for name, say in WHERE.items() if name in finding.where)
     return f"With {where}: {sentence}" if where else sentence
 
 

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
+from worldsize.answer.as_dict import flat_setting
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Document, Entry
 from worldsize.report.words.numbers import counted
-from worldsize.spec.setting import Setting
+from worldsize.spec.setting import Method, Setting
 
-HOW: dict[str, Callable[[Setting], str]] = {
-    "strategy": lambda setting: setting.strategy,
-    "precision": lambda setting: setting.precision,
-    "accumulation": lambda setting: f"in {setting.accumulation} parts",
-    "on": lambda setting: f"on {setting.on}",
+WORDS: dict[str, Callable[[Any], str]] = {
+    "workers": lambda workers: counted(workers, "worker"),
+    "batch_per_worker": lambda batch: f"batch {batch:,} a worker",
+    "global_batch": lambda batch: f"batch {batch}",
+    "strategy": str,
+    "precision": str,
+    "accumulation": lambda parts: f"in {parts} parts",
+    "place": lambda place: f"on {place}",
+    "variant": str,
 }
-WHERE: dict[str, Callable[[Setting], str]] = {
-    "workers": lambda setting: counted(setting.workers, "worker"),
-    "global_batch": lambda setting: f"batch {setting.global_batch}",
-    **HOW,
-}
+"""A field of a setting, or of a row of a table, in words."""
+HOW = ("strategy", "precision", "accumulation", "place")
+TOLD = ("workers", "batch_per_worker", *HOW, "variant")
 
 
 def how(setting: Setting, among: Iterable[Setting]) -> str:
-    """Strategy, precision, accumulation and target, as far as they differ among these settings."""
-    return _differing(HOW, setting, among)
+    """Strategy, precision, accumulation and place, as far as they differ among these settings."""
+    return _differing(HOW, flat_setting(setting), [flat_setting(other) for other in among])
 
 
 def where(setting: Setting, among: Iterable[Setting]) -> str:
     """All that tells this setting from the others."""
-    return _differing(WHERE, setting, among)
+    names = ("workers", "global_batch", *HOW)
+    return _differing(names, flat_setting(setting), [flat_setting(other) for other in among])
 
 
-def _differing(facts: dict[str, Callable[[Setting], str]], setting: Setting, among: Iterable[Setting]) -> str:
-    others = list(among)
-    return ", ".join(say(setting) for name, say in facts.items() if len({getattr(other, name) for other in others}) > 1)
+def _differing(names: Iterable[str], entry: Entry, among: Sequence[Entry]) -> str:
+    kept = [name for name in names if name in entry and len({str(other.get(name)) for other in among}) > 1]
+    return ", ".join(WORDS[name](entry[name]) for name in kept)
 
 
 def how_words(results: Results) -> str:
@@ -44,25 +49,9 @@ def how_words(results: Results) -> str:
     return "" if row is None else how(row.setting, [other.setting for other in results.rows])
 
 
-TOLD: dict[str, Callable[[Entry], str]] = {
-    "workers": lambda one: f"{one['workers']} worker{'' if one['workers'] == 1 else 's'}",
-    "batch_per_worker": lambda one: f"batch {one['batch_per_worker']:,} a worker",
-    "strategy": lambda one: str(one["strategy"]),
-    "precision": lambda one: str(one["precision"]),
-    "accumulation": lambda one: f"in {one['accumulation']} parts",
-    "on": lambda one: f"on {one['on']}",
-    "variant": lambda one: str(one["variant"]),
-}
-
-
 def told_apart(entry: Entry, among: Sequence[Entry], *, but: Iterable[str] = ()) -> str:
     """What tells it from the others: workers, batch, strategy, ... as far as they differ."""
-    kept = [
-        (name, say)
-        for name, say in TOLD.items()
-        if name not in but and name in entry and len({str(other.get(name)) for other in among}) > 1
-    ]
-    return ", ".join(say(entry) for _, say in kept)
+    return _differing([name for name in TOLD if name not in but], entry, among)
 
 
 def series(document: Document) -> dict[tuple[Any, ...], list[Entry]]:
@@ -74,8 +63,13 @@ def series(document: Document) -> dict[tuple[Any, ...], list[Entry]]:
 
 
 def series_key(row: Entry) -> tuple[Any, ...]:
-    batch = row["batch_per_worker"] if row["scaling"] == "weak" else row["global_batch"]
-    return row["scaling"], batch, row["accumulation"], row["strategy"], row["precision"], row["on"]
+    """What rows on one scaling curve share, as `Setting.series` does for settings."""
+    return method_key(row), row["batch_per_worker"] if row["scaling"] == "weak" else row["global_batch"]
+
+
+def method_key(row: Entry) -> tuple[Any, ...]:
+    """What counts and batches are compared within, as `Setting.method` does for settings."""
+    return tuple(row[field.name] for field in fields(Method))
 
 
 def series_name(rows: Sequence[Entry], among: Sequence[Entry]) -> str:
@@ -118,7 +112,7 @@ def chosen(document: Document) -> Entry | None:
 
 def setting_key(entry: Entry) -> tuple[Any, ...]:
     """By which entries of one setting are found."""
-    return tuple(entry[name] for name in ("workers", "batch_per_worker", "accumulation", "strategy", "precision", "on"))
+    return tuple(entry[field.name] for field in fields(Setting))
 
 
 def best_of_settings(document: Document) -> list[Entry]:
