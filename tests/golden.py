@@ -27,8 +27,8 @@ from worldsize.spec.study import TrialSpec
 DATA = Path(__file__).parent / "data"
 GOLDEN = DATA / "golden"
 QUICKSTART = DATA / "quickstart"
-"""A quickstart study as version 0.1 left it on two cores, small and without its page. Keys that launch.json and
-end.json have had since were added by hand: `kind` from the name of the folder, `started_at` as `launched_at`."""
+"""A quickstart study as version 0.1 left it on two cores, small and without its page. What files have had since was
+changed by hand: `kind` from the name of the folder, `started_at` as `launched_at`, the base batch, plan.json's form."""
 
 SCALING = """\
 name: scaling

@@ -39,7 +39,7 @@ def help_command() -> Result:
 def planning() -> Result:
     """10,000 trials: 5 counts x 50 batches x 20 probe repeats + as many training trials."""
     axes = AxesSpec(workers=(1, 2, 4, 8, 16), batch_per_worker=tuple(range(1, 51)))
-    train = TrainSpec(epochs=1)
+    train = TrainSpec(epochs=1, base_batch=1)
     spec = StudySpec(name="large", workload=WorkloadSpec(name="digits"), axes=axes, train=train, repeats=20)
     started = time.perf_counter()
     plan = make_plan(spec)

@@ -15,7 +15,6 @@ from ruamel.yaml import YAML
 
 from worldsize.analysis.speed.scaling import Row
 from worldsize.answer.results import Results
-from worldsize.plan.grid import base_batch
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import TrialSpec
 
@@ -27,7 +26,6 @@ OWN = {"id", "kind", "repeat", "seed", "search", "scaling", "start"}
 def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """All trials, and the distinct environments that they name by number."""
     environments: dict[str, int] = {}
-    base = base_batch(results.spec)
     details = []
     common = _common(results)
     for trial_id, trial in results.trials.items():
@@ -45,7 +43,7 @@ def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str
             "seed": trial.seed,
             "outcome": record.outcome if record else "damaged" if trial_id in results.damaged else "left",
             "configuration": {key: value for key, value in _told(trial).items() if common.get(key) != value},
-            "command": shlex.join(again(results, trial, base)),
+            "command": shlex.join(again(results, trial)),
             "environment": place,
         }
         if record is not None:
@@ -98,7 +96,7 @@ def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}{key}", value
 
 
-def again(results: Results, trial: TrialSpec, base: int) -> list[str]:
+def again(results: Results, trial: TrialSpec) -> list[str]:
     """The command that runs this one trial, in a folder of its own: the study with every axis at one value."""
     if trial.kind == "pretrain":
         return ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
@@ -120,7 +118,7 @@ def again(results: Results, trial: TrialSpec, base: int) -> list[str]:
     if trial.kind == "probe":
         values |= {"train": False, "probe.repeats": 1}
     else:
-        values |= {"probe": False, "train.base_batch": base}
+        values |= {"probe": False}
     given = {key: value for key, value in values.items() if _differs(results, key, value)}
     options = [f"{key}={json.dumps(value)}" for key, value in given.items()]
     command = ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
@@ -164,9 +162,6 @@ def recommended_study(results: Results) -> str | None:
         axes["precision"] = [trial.precision]
     if len(results.spec.starts) > 1:
         axes["start"] = ["pretrained" if trial.workload.pretrained else "scratch"]
-    if isinstance(spec.get("train"), dict):
-        # Alone, the setting would be its own base, and the rate rule would scale nothing.
-        spec["train"]["base_batch"] = base_batch(results.spec)
     rest = {key: False if value is None else value for key, value in spec.items() if key != "workload"}
     study = {"name": f"{results.spec.name[:50]}-recommended", "workload": spec["workload"], "axes": axes, **rest}
     stream = io.StringIO()

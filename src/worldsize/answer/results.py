@@ -30,8 +30,7 @@ from worldsize.folder.files import read_model
 from worldsize.folder.record import SPANS, TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.plan.grid import on_target
-from worldsize.plan.plan import Plan
-from worldsize.plan.plan_file import PlanFile
+from worldsize.plan.plan import Plan, PlanFile
 from worldsize.spec.file import StudyFile
 from worldsize.spec.setting import Setting, setting_order
 from worldsize.spec.study import StudySpec, TrialSpec
@@ -268,9 +267,10 @@ class Results:
 def load(folder: Path | str) -> Results:
     """Reads a study folder, finished or not, on any machine. Damaged records are named, never used."""
     home = StudyFolder.existing(Path(folder))
-    spec = StudyFile.read(home.study_file).spec()
+    spec = read_study(home)
     records, damaged = {}, []
-    plan, facts = read_plan(home)
+    stored = read_plan(home)
+    plan = stored.plan
     if strangers := {trial.on for trial in plan.trials.values()} - spec.targets.keys():
         raise StoreError(
             f"{home.plan_file} has trials on {min(strangers)!r}, which is no target of {home.study_file}; put back "
@@ -284,7 +284,7 @@ def load(folder: Path | str) -> Results:
             continue
         if record is not None:
             records[trial_id] = record
-    return Results(home, spec, facts, plan, records, tuple(damaged))
+    return Results(home, spec, stored.facts, plan, records, tuple(damaged))
 
 
 def as_results(study: Results | Path | str) -> Results:
@@ -292,12 +292,22 @@ def as_results(study: Results | Path | str) -> Results:
     return study if isinstance(study, Results) else load(study)
 
 
-def read_plan(home: StudyFolder) -> tuple[Plan, WorkloadFacts]:
+def read_study(home: StudyFolder) -> StudySpec:
+    """The study as it was run."""
+    spec = StudyFile.read(home.study_file).spec()
+    if not spec.is_resolved:
+        raise StoreError(
+            f"{home.study_file} lacks defaults that this version fills in when a study is run; use the version that "
+            "made the folder, or a new folder"
+        )
+    return spec
+
+
+def read_plan(home: StudyFolder) -> PlanFile:
     try:
-        stored = read_model(home.plan_file, PlanFile)
+        return read_model(home.plan_file, PlanFile)
     except (OSError, ValueError) as error:
         raise StoreError(
             f"{home.plan_file} is missing, damaged or of another version ({type(error).__name__}); "
             "use the version that made the folder, or a new folder"
         ) from error
-    return stored.plan, stored.facts

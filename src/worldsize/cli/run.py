@@ -59,7 +59,7 @@ def run(
         known = before.step_s() if before else {}
         plan = before.plan if before else the_study.plan()  # a search may have added to it
         with StudyProgress(progress_console, plan, the_study.facts, finished, known) as shown:
-            progress = LivePage(shown, home, the_study.machines, the_study.elsewhere)
+            progress = LivePage(shown, home, the_study.sites)
             try:
                 results = the_study.run(
                     home,
@@ -113,7 +113,7 @@ def plan(
     cost = the_study.estimate(home)
     if as_json:
         told = {"estimate": asdict(cost), "missing_data": the_study.missing_data()}
-        print(json.dumps({**the_study.plan().to_dict(), **told}, indent=1))
+        print(json.dumps({**the_study.plan().model_dump(mode="json"), **told}, indent=1))
     else:
         console().print(plan_view(the_study, home, cost, everything), soft_wrap=True)
 

@@ -6,20 +6,16 @@ of the user's own is asked by a process of its own (`worldsize.worker.workloads.
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from worldsize.data.sets import find_path
 from worldsize.errors import DataError, did_you_mean, shorten
-from worldsize.spec.base import Label
+from worldsize.spec.base import Frozen, Label
 from worldsize.spec.workload import WorkloadSpec
 
 
@@ -53,8 +49,7 @@ def metric_bounds(metric: str) -> tuple[float, float]:
     return (known.least, known.most) if known else (-math.inf, math.inf)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkloadFacts:
+class WorkloadFacts(Frozen):
     title: str
     train_samples: int
     test_samples: int
@@ -70,9 +65,6 @@ class WorkloadFacts:
     """A sample of text is a window of tokens, and people count tokens."""
     train_flop_per_sample: float
     """Forward and backward of the built-in model; only the estimate before the first measurement uses it."""
-
-
-FACTS = TypeAdapter(WorkloadFacts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +92,13 @@ def _count_images(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> Workl
     from worldsize.data.images import list_images
 
     folder = list_images(find_path(spec, root), test_share=spec.test_share)
-    return replace(
-        facts,
-        train_samples=len(folder.train),
-        test_samples=len(folder.test),
-        metrics=facts.metrics if len(folder.classes) > 5 else ("loss", "accuracy"),
-        train_flop_per_sample=_flop(spec.model or "resnet18", spec.size or 64),
+    return facts.model_copy(
+        update={
+            "train_samples": len(folder.train),
+            "test_samples": len(folder.test),
+            "metrics": facts.metrics if len(folder.classes) > 5 else ("loss", "accuracy"),
+            "train_flop_per_sample": _flop(spec.model or "resnet18", spec.size or 64),
+        }
     )
 
 
@@ -114,7 +107,7 @@ def _count_frames(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> Workl
 
     rows = len(read_rows(find_path(spec, root)))
     test = min(max(round(rows * spec.test_share), 1), rows - 1)
-    return replace(facts, train_samples=rows - test, test_samples=test)
+    return facts.model_copy(update={"train_samples": rows - test, "test_samples": test})
 
 
 def _count_windows(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> WorkloadFacts:
@@ -123,7 +116,8 @@ def _count_windows(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> Work
     options = TextOptions.of(spec)
     length = find_path(spec, root).stat().st_size if spec.path else options.length
     train, test = windows(length, options.context, spec.test_share)
-    return replace(facts, train_samples=train, test_samples=test, units_per_sample=options.context)
+    counts = {"train_samples": train, "test_samples": test, "units_per_sample": options.context}
+    return facts.model_copy(update=counts)
 
 
 def _count_points(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> WorkloadFacts:
@@ -131,7 +125,7 @@ def _count_points(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> Workl
 
     del root
     options = LinearOptions.of(spec)
-    return replace(facts, train_samples=options.samples, test_samples=options.samples)
+    return facts.model_copy(update={"train_samples": options.samples, "test_samples": options.samples})
 
 
 def _classes(title: str, train: int, test: int, flop: float) -> WorkloadFacts:
@@ -246,13 +240,13 @@ def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
     facts = entry.facts
     if workload.model is not None:
         data, _, _ = facts.title.rpartition("; ")
-        facts = replace(facts, title=f"{data or facts.title}; {workload.model}")
+        facts = facts.model_copy(update={"title": f"{data or facts.title}; {workload.model}"})
     if entry.count:
         return entry.count(workload, facts, root)
     if workload.model is None:
         return facts
     side = 32 if workload.name == "cifar10" else 28
-    return replace(facts, train_flop_per_sample=_flop(workload.model, side))
+    return facts.model_copy(update={"train_flop_per_sample": _flop(workload.model, side)})
 
 
 def _ask(workload: WorkloadSpec) -> WorkloadFacts:
@@ -263,12 +257,6 @@ def _ask(workload: WorkloadSpec) -> WorkloadFacts:
         lines = (answer.stderr or answer.stdout).strip().splitlines() or ["no message"]
         raise DataError(f"the workload {workload.name} could not be made: {lines[-1]}")
     try:
-        return facts_from(json.loads(answer.stdout.splitlines()[-1]))
-    except (ValueError, TypeError, IndexError) as error:
+        return WorkloadFacts.model_validate_json(answer.stdout.splitlines()[-1])
+    except (ValueError, IndexError) as error:
         raise DataError(f"the workload {workload.name} does not describe itself as it should: {error}") from error
-
-
-def facts_from(stored: Mapping[str, Any]) -> WorkloadFacts:
-    """As read from JSON, which has no tuples. Raises TypeError or ValueError for what are no facts."""
-    WorkloadFacts(**stored)  # no unknown fields, none missing
-    return FACTS.validate_python(stored)

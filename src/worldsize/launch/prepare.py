@@ -5,19 +5,20 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from worldsize.data.sets import cache_root, data_root
 from worldsize.folder.files import write_atomic
-from worldsize.folder.launches import LaunchFile, LaunchFolder, LaunchKind
+from worldsize.folder.launches import LaunchFile, LaunchFolder
 from worldsize.folder.record import rival_curve
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.commands import backend_for
-from worldsize.launch.target import Site, Work
-from worldsize.plan.plan import Launch, Plan, launch_id
+from worldsize.launch.target import Work
+from worldsize.plan.grid import Site
+from worldsize.plan.plan import Launch, Plan
 from worldsize.spec.place import nodes_for
 from worldsize.spec.study import StudySpec, TrialSpec
 
@@ -40,15 +41,14 @@ def prepare(folder: StudyFolder, plan: Plan, goal: Goal, site: Site, launch: Lau
     for trial in trials:
         folder.refuse_links(trial.id)
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
-    launch = replace(launch, workers=max(trial.workers for trial in trials), trials=tuple(left))
-    launch_id = launch.id(_next_number(folder))
-    return _write(folder, goal, site, launch_id, launch, launch.kind, _rivals(folder, plan, trials, goal))
+    workers = max(trial.workers for trial in trials)
+    launch = launch.model_copy(update={"workers": workers, "trials": tuple(left)})
+    return _write(folder, goal, site, launch, _rivals(folder, plan, trials, goal))
 
 
 def prepare_smoke(folder: StudyFolder, goal: Goal, site: Site, workers: int, on: str) -> Work:
     """A launch without trials: everybody meets and leaves, which shows that a launch can start at all."""
-    launch = Launch(kind="probe", workers=workers, trials=(), on=on)
-    return _write(folder, goal, site, launch_id(_next_number(folder), f"smoke-w{workers}", on), launch, "smoke", {})
+    return _write(folder, goal, site, Launch(kind="smoke", workers=workers, trials=(), on=on), {})
 
 
 def _next_number(folder: StudyFolder) -> int:
@@ -59,16 +59,14 @@ def _write(
     folder: StudyFolder,
     goal: Goal,
     site: Site,
-    launch_id: str,
     launch: Launch,
-    kind: LaunchKind,
     rivals: dict[str, tuple[tuple[float, ...], ...]],
 ) -> Work:
-    spec, workers = site.spec, launch.workers
-    device = site.machine.device(spec.device)
+    spec, workers, device = site.spec, launch.workers, site.device
+    launch_id = launch.id(_next_number(folder))
     LaunchFolder(folder.launch(launch_id)).write(
         LaunchFile(
-            kind=kind,
+            kind=launch.kind,
             on=launch.on,
             workers=workers,
             threads=spec.threads,
@@ -130,4 +128,4 @@ def _gpus(site: Site, workers: int) -> int:
     slurm = site.spec.slurm
     if slurm is None:
         return site.machine.gpus
-    return nodes_for(slurm, workers, site.spec.most_workers) * (slurm.gpus_per_node or 0)
+    return nodes_for(slurm, workers) * (slurm.gpus_per_node or 0)

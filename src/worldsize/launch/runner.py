@@ -13,22 +13,9 @@ from worldsize.errors import DiskFullError, LaunchError
 from worldsize.folder.launches import LaunchEnd
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.prepare import Goal, prepare
-from worldsize.launch.target import Progress, Running, Site, Work, open_work
+from worldsize.launch.target import Progress, Running, RunSite, Work, open_work
 from worldsize.launch.verdict import close, conclude, set_aside_if_damaged
 from worldsize.plan.plan import Launch, Plan
-
-
-def run_plan(
-    folder: StudyFolder, plan: Plan, goal: Goal, sites: Mapping[str, Site], progress: Progress, *, detach: bool = False
-) -> bool:
-    """Whether every trial has a record now. `detach` submits what is left and leaves; what an earlier driver submitted
-    and has ended by now is concluded first.
-
-    Raises KeyboardInterrupt when the user stopped it; what is finished then stays.
-    """
-    for trial_id in plan.trials:
-        set_aside_if_damaged(folder, trial_id, progress)
-    return Run(folder, plan, goal, sites, progress).run(detach=detach)
 
 
 class Run:
@@ -37,7 +24,7 @@ class Run:
         folder: StudyFolder,
         plan: Plan,
         goal: Goal,
-        sites: Mapping[str, Site],
+        sites: Mapping[str, RunSite],
         progress: Progress,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -49,6 +36,13 @@ class Run:
         """Trials whose job somebody ended on purpose: not submitted again in this run."""
 
     def run(self, *, detach: bool) -> bool:
+        """Whether every trial has a record now. `detach` submits what is left and leaves; what an earlier driver
+        submitted and has ended by now is concluded first.
+
+        Raises KeyboardInterrupt when the user stopped it; what is finished then stays.
+        """
+        for trial_id in self._plan.trials:
+            set_aside_if_damaged(self._folder, trial_id, self._progress)
         try:
             for on, site in self._sites.items():
                 left_open = open_work(self._folder, on, site.spec.hang_timeout_s)
@@ -103,7 +97,7 @@ class Run:
                 self._progress.launch_started(work.launch_id, [self._plan.trials[trial_id] for trial_id in left])
                 self._running.append(site.target.start(work, self._on_event))
 
-    def _room(self, on: str, site: Site) -> bool:
+    def _room(self, on: str, site: RunSite) -> bool:
         return sum(running.work.on == on for running in self._running) < site.target.at_once
 
     def _next(self, on: str) -> tuple[Launch, list[str]] | None:

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from worldsize.folder.launches import LaunchEnd, LaunchFolder, launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.machine import Machine
+from worldsize.plan.grid import Site
 from worldsize.plan.plan import Plan
-from worldsize.spec.study import StudySpec, TrialSpec
+from worldsize.spec.study import TrialSpec
 
 OnEvent = Callable[[str, dict[str, Any]], None]
 
@@ -94,11 +94,9 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
-    """A target of a study: how launches start there, what they find, and the study as it would run there alone."""
+class RunSite(Site):
+    """A place of a study with the target that starts its launches."""
 
-    spec: StudySpec
-    machine: Machine
     target: Target
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from worldsize.data.catalog import WorkloadFacts
 from worldsize.folder.record import SPANS
-from worldsize.machine import Machine
-from worldsize.plan.grid import on_target
+from worldsize.plan.grid import Site
 from worldsize.plan.plan import Plan
 from worldsize.spec.place import nodes_for
 from worldsize.spec.setting import Setting
-from worldsize.spec.study import StudySpec, TrialSpec
+from worldsize.spec.study import TrialSpec
 from worldsize.spec.training import steps_per_epoch
 
 LAUNCH_START_S = 6.0
@@ -50,32 +48,29 @@ StepTimes = Mapping[Setting, float]
 """Measured seconds per step."""
 
 
-def estimate(
-    spec: StudySpec, plan: Plan, machines: Mapping[str, Machine], facts: WorkloadFacts, step_s: StepTimes
-) -> Cost:
+def estimate(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts, step_s: StepTimes) -> Cost:
     """What the plan will take, with measured step times as far as they are known."""
     wall = worker = 0.0
-    specs = {on: on_target(spec, on) for on in spec.targets}
-    node = {on: 0.0 for on, here in specs.items() if here.slurm is not None}
+    node = {on: 0.0 for on, site in sites.items() if site.spec.slurm is not None}
     for launch in plan.launches:
-        machine, here = machines[launch.on], specs[launch.on]
+        site = sites[launch.on]
         seconds = LAUNCH_START_S
         for trial in (plan.trials[trial_id] for trial_id in launch.trials):
             known = step_s.get(trial.setting)
-            step = known if known is not None else _guessed_step_s(trial, facts, machine, machine.device(spec.device))
+            step = known if known is not None else _guessed_step_s(trial, facts, site)
             seconds += trial_s(trial, facts, step)
         wall += seconds
         worker += seconds * launch.workers
-        if here.slurm is not None:
-            node[launch.on] += seconds * nodes_for(here.slurm, launch.workers, here.most_workers)
+        if site.spec.slurm is not None:
+            node[launch.on] += seconds * nodes_for(site.spec.slurm, launch.workers)
     return Cost(wall_s=wall, worker_s=worker, node_s=node, measured=bool(step_s))
 
 
-def space_bytes(spec: StudySpec, plan: Plan, machines: Mapping[str, Machine], facts: WorkloadFacts) -> int:
+def space_bytes(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts) -> int:
     """What the plan will write into its folder, rather too much than too little."""
     total = float(BYTES_OF_REPORT)
     for trial in plan.trials.values():
-        step_s = _guessed_step_s(trial, facts, machines[trial.on], machines[trial.on].device(spec.device))
+        step_s = _guessed_step_s(trial, facts, sites[trial.on])
         seconds = trial_s(trial, facts, step_s)
         steps = trial.train.total_steps(facts.train_samples, trial.global_batch) if trial.train else seconds / step_s
         a_step = BYTES_A_STEP
@@ -104,7 +99,8 @@ def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
     return steps * step_s + epochs * evaluation
 
 
-def _guessed_step_s(trial: TrialSpec, facts: WorkloadFacts, machine: Machine, device: Literal["cpu", "cuda"]) -> float:
+def _guessed_step_s(trial: TrialSpec, facts: WorkloadFacts, site: Site) -> float:
+    machine, device = site.machine, site.device
     rate = GPU_FLOP_PER_S if device == "cuda" else CORE_FLOP_PER_S * trial.threads
     sharing = max(1.0, trial.workers / machine.places(device, trial.threads)) if machine.cores else 1.0
     return 1e-3 + trial.worker_batch * facts.train_flop_per_sample / rate * sharing

@@ -1,4 +1,6 @@
-"""A study multiplied out: the points of its axes, which of them each target runs, and the rate of each batch."""
+"""A study made complete and multiplied out: its defaults filled in, the points of its axes, the places where they run,
+and the rate of each batch.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from worldsize.data.catalog import WorkloadFacts
 from worldsize.machine import Machine
 from worldsize.spec.optimizer import SGD_KINDS, OptimizerSpec
-from worldsize.spec.place import machine_of
+from worldsize.spec.place import OnSlurm, Place, machine_of
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import Precision, SkipSpec, Start, StudySpec
 from worldsize.spec.training import StrategySpec, TrainSpec
@@ -61,6 +64,7 @@ def study_points(spec: StudySpec) -> list[StudyPoint]:
 
 def product(spec: StudySpec) -> Iterator[StudyPoint]:
     axes = spec.axes
+    assert not axes.is_auto, "resolve the study first"
     optimizers = [(entry, setting) for entry, each in enumerate(axes.optimizer) for setting in each.settings()]
     for on, workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
         *(spec.targets, axes.workers, axes.batches, axes.accumulation, optimizers),
@@ -100,19 +104,84 @@ def matches(skip: SkipSpec, point: StudyPoint) -> bool:
     return bool(wanted) and all(value in have[key] for key, value in wanted.items())
 
 
-def base_batch(spec: StudySpec) -> int:
-    """The global batch at which rates are as written: what the rate rule scales from."""
-    given = spec.train.base_batch if spec.train else None
-    return given or min(point.global_batch for point in study_points(spec))
-
-
-def scaled_rate(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int, base_batch: int) -> float:
-    """linear: rate * k, sqrt: rate * sqrt(k), with k = global batch / base batch."""
+def scaled_rate(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int) -> float:
+    """linear: rate * k, sqrt: rate * sqrt(k), with k = global batch / base batch; `base_batch` is resolved."""
+    assert train.base_batch is not None
     rule = optimizer.rate_rule or train.rate_rule
     if rule == "auto":
         rule = "linear" if optimizer.name in SGD_KINDS else "sqrt"
-    factor = global_batch / base_batch
+    factor = global_batch / train.base_batch
     return optimizer.rate * {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
+
+
+def resolve(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> StudySpec:
+    """The study with every default filled in: `workers: auto`, the base batch, workers per node.
+
+    `machine` is where the driver runs. `plan.problems.auto_problems` says why `auto` may have no counts.
+    """
+    if spec.axes.is_auto:
+        axes = spec.axes.model_copy(update={"workers": auto_counts(spec, machine, facts), "adaptive": True})
+        spec = spec.model_copy(update={"axes": axes})
+    if spec.train is not None and spec.train.base_batch is None:
+        smallest = min((point.global_batch for point in study_points(spec)), default=None)
+        spec = spec.model_copy(update={"train": spec.train.model_copy(update={"base_batch": smallest})})
+    places = {on: _with_workers_per_node(place, _most_workers(spec, on)) for on, place in spec.targets.items()}
+    return spec.model_copy(update={"on": places if isinstance(spec.on, dict) else places[""]})
+
+
+def auto_counts(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> tuple[int, ...]:
+    """1, 2, 4, ... and all that fit, as far as global batches divide among them and are no larger than the data."""
+    capacity, axes = auto_capacity(spec, machine), spec.axes
+    counts = {1, capacity or 1, *(2**power for power in range(capacity.bit_length()) if 2**power <= capacity)}
+    if axes.global_batch:
+        shares = [(batch, times) for batch in axes.global_batch for times in axes.accumulation]
+        fitting = [count for count in sorted(counts) if all(batch % (count * times) == 0 for batch, times in shares)]
+    else:
+        smallest = min(axes.batches) * min(axes.accumulation)
+        fitting = [count for count in sorted(counts) if count * smallest <= facts.train_samples]
+    return tuple(fitting) or (1,)
+
+
+def auto_capacity(spec: StudySpec, machine: Machine) -> int:
+    """How many workers fit where a study of one place runs."""
+    (place,) = spec.targets.values()
+    found = machine_of(_with_workers_per_node(place, most_workers=1), machine, threads=spec.threads)
+    return found.places(found.device(spec.device), spec.threads)
+
+
+def _with_workers_per_node(place: Place, most_workers: int) -> Place:
+    if not isinstance(place, OnSlurm) or place.slurm.workers_per_node is not None:
+        return place
+    per_node = place.slurm.gpus_per_node or math.ceil(most_workers / place.slurm.nodes)
+    return OnSlurm(slurm=place.slurm.model_copy(update={"workers_per_node": per_node}))
+
+
+def _most_workers(spec: StudySpec, on: str) -> int:
+    """The largest count that a place may run. Pretraining counts everywhere, though only the first place runs it."""
+    counts = list(spec.axes.workers)
+    if on:
+        counts = [point.workers for point in study_points(spec) if point.on == on]
+    return max([*counts, spec.pretrain.workers if spec.pretrain else 1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A place of a study: the study as it would run there alone, and what its workers find."""
+
+    spec: StudySpec
+    machine: Machine
+
+    @property
+    def device(self) -> Literal["cpu", "cuda"]:
+        return self.machine.device(self.spec.device)
+
+
+def sites(spec: StudySpec, here: Machine) -> dict[str, Site]:
+    """By the name of the place, of a study that is resolved; `here` is where the driver runs."""
+    return {
+        on: Site(spec=on_target(spec, on), machine=machine_of(place, here, threads=spec.threads))
+        for on, place in spec.targets.items()
+    }
 
 
 def on_target(spec: StudySpec, on: str) -> StudySpec:
@@ -123,13 +192,4 @@ def on_target(spec: StudySpec, on: str) -> StudySpec:
     workers = tuple(count for count in spec.axes.workers if count in counts)
     skip = tuple(each.model_copy(update={"on": None}) for each in spec.skip if each.on in (None, on))
     axes = spec.axes.model_copy(update={"workers": workers})
-    train = spec.train.model_copy(update={"base_batch": base_batch(spec)}) if spec.train and counts else spec.train
-    return spec.model_copy(update={"on": spec.on[on], "axes": axes, "skip": skip, "train": train})
-
-
-def machines_of(spec: StudySpec, here: Machine) -> dict[str, Machine]:
-    """What the workers of each target find; `here` is where the driver runs."""
-    return {
-        on: machine_of(place, here, threads=spec.threads, most_workers=on_target(spec, on).most_workers)
-        for on, place in spec.targets.items()
-    }
+    return spec.model_copy(update={"on": spec.on[on], "axes": axes, "skip": skip})

@@ -7,14 +7,18 @@ training runs in launches of its own count, in rounds that pass over all counts 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from worldsize.plan.grid import StudyPoint, base_batch, scaled_rate, study_points
+from pydantic import model_validator
+
+from worldsize.data.catalog import WorkloadFacts
+from worldsize.folder.launches import LaunchKind
+from worldsize.plan.grid import StudyPoint, scaled_rate, study_points
+from worldsize.spec.base import Frozen
 from worldsize.spec.place import TargetOrNone
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import Start, StudySpec, TrialSpec
@@ -22,33 +26,47 @@ from worldsize.spec.training import StrategySpec, TrainSpec
 from worldsize.spec.workload import WorkloadSpec
 
 PRETRAIN_ID = "0000-pretrain"
+UNNAMED = "unnamed"
+"""The id of a trial until it is numbered."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Launch:
+class Launch(Frozen):
     """One start of worker processes and the trials it runs, one after another."""
 
-    kind: Literal["probe", "train", "pretrain"]
+    kind: LaunchKind
     workers: int
     trials: tuple[str, ...]
     on: TargetOrNone = ""
     """The target it runs on, where the study has several."""
 
     def id(self, number: int) -> str:
-        """The name of its folder."""
-        return launch_id(number, f"{self.kind}-w{self.workers}", self.on)
+        """The name of its folder: `0003-train-w4`, and the target where the study has several."""
+        return f"{number:04d}-{self.kind}-w{self.workers}" + (f"-{self.on}" if self.on else "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    trials: Mapping[str, TrialSpec]
+class Plan(Frozen):
     launches: tuple[Launch, ...]
+    trials: dict[str, TrialSpec]
+    """By id."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "launches": [dataclasses.asdict(launch) for launch in self.launches],
-            "trials": {trial.id: trial.model_dump(mode="json") for trial in self.trials.values()},
-        }
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        for key, trial in self.trials.items():
+            if key != trial.id:
+                raise ValueError(f"the trial {trial.id} is called {key!r}")
+        for launch in self.launches:
+            if unknown := [trial_id for trial_id in launch.trials if trial_id not in self.trials]:
+                raise ValueError(f"a launch has the trial {unknown[0]!r}, which is none")
+        return self
+
+
+class PlanFile(Frozen):
+    """plan.json: the plan of a study, and what it was made for."""
+
+    plan: Plan
+    device: dict[str, Literal["cpu", "cuda"]]
+    """What each target computes on."""
+    facts: WorkloadFacts
 
 
 def make_plan(spec: StudySpec, points: Sequence[StudyPoint] | None = None) -> Plan:
@@ -60,7 +78,7 @@ def make_plan(spec: StudySpec, points: Sequence[StudyPoint] | None = None) -> Pl
     rng = random.Random(spec.seed)
     drafts: list[Draft] = []
     if spec.pretrain is not None:
-        drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_fields(spec)], next(iter(spec.targets))))
+        drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_trial(spec)], next(iter(spec.targets))))
     if spec.probe is not None:
         drafts += _probing(spec, [points] * spec.probe_repeats, rng)
     if not spec.axes.adaptive:  # where probes decide what is worth training, they come first
@@ -95,7 +113,7 @@ class Draft:
 
     kind: Literal["probe", "train", "pretrain"]
     workers: int
-    members: list[dict[str, Any]]
+    members: list[TrialSpec]
     on: str
 
 
@@ -120,13 +138,12 @@ def _training(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random)
     """Rounds over all counts of a target in alternating order, one a repeat."""
     if spec.train is None:
         return []
-    base = base_batch(spec)
     drafts: list[Draft] = []
     for on, there in _by_target(spec, points).items():
         counts = sorted({point.workers for point in there})
         for repeat in range(spec.repeats):
             for workers in counts if repeat % 2 == 0 else reversed(counts):
-                here = [_train_fields(spec, point, repeat, base) for point in there if point.workers == workers]
+                here = [_train_trial(spec, point, repeat) for point in there if point.workers == workers]
                 rng.shuffle(here)
                 if drafts and (drafts[-1].workers, drafts[-1].on) == (workers, on):
                     drafts[-1].members.extend(here)  # one round ends and the next begins with this count: one start-up
@@ -141,9 +158,8 @@ def _numbered(plan: Plan, drafts: list[Draft]) -> Plan:
     width = max(4, len(str(len(trials) + sum(len(draft.members) for draft in drafts))))
     for draft in drafts:
         ids = []
-        for fields in draft.members:
-            fields["on"] = draft.on
-            trial = TrialSpec(id=_trial_id(next(numbers), width, fields), **fields)
+        for member in draft.members:
+            trial = member.model_copy(update={"id": _trial_id(next(numbers), width, member)})
             trials[trial.id] = trial
             ids.append(trial.id)
         launches.append(Launch(kind=draft.kind, workers=draft.workers, trials=tuple(ids), on=draft.on))
@@ -152,53 +168,68 @@ def _numbered(plan: Plan, drafts: list[Draft]) -> Plan:
 
 def _probe_order(
     spec: StudySpec, passes: Sequence[Sequence[StudyPoint]], rng: random.Random, first_repeat: int
-) -> list[dict[str, Any]]:
+) -> list[TrialSpec]:
     """Each pass in an order of its own, with the number of a repeat. Points that learn differently share a probe."""
-    assert spec.probe is not None
-    ordered: list[dict[str, Any]] = []
+    ordered: list[TrialSpec] = []
     for repeat, points in enumerate(passes, first_repeat):
         distinct: dict[Setting, StudyPoint] = {}
         for point in points:
             distinct.setdefault(point.setting, point)
         one_pass = list(distinct.values())
         rng.shuffle(one_pass)
-        ordered += [
-            _common_fields(spec, point, repeat)
-            | {"kind": "probe", "peak_rate": 0.0, "probe": spec.probe, "largest": spec.axes.largest}
-            # What is frozen changes the pace; with which weights, does not.
-            | {"workload": _workload_of(spec, point.start).model_copy(update={"pretrained": None})}
-            for point in one_pass
-        ]
+        ordered += [_probe_trial(spec, point, repeat) for point in one_pass]
     return ordered
 
 
-def _train_fields(spec: StudySpec, point: StudyPoint, repeat: int, base_batch: int) -> dict[str, Any]:
+def _probe_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
+    assert spec.probe is not None
+    return _trial(
+        spec,
+        point,
+        repeat,
+        kind="probe",
+        # What is frozen changes the pace; with which weights, does not.
+        workload=_workload_of(spec, point.start).model_copy(update={"pretrained": None}),
+        peak_rate=0.0,
+        probe=spec.probe,
+        largest=spec.axes.largest,
+    )
+
+
+def _train_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
     assert spec.train is not None
     entry = spec.axes.optimizer[point.entry]
-    return _common_fields(spec, point, repeat) | {
-        "kind": "train",
-        "peak_rate": scaled_rate(point.optimizer, spec.train, point.global_batch, base_batch),
-        "train": spec.train,
-        "start": point.start if len(spec.starts) > 1 else None,
-        "search": point.search if entry.searched() else None,
-        "stop_hopeless": entry.stops_hopeless,
-    }
+    return _trial(
+        spec,
+        point,
+        repeat,
+        kind="train",
+        workload=_workload_of(spec, point.start),
+        peak_rate=scaled_rate(point.optimizer, spec.train, point.global_batch),
+        train=spec.train,
+        start=point.start if len(spec.starts) > 1 else None,
+        search=point.search if entry.searched() else None,
+        stop_hopeless=entry.stops_hopeless,
+    )
 
 
-def _common_fields(spec: StudySpec, point: StudyPoint, repeat: int) -> dict[str, Any]:
-    return {
-        "workload": _workload_of(spec, point.start),
-        "workers": point.workers,
-        "batch_per_worker": point.batch_per_worker,
-        "accumulation": point.accumulation,
-        "scaling": spec.axes.scaling,
-        "optimizer": point.optimizer,
-        "strategy": point.strategy,
-        "precision": point.precision,
-        "repeat": repeat,
-        "seed": spec.seed_of(repeat),
-        "threads": spec.threads,
-    }
+def _trial(spec: StudySpec, point: StudyPoint, repeat: int, **own: Any) -> TrialSpec:
+    """A trial of a point; `own` is what a probe and a training do not share."""
+    return TrialSpec(
+        id=UNNAMED,
+        workers=point.workers,
+        batch_per_worker=point.batch_per_worker,
+        accumulation=point.accumulation,
+        scaling=spec.axes.scaling,
+        optimizer=point.optimizer,
+        strategy=point.strategy,
+        precision=point.precision,
+        repeat=repeat,
+        seed=spec.seed_of(repeat),
+        threads=spec.threads,
+        on=point.on,
+        **own,
+    )
 
 
 def _workload_of(spec: StudySpec, start: Start) -> WorkloadSpec:
@@ -210,39 +241,36 @@ def _workload_of(spec: StudySpec, start: Start) -> WorkloadSpec:
     return spec.workload
 
 
-def _pretrain_fields(spec: StudySpec) -> dict[str, Any]:
+def _pretrain_trial(spec: StudySpec) -> TrialSpec:
     assert spec.pretrain is not None
     pretrain = spec.pretrain
-    return {
-        "kind": "pretrain",
-        "workload": pretrain.workload,
-        "workers": pretrain.workers,
-        "batch_per_worker": pretrain.batch_per_worker,
-        "scaling": spec.axes.scaling,
-        "optimizer": pretrain.optimizer,
-        "strategy": StrategySpec(),
-        "precision": spec.axes.precision[0],
-        "peak_rate": pretrain.optimizer.rate,
-        "train": TrainSpec(epochs=pretrain.epochs, rate_rule="none", schedule=pretrain.schedule, save="weights"),
-        "repeat": 0,
-        "seed": spec.seed,
-        "threads": spec.threads,
-    }
+    return TrialSpec(
+        id=UNNAMED,
+        kind="pretrain",
+        workload=pretrain.workload,
+        workers=pretrain.workers,
+        batch_per_worker=pretrain.batch_per_worker,
+        scaling=spec.axes.scaling,
+        optimizer=pretrain.optimizer,
+        strategy=StrategySpec(),
+        precision=spec.axes.precision[0],
+        peak_rate=pretrain.optimizer.rate,
+        repeat=0,
+        seed=spec.seed,
+        threads=spec.threads,
+        train=TrainSpec(epochs=pretrain.epochs, rate_rule="none", schedule=pretrain.schedule, save="weights"),
+        on=next(iter(spec.targets)),
+    )
 
 
-def _trial_id(number: int, width: int, fields: Mapping[str, Any]) -> str:
-    if fields["kind"] == "pretrain":
+def _trial_id(number: int, width: int, trial: TrialSpec) -> str:
+    if trial.kind == "pretrain":
         return PRETRAIN_ID
-    what = fields["optimizer"].family if fields["kind"] == "train" else "probe"
-    if start := fields.get("start"):
-        what += f"-{start}"
-    if fields["strategy"].name != "ddp":
-        what += f"-{fields['strategy'].name}"
-    batch = "largest" if fields.get("largest") else f"b{fields['batch_per_worker']}"
-    where = f"-{fields['on']}" if fields["on"] else ""
-    return f"{number:0{width}d}-w{fields['workers']}-{batch}-{what}-r{fields['repeat']}{where}"
-
-
-def launch_id(number: int, what: str, on: str) -> str:
-    """`0003-train-w4`, and the target where the study has several."""
-    return f"{number:04d}-{what}" + (f"-{on}" if on else "")
+    what = trial.optimizer.family if trial.kind == "train" else "probe"
+    if trial.start:
+        what += f"-{trial.start}"
+    if trial.strategy.name != "ddp":
+        what += f"-{trial.strategy.name}"
+    batch = "largest" if trial.largest else f"b{trial.batch_per_worker}"
+    where = f"-{trial.on}" if trial.on else ""
+    return f"{number:0{width}d}-w{trial.workers}-{batch}-{what}-r{trial.repeat}{where}"

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from worldsize.data.catalog import METRICS, WorkloadFacts, metric_bounds, unfit
 from worldsize.machine import Machine
-from worldsize.plan.grid import machines_of, matches, on_target, product, study_points
+from worldsize.plan.grid import Site, auto_capacity, auto_counts, matches, product, sites, study_points
 from worldsize.spec.base import Loc
-from worldsize.spec.place import nodes_for, per_node
+from worldsize.spec.place import OnSlurm, nodes_for
 from worldsize.spec.study import StudySpec
 from worldsize.spec.training import UntilSpec, steps_per_epoch
 from worldsize.spec.workload import WorkloadSpec
@@ -28,8 +28,8 @@ def idle_targets(spec: StudySpec) -> Found:
 def target_problems(spec: StudySpec, here: Machine) -> Found:
     """Of all of them; `here` is the machine that the driver runs on."""
     yield from _one_machine_twice(spec)
-    for on, machine in machines_of(spec, here).items():
-        yield from _on_target(spec, on, machine)
+    for on, site in sites(spec, here).items():
+        yield from _at_site(spec, on, site)
 
 
 def _one_machine_twice(spec: StudySpec) -> Found:
@@ -39,14 +39,13 @@ def _one_machine_twice(spec: StudySpec) -> Found:
         yield ("on", here[1]), text
 
 
-def _on_target(spec: StudySpec, on: str, machine: Machine) -> Found:
+def _at_site(spec: StudySpec, on: str, site: Site) -> Found:
     """What this target cannot run; of several, it is named."""
-    device, alone = machine.device(spec.device), on_target(spec, on)
-    first = on == next(iter(spec.targets))
+    alone, first = site.spec, on == next(iter(spec.targets))
     for loc, text in [
-        *_places(alone, machine, device),
-        *_jobs(alone, device),
-        *_strategies(alone, machine, device),
+        *_places(alone, site.machine, site.device),
+        *_jobs(alone, site.device),
+        *_strategies(alone, site.machine, site.device),
     ]:
         if loc[0] == "pretrain" and not first:
             continue  # it runs on the first target alone
@@ -90,19 +89,19 @@ def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Found:
     if slurm is None:
         return
     for loc, workers in _worker_counts(spec):
-        nodes = nodes_for(slurm, workers, spec.most_workers)
+        nodes = nodes_for(slurm, workers)
         if workers % nodes:
             yield (
                 loc,
                 f"workers={workers} does not divide among the {nodes} nodes that it needs with "
-                f"{per_node(slurm, spec.most_workers)} on each; use a multiple, or set on.slurm.workers_per_node",
+                f"{slurm.workers_per_node} on each; use a multiple, or set on.slurm.workers_per_node",
             )
-    each, gpus = per_node(slurm, spec.most_workers), slurm.gpus_per_node
-    if gpus and each > gpus and not spec.oversubscribe:
+    per_node, gpus = slurm.workers_per_node or 0, slurm.gpus_per_node
+    if gpus and per_node > gpus and not spec.oversubscribe:
         yield (
             ("on",),
-            f"workers_per_node={each} is more than gpus_per_node={gpus}; use as many, or `oversubscribe: true` to let "
-            "workers share a GPU",
+            f"workers_per_node={per_node} is more than gpus_per_node={gpus}; use as many, or `oversubscribe: true` to "
+            "let workers share a GPU",
         )
     if spec.axes.largest is not None and device == "cpu" and spec.memory_limit_gb is None:
         yield (
@@ -193,12 +192,36 @@ def _warm_up_too_long(spec: StudySpec, facts: WorkloadFacts) -> Found:
             return
 
 
+def auto_problems(spec: StudySpec, here: Machine, facts: WorkloadFacts) -> Found:
+    """Why `workers: auto` cannot be resolved; `here` is the machine that the driver runs on."""
+    if not spec.axes.is_auto:
+        return
+    loc: Loc = ("axes", "workers")
+    if len(spec.targets) > 1:
+        yield loc, f"workers: auto needs one target, and the study has {len(spec.targets)}; list the counts"
+        return
+    (place,) = spec.targets.values()
+    if isinstance(place, OnSlurm) and not (place.slurm.gpus_per_node or place.slurm.workers_per_node):
+        yield (
+            loc,
+            "workers: auto needs to know how many fit on a node; set on.slurm.workers_per_node, or list the counts",
+        )
+        return
+    if auto_capacity(spec, here) > 1 and len(auto_counts(spec, here, facts)) < 2:
+        batches = spec.axes.global_batch
+        batch = f"global_batch={list(batches)}" if batches else "batch_per_worker"
+        rule = "does not divide among more" if batches else "of 2 is more than the training data"
+        yield loc, f"workers: auto finds no count but 1: {batch} {rule}; use another batch, or `workers: [1]`"
+
+
 def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
-    """All that the study and the machines alone can tell; `here` is the one that the driver runs on."""
+    """All that a study with its defaults filled in and the machines alone can tell; `here` is the one that the driver
+    runs on."""
+    if too_many := spec.too_many_trials():  # `auto` may have added counts since the study was read
+        return [((), too_many)]
     if idle := list(idle_targets(spec)):
         return [*idle, *_points(spec)]
     return [
-        *_workloads(spec),
         *_twice(spec),
         *target_problems(spec, here),
         *_noise_scale(spec),
@@ -209,7 +232,8 @@ def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
     ]
 
 
-def _workloads(spec: StudySpec) -> Found:
+def workload_problems(spec: StudySpec) -> Found:
+    """What must be right before samples can be counted."""
     used: list[tuple[Loc, WorkloadSpec]] = [(("workload",), spec.workload)]
     if spec.pretrain is not None:
         used.append((("pretrain", "workload"), spec.pretrain.workload))

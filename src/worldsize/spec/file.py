@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -28,9 +28,9 @@ from ruamel.yaml.events import (
 )
 
 from worldsize.errors import DamagedError, Problem, SpecError, did_you_mean, shorten
-from worldsize.machine import Machine, read_regular
+from worldsize.machine import read_regular
 from worldsize.spec.base import Loc, worded
-from worldsize.spec.place import OnSlurm, machine_of
+from worldsize.spec.place import OnSlurm
 from worldsize.spec.study import StudySpec
 
 MOST_BYTES = 256_000
@@ -245,48 +245,6 @@ class StudyFile:
             self._put("on", on[target], f"--on {target}")
         elif target != "slurm":
             self._put("on", target, f"--on {target}")
-
-    def resolve_auto(self, machine: Machine, samples_of: Callable[[StudySpec], int]) -> None:
-        """`axes.workers: auto` -> 1, 2, 4, ... and all that fit on this machine, probed adaptively.
-
-        As far as global batches divide among them, and are no larger than the training data.
-        """
-        axes = self._tree.get("axes") if isinstance(self._tree, dict) else None
-        if not isinstance(axes, dict) or axes.get("workers") not in ("auto", ["auto"]):
-            return
-        where = self.where(("axes", "workers"))
-        axes["workers"] = [1]  # whatever else is wrong is told first
-        spec = self.spec()
-        if len(spec.targets) > 1:
-            text = f"workers: auto needs one target, and the study has {len(spec.targets)}; list the counts"
-            raise SpecError([Problem(text, where)])
-        (place,) = spec.targets.values()
-        if isinstance(place, OnSlurm) and not (place.slurm.gpus_per_node or place.slurm.workers_per_node):
-            text = (
-                "workers: auto needs to know how many fit on a node; set on.slurm.workers_per_node, or list the counts"
-            )
-            raise SpecError([Problem(text, where)])
-        machine = machine_of(place, machine, threads=spec.threads, most_workers=1)
-        places = machine.places(machine.device(spec.device), spec.threads)
-        counts = {1, places or 1, *(2**power for power in range(places.bit_length()) if 2**power <= places)}
-        samples, axes_spec = samples_of(spec), spec.axes
-        fitting = [
-            count
-            for count in sorted(counts)
-            if all(
-                batch % (count * times) == 0
-                for batch in axes_spec.global_batch or ()
-                for times in axes_spec.accumulation
-            )
-            and (axes_spec.global_batch or count * min(axes_spec.batches) * min(axes_spec.accumulation) <= samples)
-        ]
-        if places > 1 and len(fitting) < 2:
-            batch = f"global_batch={list(axes_spec.global_batch)}" if axes_spec.global_batch else "batch_per_worker"
-            rule = "does not divide among more" if axes_spec.global_batch else "of 2 is more than the training data"
-            text = f"workers: auto finds no count but 1: {batch} {rule}; use another batch, or `workers: [1]`"
-            raise SpecError([Problem(text, where)])
-        self._put("axes.workers", fitting or [1], where)
-        self._put("axes.adaptive", True, where)
 
     def _put(self, key: str, value: Any, option: str) -> None:
         if len(key) > LONGEST_KEY:

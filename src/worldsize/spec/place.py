@@ -167,20 +167,17 @@ def limit_s(text: str) -> float:
     return float(int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds)
 
 
-def per_node(slurm: SlurmSpec, most_workers: int) -> int:
-    """Workers that a full node of the study takes."""
-    return slurm.workers_per_node or slurm.gpus_per_node or math.ceil(most_workers / slurm.nodes)
+def nodes_for(slurm: SlurmSpec, workers: int) -> int:
+    """The fewest nodes that hold the workers of a launch; `workers_per_node` is resolved."""
+    assert slurm.workers_per_node is not None
+    return math.ceil(workers / slurm.workers_per_node)
 
 
-def nodes_for(slurm: SlurmSpec, workers: int, most_workers: int) -> int:
-    """Of a launch of so many workers, as few as hold them."""
-    return math.ceil(workers / per_node(slurm, most_workers))
-
-
-def machine_of(on: Place, here: Machine, *, threads: int, most_workers: int) -> Machine:
-    """What workers find where they run; of Slurm's nodes, what the study asks for."""
+def machine_of(on: Place, here: Machine, *, threads: int) -> Machine:
+    """What workers find where they run; of Slurm's nodes, what the study asks for. `workers_per_node` is resolved."""
     if not isinstance(on, OnSlurm):
         return here
     slurm = on.slurm
-    places = slurm.nodes * per_node(slurm, most_workers)
+    assert slurm.workers_per_node is not None
+    places = slurm.nodes * slurm.workers_per_node
     return Machine(cores=places * threads, gpus=slurm.nodes * (slurm.gpus_per_node or 0))

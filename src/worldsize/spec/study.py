@@ -9,7 +9,15 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PositiveFloat,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from worldsize.spec.base import (
     LIST,
@@ -77,11 +85,18 @@ Device = Literal["auto", "cpu", "cuda"]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
+def _auto_is_no_count_yet(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    return () if value == "auto" or value in (["auto"], ("auto",)) else validate(value)
+
+
 class AxesSpec(Frozen):
     """Every axis is a list; the study is their product."""
 
-    workers: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
-    """`auto` is short for 1, 2, 4, ... as far as the machine goes, with `adaptive: true`."""
+    workers: Annotated[
+        tuple[Count, ...], BeforeValidator(listed), Field(min_length=1), WrapValidator(_auto_is_no_count_yet)
+    ]
+    """`auto` is short for 1, 2, 4, ... as far as the machine goes, with `adaptive: true`. There are none until
+    `plan.grid.resolve` fills them in."""
     adaptive: bool = False
     """Probe counts and batches only while the answer can still change, then train what it recommends."""
     batch_per_worker: Annotated[BatchAxis | None, BeforeValidator(listed_unless_searched)] = None
@@ -111,6 +126,11 @@ class AxesSpec(Frozen):
                 "keep one"
             )
         return self
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether `workers: auto` was written and is not resolved yet."""
+        return not self.workers
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -224,10 +244,17 @@ class StudySpec(Frozen):
     @model_validator(mode="after")
     def _not_too_many_trials(self) -> Self:
         """Counted before anything is multiplied out."""
+        if problem := self.too_many_trials():
+            raise ValueError(problem)
+        return self
+
+    def too_many_trials(self) -> str:
+        """What is wrong with the number of trials; empty: nothing."""
         axes = self.axes
         sizes = {
             "targets": len(self.targets),
-            **{name: len(getattr(axes, name)) for name in ("workers", "batches", "accumulation")},
+            "workers": len(axes.workers) or 1,
+            **{name: len(getattr(axes, name)) for name in ("batches", "accumulation")},
             "optimizer settings": sum(entry.size for entry in axes.optimizer),
             **{name: len(getattr(axes, name)) for name in ("strategy", "precision")},
             "starts": len(self.starts),
@@ -235,11 +262,11 @@ class StudySpec(Frozen):
         }
         if (total := math.prod(sizes.values())) > MOST_TRIALS:
             factors = " x ".join(f"{count} {name}" for name, count in sizes.items() if count > 1)
-            raise ValueError(
+            return (
                 f"the study multiplies out to {total:,} trials ({factors}); at most {MOST_TRIALS:,} can be planned: "
                 "give fewer values or repeats"
             )
-        return self
+        return ""
 
     @model_validator(mode="after")
     def _pretrained_weights_have_a_source(self) -> Self:
@@ -258,13 +285,18 @@ class StudySpec(Frozen):
 
     @property
     def slurm(self) -> SlurmSpec | None:
-        """What its jobs ask for, where it runs on Slurm. Of a study with several targets, ask each (`on_target`)."""
+        """What its jobs ask for, where it runs on Slurm. A study with several targets has one per `Site`."""
         assert not isinstance(self.on, dict)
         return self.on.slurm if isinstance(self.on, OnSlurm) else None
 
     @property
-    def most_workers(self) -> int:
-        return max(*self.axes.workers, self.pretrain.workers if self.pretrain else 1)
+    def is_resolved(self) -> bool:
+        """Whether every default is filled in, as in the study.yaml of a study folder."""
+        return (
+            not self.axes.is_auto
+            and (self.train is None or self.train.base_batch is not None)
+            and all(place.slurm.workers_per_node for place in self.targets.values() if isinstance(place, OnSlurm))
+        )
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ from worldsize.launch.commands import fixed_environment, mpirun_command, node_co
 from worldsize.launch.slurm.target import prepare_by_hand
 from worldsize.launch.target import Work
 from worldsize.machine import Machine
-from worldsize.plan.grid import on_target
 from worldsize.spec.study import StudySpec
 from worldsize.study.study import Study
 
@@ -38,7 +37,7 @@ def commands_by_hand(study: Study, folder: Path, *, nodes: int, hosts: str, port
     lines = []
     for work in study.prepare(folder.absolute()):
         lines.append(f"# {work.launch_id}: trials {len(work.trials)}, workers {work.workers}")
-        lines += _commands(on_target(study.spec, work.on), work, names, port)
+        lines += _commands(study.sites[work.on].spec, work, names, port)
     return lines or [f"# nothing is left to run in {folder}"]
 
 

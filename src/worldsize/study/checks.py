@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from shutil import disk_usage, which
 
+from worldsize.answer.results import read_study
 from worldsize.data.catalog import WORKLOADS, facts_of
 from worldsize.data.sets import data_root, require
 from worldsize.errors import SpecError, StoreError
 from worldsize.folder.files import read_model
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.slurm.status import submitted_job
-from worldsize.plan.plan import Plan, make_plan
-from worldsize.plan.plan_file import PlanFile
-from worldsize.spec.file import StudyFile, changes_between
+from worldsize.plan.plan import Plan, PlanFile, make_plan
+from worldsize.spec.file import changes_between
 from worldsize.spec.place import OnSlurm
 from worldsize.spec.study import StudySpec
 from worldsize.study.adaptive_rounds import first_points
@@ -38,7 +39,7 @@ def is_same(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
         if home.path.exists() and not home.unfinished():
             raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
         return False
-    stored = StudyFile.read(home.study_file).spec()
+    stored = read_study(home)
     changes = changes_between(stored, spec)
     unused = not any(home.has_record(trial_id) for trial_id in home.trial_ids())
     if (
@@ -81,14 +82,18 @@ def megabytes(size: float) -> str:
     return f"{size / 1e6:,.0f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
 
 
-def check_device(device: str | dict[str, str], home: StudyFolder) -> None:
-    """Steps of a CPU and of a GPU are not repeats of one another."""
+def check_device(devices: Mapping[str, str], home: StudyFolder) -> None:
+    """Steps of a CPU and of a GPU are not repeats of one another. Devices are by target."""
     began = read_model(home.plan_file, PlanFile).device
-    if device != began:
+    if devices != began:
         raise StoreError(
-            f"{home.path} was begun on {began}, and this machine would continue it on {device}; "
+            f"{home.path} was begun on {_in_words(began)}, and this machine would continue it on {_in_words(devices)}; "
             f"continue it where it began, or give a new folder with --dir"
         )
+
+
+def _in_words(devices: Mapping[str, str]) -> str:
+    return ", ".join(f"{device} ({on})" if on else device for on, device in devices.items())
 
 
 def check_data(spec: StudySpec, *, deep: bool = True) -> None:

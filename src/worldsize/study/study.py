@@ -11,25 +11,23 @@ from worldsize.answer.results import Results, load, read_plan
 from worldsize.data.catalog import WorkloadFacts, facts_of
 from worldsize.data.sets import data_root
 from worldsize.errors import DataError, DiskFullError, Problem, SpecError
-from worldsize.folder.files import is_disk_full, read_model, write_atomic, write_model
+from worldsize.folder.files import is_disk_full, write_atomic, write_model
 from worldsize.folder.lock import study_lock
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.local import LocalTarget
 from worldsize.launch.prepare import Goal, prepare, prepare_smoke
-from worldsize.launch.runner import run_plan
+from worldsize.launch.runner import Run
 from worldsize.launch.slurm.queue import Queue, Slurm
 from worldsize.launch.slurm.target import SlurmTarget
-from worldsize.launch.target import Progress, Silent, Site, Target, Work
+from worldsize.launch.target import Progress, RunSite, Silent, Target, Work
 from worldsize.machine import Machine, this_machine
 from worldsize.plan.cost import Cost, estimate, space_bytes
-from worldsize.plan.grid import machines_of, on_target
-from worldsize.plan.plan import PRETRAIN_ID, Plan, make_plan
-from worldsize.plan.plan_file import PlanFile
-from worldsize.plan.problems import data_problems, problems
+from worldsize.plan.grid import Site, resolve, sites
+from worldsize.plan.plan import PRETRAIN_ID, Plan, PlanFile, make_plan
+from worldsize.plan.problems import auto_problems, data_problems, problems, workload_problems
 from worldsize.spec.base import Loc
 from worldsize.spec.file import StudyFile, dump_yaml, find_study
-from worldsize.spec.place import OnSlurm
 from worldsize.spec.study import StudySpec
 from worldsize.study.adaptive_rounds import first_points, next_climb
 from worldsize.study.checks import check_data, check_device, check_jobs, check_space, free_bytes, is_same, megabytes
@@ -44,8 +42,8 @@ class Study:
     >>> results.table()
     """
 
-    def __init__(self, spec: StudySpec, machines: dict[str, Machine], plan: Plan, facts: WorkloadFacts) -> None:
-        self.spec, self.machines, self.facts, self._plan = spec, machines, facts, plan
+    def __init__(self, spec: StudySpec, sites: dict[str, Site], plan: Plan, facts: WorkloadFacts) -> None:
+        self.spec, self.sites, self.facts, self._plan = spec, sites, facts, plan
 
     @classmethod
     def from_file(
@@ -83,17 +81,14 @@ class Study:
         for assignment in assignments:
             file.override(assignment)
         machine = machine or this_machine()
-        file.resolve_auto(machine, lambda spec: facts_of(spec.workload, data_root()).train_samples)
         spec = file.spec()
-        _refuse(problems(spec, machine), file)
+        _refuse(workload_problems(spec), file)
         facts = facts_of(spec.workload, data_root())
+        _refuse(auto_problems(spec, machine, facts), file)
+        spec = resolve(spec, machine, facts)
+        _refuse(problems(spec, machine), file)
         _refuse(data_problems(spec, facts), file)
-        return cls(spec, machines_of(spec, machine), make_plan(spec, first_points(spec)), facts)
-
-    @property
-    def elsewhere(self) -> set[str]:
-        """Targets whose workers do not run on this machine."""
-        return {on for on, place in self.spec.targets.items() if isinstance(place, OnSlurm)}
+        return cls(spec, sites(spec, machine), make_plan(spec, first_points(spec)), facts)
 
     @property
     def default_folder(self) -> Path:
@@ -106,7 +101,7 @@ class Study:
         """What the whole plan costs; from the steps that `folder` has measured, where it has."""
         folder = folder or self.default_folder
         known = load(folder).step_s() if (folder / "study.yaml").exists() else {}
-        return estimate(self.spec, self._plan, self.machines, self.facts, known)
+        return estimate(self.sites, self._plan, self.facts, known)
 
     def missing_data(self) -> str | None:
         """What of a known data set would keep it from running here, and the remedy; by names and sizes of files."""
@@ -139,11 +134,11 @@ class Study:
             plan: Plan | None = stored
             if retry_failed:
                 _forget_failures(home)
-            sites = self._sites(progress, detach=detach, cancel=cancel)
+            run_sites = self._run_sites(progress, detach=detach, cancel=cancel)
             if smoke:
-                self._smoke(home, stored, sites)
+                self._smoke(home, stored, run_sites)
             while plan is not None:
-                if not run_plan(home, plan, self._goal, sites, progress, detach=detach):
+                if not Run(home, plan, self._goal, run_sites, progress).run(detach=detach):
                     break
                 plan = self._search_on(home, plan, progress)
         return load(home.path)
@@ -153,9 +148,8 @@ class Study:
         home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
         with self._opened(home) as plan:
             left = {launch: [each for each in launch.trials if not home.has_record(each)] for launch in plan.launches}
-            sites = self._sites(Silent(), detach=False, cancel=False)
             return [
-                prepare(home, plan, self._goal, sites[launch.on], launch, trials)
+                prepare(home, plan, self._goal, self.sites[launch.on], launch, trials)
                 for launch, trials in left.items()
                 if trials
             ]
@@ -166,17 +160,17 @@ class Study:
         same = is_same(self.spec, self._plan, home)
         check_data(self.spec)
         if (left := self._left(home)).trials:
-            check_space(home, space_bytes(self.spec, left, self.machines, self.facts), len(left.trials))
+            check_space(home, space_bytes(self.sites, left, self.facts), len(left.trials))
         with study_lock(home.path, take_over=take_over):
             if not same or not home.study_file.exists():
                 home.remove_temporaries()
                 self._write(home)
-            check_device(self._device, home)
-            yield read_plan(home)[0]
+            check_device(self._devices, home)
+            yield read_plan(home).plan
 
     def _left(self, home: StudyFolder) -> Plan:
         """The trials without a record, as far as they are known."""
-        plan = read_plan(home)[0] if home.study_file.exists() else self._plan
+        plan = read_plan(home).plan if home.study_file.exists() else self._plan
         trials = {name: trial for name, trial in plan.trials.items() if not home.has_record(name)}
         return Plan(trials=trials, launches=())
 
@@ -189,40 +183,39 @@ class Study:
             if isinstance(error, OSError) and not is_disk_full(error):
                 raise
             left = self._left(home)
-            needed = megabytes(space_bytes(self.spec, left, self.machines, self.facts))
+            needed = megabytes(space_bytes(self.sites, left, self.facts))
             raise DiskFullError(
                 f"the disk is full: {error}. Finished trials are kept. The {len(left.trials)} left need about "
                 f"{needed}, and {home.path} has {megabytes(free_bytes(home.path))} free; free some space, then "
                 "run the same command again to continue"
             ) from error
 
-    def _sites(self, progress: Progress, *, detach: bool, cancel: bool) -> dict[str, Site]:
+    def _run_sites(self, progress: Progress, *, detach: bool, cancel: bool) -> dict[str, RunSite]:
         queue = Queue(Slurm(), progress)
-        found = {}
-        for on in self.spec.targets:
-            spec = on_target(self.spec, on)
+        run_sites = {}
+        for on, site in self.sites.items():
+            spec = site.spec
             launcher: Literal["torchrun", "mpirun"] = "mpirun" if spec.on == "mpi" else "torchrun"
             target: Target = (
                 LocalTarget(launcher=launcher, oversubscribe=spec.oversubscribe, progress=progress)
                 if spec.slurm is None
                 else SlurmTarget(spec, queue, progress, detach=detach, cancel=cancel)
             )
-            found[on] = Site(spec=spec, machine=self.machines[on], target=target)
-        return found
+            run_sites[on] = RunSite(spec=spec, machine=site.machine, target=target)
+        return run_sites
 
-    def _smoke(self, home: StudyFolder, plan: Plan, sites: dict[str, Site]) -> None:
+    def _smoke(self, home: StudyFolder, plan: Plan, run_sites: dict[str, RunSite]) -> None:
         """A short job on each target that has something left to run."""
-        for on, site in sites.items():
+        for on, site in run_sites.items():
             left = [trial for trial in plan.trials.values() if trial.on == on and not home.has_record(trial.id)]
             if left and isinstance(site.target, SlurmTarget):
                 most = max(trial.workers for trial in left)
                 site.target.smoke(prepare_smoke(home, self._goal, site, most, on))
 
     @property
-    def _device(self) -> str | dict[str, str]:
-        """What it computes on; of several targets, each of them."""
-        found: dict[str, str] = {on: machine.device(self.spec.device) for on, machine in self.machines.items()}
-        return found if len(found) > 1 else next(iter(found.values()))
+    def _devices(self) -> dict[str, Literal["cpu", "cuda"]]:
+        """What each target computes on."""
+        return {on: site.device for on, site in self.sites.items()}
 
     @property
     def _goal(self) -> Goal:
@@ -240,27 +233,20 @@ class Study:
         climb = next_climb(self.spec, plan, results) if self.spec.axes.adaptive else None
         more = climb or next_round(self.spec, plan, results.records)
         if more is not None:
-            write_model(home.plan_file, read_model(home.plan_file, PlanFile).grown(more))
+            write_model(home.plan_file, read_plan(home).model_copy(update={"plan": more}))
             progress.plan_grew(more)
         return more
 
     def _write(self, home: StudyFolder) -> None:
-        stored = PlanFile(
-            launches=self._plan.launches,
-            trials=dict(self._plan.trials),
-            device=self._device,
-            facts=self.facts,
-            estimate=self.estimate(home.path),
-        )
-        write_model(home.plan_file, stored)
+        write_model(home.plan_file, PlanFile(plan=self._plan, device=self._devices, facts=self.facts))
         # Last: a folder with a study.yaml is a study folder.
         write_atomic(home.study_file, dump_yaml(self.spec).encode())
 
 
-def _refuse(found: list[tuple[Loc, str]], file: StudyFile) -> None:
+def _refuse(found: Iterable[tuple[Loc, str]], file: StudyFile) -> None:
     """Raises all problems, each with its place in the file."""
-    if found:
-        raise SpecError([Problem(text, file.where(loc)) for loc, text in found])
+    if told := [Problem(text, file.where(loc)) for loc, text in found]:
+        raise SpecError(told)
 
 
 def runs_again(record: TrialRecord) -> bool:

@@ -16,6 +16,7 @@ from worldsize.folder.study_folder import StudyFolder
 from worldsize.machine import Machine
 from worldsize.plan.plan import PRETRAIN_ID
 from worldsize.report.views.status import failure_view
+from worldsize.spec.file import dump_yaml
 from worldsize.study.checks import check_device, is_same
 from worldsize.study.study import Study
 
@@ -165,7 +166,7 @@ def test_what_an_early_stop_leaves_is_no_obstacle_and_other_things_are(
     assert call("run", "cli.yaml", "--dir", "cli.yaml", monkeypatch=monkeypatch) == 2
     assert "cli.yaml exists and is not a study folder" in capsys.readouterr().err
     (home / "half").mkdir()
-    (home / "half" / "study.yaml").write_text(STUDY)
+    (home / "half" / "study.yaml").write_text(dump_yaml(study.spec))
     assert call("status", "half", monkeypatch=monkeypatch) == 2
     assert "plan.json is missing, damaged or of another version" in capsys.readouterr().err
 
@@ -174,10 +175,10 @@ def test_a_study_is_continued_on_the_device_it_began_on(home: Path) -> None:
     study = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=0))
     folder = StudyFolder(home / "runs")
     study._write(folder)
-    check_device(study._device, folder)
+    check_device(study._devices, folder)
     other = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=2))
     with pytest.raises(StoreError, match="was begun on cpu, and this machine would continue it on cuda"):
-        check_device(other._device, folder)
+        check_device(other._devices, folder)
 
 
 def test_studies_are_listed() -> None:

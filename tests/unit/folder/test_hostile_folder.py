@@ -28,8 +28,7 @@ from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.launch.slurm.status import job_statuses
 from worldsize.launch.target import Work, open_work
 from worldsize.machine import Machine
-from worldsize.plan.plan import make_plan
-from worldsize.plan.plan_file import PlanFile
+from worldsize.plan.plan import PlanFile, make_plan
 from worldsize.study.study import Study
 
 STUDY = """\
@@ -133,8 +132,9 @@ def test_no_name_leads_out_of_the_folder(folder: StudyFolder, name: str) -> None
         folder.launch(name)
 
 
-def rename_trial(plan: dict[str, Any]) -> None:
+def rename_trial(stored: dict[str, Any]) -> None:
     """As in the report: both the key and the trial, in the launch too."""
+    plan = stored["plan"]
     trial = plan["trials"].pop(TRIAL)
     plan["trials"]["../../escape/x"] = {**trial, "id": "../../escape/x"}
     plan["launches"][0]["trials"] = ["../../escape/x"]
@@ -142,16 +142,16 @@ def rename_trial(plan: dict[str, Any]) -> None:
 
 PLANS: dict[str, Change] = {
     "a trial elsewhere": rename_trial,
-    "a trial that says so": lambda plan: plan["trials"][TRIAL].update(id="../../escape/x"),
-    "a trial of another name": lambda plan: plan["trials"][TRIAL].update(id="0000-w2-b100-probe-r1"),
-    "a launch of no trial": lambda plan: plan["launches"][0].update(trials=["../../escape/x"]),
-    "a launch elsewhere": lambda plan: plan["launches"][0].update(kind="../../escape/x"),
-    "a launch of text": lambda plan: plan["launches"][0].update(workers="../x"),
-    "a launch on a target elsewhere": lambda plan: plan["launches"][0].update(on="../../x"),
-    "a target elsewhere": lambda plan: plan["trials"][TRIAL].update(on="../../x"),
-    "no facts": lambda plan: plan.update(facts={"title": 1}),
-    "a metric that steers": lambda plan: plan["facts"].update(metric="a\x1b[2J"),
-    "no mapping": lambda plan: plan.update(trials=[1]),
+    "a trial that says so": lambda stored: stored["plan"]["trials"][TRIAL].update(id="../../escape/x"),
+    "a trial of another name": lambda stored: stored["plan"]["trials"][TRIAL].update(id="0000-w2-b100-probe-r1"),
+    "a launch of no trial": lambda stored: stored["plan"]["launches"][0].update(trials=["../../escape/x"]),
+    "a launch elsewhere": lambda stored: stored["plan"]["launches"][0].update(kind="../../escape/x"),
+    "a launch of text": lambda stored: stored["plan"]["launches"][0].update(workers="../x"),
+    "a launch on a target elsewhere": lambda stored: stored["plan"]["launches"][0].update(on="../../x"),
+    "a target elsewhere": lambda stored: stored["plan"]["trials"][TRIAL].update(on="../../x"),
+    "no facts": lambda stored: stored.update(facts={"title": 1}),
+    "a metric that steers": lambda stored: stored["facts"].update(metric="a\x1b[2J"),
+    "no mapping": lambda stored: stored["plan"].update(trials=[1]),
 }
 
 
@@ -441,12 +441,6 @@ def test_what_plans_name_is_what_the_folder_takes() -> None:
     for number, launch in enumerate(plan.launches, start=1):
         folder.launch(launch.id(number))
     assert all(folder.trial(trial_id) for trial_id in plan.trials)
-    stored = PlanFile(
-        launches=plan.launches,
-        trials=dict(plan.trials),
-        device="cpu",
-        facts=study.facts,
-        estimate=study.estimate(Path("x")),
-    )
+    stored = PlanFile(plan=plan, device={"": "cpu"}, facts=study.facts)
     assert PlanFile.model_validate_json(stored.model_dump_json()).plan == plan
     assert SpanFile(rank=0, name="spans-b256-rank03.npy", sha256="").name == "spans-b256-rank03.npy"

@@ -21,8 +21,7 @@ from worldsize.launch.runner import Run
 from worldsize.launch.slurm.queue import JobState, Queue, SubmitError, parse_states, sbatch_command, squeue_command
 from worldsize.launch.slurm.status import job_statuses
 from worldsize.launch.slurm.target import SlurmTarget, prepare_by_hand
-from worldsize.launch.target import Silent, Site, Work
-from worldsize.plan.grid import on_target
+from worldsize.launch.target import RunSite, Silent, Work
 from worldsize.study.study import Study
 
 STUDY = """\
@@ -141,16 +140,11 @@ class World(Silent):
         if self.script:
             self.script.pop(0)()
 
-    def sites(self, *, detach: bool = False) -> dict[str, Site]:
+    def sites(self, *, detach: bool = False) -> dict[str, RunSite]:
         queue = Queue(self, self, now=lambda: self.time, sleep=self.sleep)
-        specs = {on: on_target(self.study.spec, on) for on in self.study.spec.targets}
         return {
-            on: Site(
-                spec=spec,
-                machine=self.study.machines[on],
-                target=SlurmTarget(spec, queue, self, detach=detach),
-            )
-            for on, spec in specs.items()
+            on: RunSite(spec=site.spec, machine=site.machine, target=SlurmTarget(site.spec, queue, self, detach=detach))
+            for on, site in self.study.sites.items()
         }
 
     def run(self, *script: Callable[[], None], detach: bool = False) -> bool:

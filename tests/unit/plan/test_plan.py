@@ -13,10 +13,9 @@ from worldsize.data.catalog import WORKLOADS
 from worldsize.errors import DamagedError
 from worldsize.folder.files import read_model, write_json, write_model
 from worldsize.machine import Machine
-from worldsize.plan.cost import Cost, estimate
-from worldsize.plan.grid import scaled_rate
-from worldsize.plan.plan import Plan, make_plan
-from worldsize.plan.plan_file import PlanFile
+from worldsize.plan.cost import estimate
+from worldsize.plan.grid import resolve, scaled_rate, sites
+from worldsize.plan.plan import Plan, PlanFile, make_plan
 from worldsize.plan.problems import data_problems, problems
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec, Search
 from worldsize.spec.study import AxesSpec, ProbeSpec, SkipSpec, StudySpec
@@ -36,7 +35,7 @@ def spec(**changes: object) -> StudySpec:
         "repeats": 3,
         **changes,
     }
-    return StudySpec(axes=AxesSpec(**axes), **fields)  # type: ignore[arg-type]
+    return resolve(StudySpec(axes=AxesSpec(**axes), **fields), MACHINE, FACTS)  # type: ignore[arg-type]
 
 
 def test_every_point_is_probed_and_trained_in_every_repeat() -> None:
@@ -105,9 +104,11 @@ def test_probe_repeats_can_differ_from_training() -> None:
     assert Counter(trial.kind for trial in plan.trials.values()) == {"probe": 30, "train": 6}
 
 
+LAUNCH, TRIALS = ("plan", "launches", 0), ("plan", "trials")
+
+
 def stored(plan: Plan) -> PlanFile:
-    cost = Cost(wall_s=1.0, worker_s=2.0, node_s={"t4": 1.0}, measured=False)
-    return PlanFile(launches=plan.launches, trials=dict(plan.trials), device="cpu", facts=FACTS, estimate=cost)
+    return PlanFile(plan=plan, device={"": "cpu"}, facts=FACTS)
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
@@ -116,15 +117,19 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     again = read_model(tmp_path / "plan.json", PlanFile)
     assert again == stored(plan)
     assert again.plan == plan
-    some = Plan(trials=plan.trials, launches=plan.launches[:1])
-    assert (again.grown(some).plan, again.grown(some).facts) == (some, again.facts)
 
 
 @pytest.mark.parametrize(
     ("where", "key", "value"),
     [
-        *(((), "device", None), ((), "estimate", 1), ((), "more", 1), (("facts",), "metric", 1), (("facts",), "x", 1)),
-        *((("launches", 0), "workers", "2"), (("launches", 0), "trials", ["none"]), (("launches", 0), "x", 1)),
+        *(
+            ((), "device", None),
+            ((), "device", "cpu"),
+            ((), "more", 1),
+            (("facts",), "metric", 1),
+            (("facts",), "x", 1),
+        ),
+        *((LAUNCH, "workers", "2"), (LAUNCH, "trials", ["none"]), (LAUNCH, "x", 1), (TRIALS, "0001", None)),
     ],
 )
 def test_a_changed_plan_file_is_named(tmp_path: Path, where: tuple[Any, ...], key: str, value: object) -> None:
@@ -156,8 +161,8 @@ def test_a_changed_plan_file_is_named(tmp_path: Path, where: tuple[Any, ...], ke
 )
 def test_rate_rules(name: str, rule: str, factor: float) -> None:
     optimizer = OptimizerSpec(name=name, rate=0.1)  # type: ignore[arg-type]
-    train = TrainSpec(epochs=1, rate_rule=rule)  # type: ignore[arg-type]
-    assert scaled_rate(optimizer, train, 256, 64) == pytest.approx(0.1 * factor)
+    train = TrainSpec(epochs=1, rate_rule=rule, base_batch=64)  # type: ignore[arg-type]
+    assert scaled_rate(optimizer, train, 256) == pytest.approx(0.1 * factor)
 
 
 def test_the_base_batch_is_the_smallest_of_the_study_unless_stated() -> None:
@@ -181,10 +186,10 @@ def test_epochs_and_steps_convert() -> None:
 
 def test_the_estimate_follows_measured_steps() -> None:
     study = spec(probe=None, repeats=1, axes={"workers": (2,), "batch_per_worker": (60,)})
-    plan = make_plan(study)
-    guess = estimate(study, plan, {"": MACHINE}, FACTS, {})
+    plan, there = make_plan(study), sites(study, MACHINE)
+    guess = estimate(there, plan, FACTS, {})
     (trial,) = plan.trials.values()
-    known = estimate(study, plan, {"": MACHINE}, FACTS, {trial.setting: 0.5})
+    known = estimate(there, plan, FACTS, {trial.setting: 0.5})
     assert not guess.measured
     assert known.measured
     assert known.wall_s == pytest.approx(6 + 100 * 0.5 + 2_000 / 120 * 0.5 / 3)
@@ -193,7 +198,7 @@ def test_the_estimate_follows_measured_steps() -> None:
 
 def test_an_optimiser_may_bring_its_own_rule() -> None:
     optimizer = OptimizerSpec(name="sgd", rate=0.1, rate_rule="none")
-    assert scaled_rate(optimizer, TrainSpec(epochs=1, rate_rule="linear"), 256, 64) == pytest.approx(0.1)
+    assert scaled_rate(optimizer, TrainSpec(epochs=1, rate_rule="linear", base_batch=64), 256) == pytest.approx(0.1)
 
 
 def trained(**axes: object) -> list[OptimizerSpec]:
@@ -253,7 +258,7 @@ def test_seeds_can_be_named() -> None:
         name="s",
         workload=WorkloadSpec(name="digits"),
         axes=AxesSpec(workers=(1,), batch_per_worker=(32,), seed=(5, 11)),
-        train=TrainSpec(epochs=1),
+        train=TrainSpec(epochs=1, base_batch=32),
     )
     assert study.repeats == 2
     assert {(trial.repeat, trial.seed) for trial in make_plan(study).trials.values()} == {(0, 5), (1, 11)}

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from tests.made import Made, write_end, write_study
 from worldsize.cli.main import app
-from worldsize.data.catalog import facts_from
+from worldsize.data.catalog import WorkloadFacts
 from worldsize.errors import visible
 from worldsize.exports.tables import cell
 from worldsize.folder.files import write_json
@@ -159,7 +159,7 @@ def test_names_of_metrics_are_printable(name: str) -> None:
     common: dict[str, Any] = {"epoch": 0, "steps": 1, "samples": 1, "train_loss": 1.0, "train_s": 1.0}
     with pytest.raises(ValueError, match=r"test\."):
         Epoch(**common, evaluation_s=1.0, test={name: 1.0})
-    facts = {"title": "t", "train_samples": 1, "test_samples": 1, "train_flop_per_sample": 1.0}
+    facts: dict[str, Any] = {"title": "t", "train_samples": 1, "test_samples": 1, "train_flop_per_sample": 1.0}
     with pytest.raises(ValueError, match="metric"):
-        facts_from({**facts, "metric": name})
-    assert facts_from({**facts, "metric": "précision (top 5)"}).metric == "précision (top 5)"
+        WorkloadFacts(**facts, metric=name)
+    assert WorkloadFacts(**facts, metric="précision (top 5)").metric == "précision (top 5)"

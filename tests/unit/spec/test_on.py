@@ -35,18 +35,17 @@ SMALL = Machine(cores=1, gpus=0)
 
 
 def test_nodes_are_as_few_as_hold_the_workers() -> None:
-    slurm = SlurmSpec(nodes=2)
-    assert [nodes_for(slurm, workers, 4) for workers in (1, 2, 4)] == [1, 1, 2]
-    assert nodes_for(SlurmSpec(nodes=4, gpus_per_node=8), 16, 32) == 2
-    assert nodes_for(SlurmSpec(nodes=4, gpus_per_node=8, workers_per_node=4), 16, 16) == 4
+    slurm = SlurmSpec(nodes=2, workers_per_node=2)
+    assert [nodes_for(slurm, workers) for workers in (1, 2, 4)] == [1, 1, 2]
+    assert nodes_for(SlurmSpec(nodes=4, gpus_per_node=8, workers_per_node=4), 16) == 4
 
 
 def test_a_cluster_is_not_this_machine() -> None:
     """4 workers fit on two nodes, whatever the login node has; GPUs are those that are asked for."""
     study = Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", machine=SMALL)
-    assert (study.machines[""].cores, study.machines[""].device("auto")) == (4, "cpu")
+    assert (study.sites[""].machine.cores, study.sites[""].device) == (4, "cpu")
     study = Study.from_text(STUDY + "on: {slurm: {nodes: 2, gpus_per_node: 2}}", machine=SMALL)
-    assert (study.machines[""].gpus, study.machines[""].device("auto")) == (4, "cuda")
+    assert (study.sites[""].machine.gpus, study.sites[""].device) == (4, "cuda")
     with pytest.raises(SpecError, match="more than the 2 GPUs"):
         Study.from_text(STUDY + "on: {slurm: {nodes: 1, gpus_per_node: 2}}", machine=SMALL)
 

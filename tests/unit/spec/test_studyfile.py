@@ -165,7 +165,7 @@ def test_threads_count_against_cores() -> None:
 
 def test_gpus_are_counted_where_there_are_some() -> None:
     machine = Machine(cores=64, gpus=2)
-    assert study(GOOD, machine=machine).machines[""].device("auto") == "cuda"
+    assert study(GOOD, machine=machine).sites[""].device == "cuda"
     assert "workers=4 is more than the 2 GPUs here" in problem(GOOD, "axes.workers=[4]", machine=machine)
 
 

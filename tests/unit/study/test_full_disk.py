@@ -17,7 +17,7 @@ from worldsize.folder.files import has_room, is_disk_full, write_model
 from worldsize.folder.launches import LaunchEnd, RankFailure, Written
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import save_array
-from worldsize.launch.target import OnEvent, Site, Work
+from worldsize.launch.target import OnEvent, RunSite, Work
 from worldsize.machine import Machine
 from worldsize.study.study import Study
 from worldsize.worker.process import write_failure
@@ -65,8 +65,8 @@ def study(monkeypatch: pytest.MonkeyPatch) -> Study:
 
 
 def on(monkeypatch: pytest.MonkeyPatch, study: Study, ranks: Ranks) -> None:
-    sites = {"": Site(spec=study.spec, machine=study.machines[""], target=ranks)}
-    monkeypatch.setattr(study, "_sites", lambda *_, **__: sites)
+    sites = {"": RunSite(spec=study.spec, machine=study.sites[""].machine, target=ranks)}
+    monkeypatch.setattr(study, "_run_sites", lambda *_, **__: sites)
 
 
 def raise_in(number: str) -> Callable[[str], None]:

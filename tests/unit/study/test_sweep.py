@@ -22,7 +22,7 @@ def study(*optimizers: OptimizerAxis, repeats: int = 1) -> StudySpec:
         name="s",
         workload=WorkloadSpec(name="digits"),
         axes=AxesSpec(workers=(1, 2), batch_per_worker=(32,), optimizer=optimizers),
-        train=TrainSpec(epochs=4),
+        train=TrainSpec(epochs=4, base_batch=32),
         repeats=repeats,
         probe=None,
     )

@@ -25,7 +25,7 @@ from worldsize.answer.predict.question import Question
 from worldsize.answer.predict.throughput_at import Rates
 from worldsize.answer.results import Results
 from worldsize.errors import SpecError
-from worldsize.plan.grid import base_batch, scaled_rate
+from worldsize.plan.grid import scaled_rate
 from worldsize.spec.optimizer import OptimizerSpec
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import steps_per_epoch
@@ -215,7 +215,7 @@ class Line:
         train = self.results.spec.train
         if train is None or self.optimizer is None:
             return None
-        return scaled_rate(self.optimizer, train, batch, base_batch(self.results.spec))
+        return scaled_rate(self.optimizer, train, batch)
 
     def _steps(self, batch: int, steps_an_epoch: int) -> tuple[Interval | None, float, tuple[str, ...]]:
         """Of the whole training, with its evaluations, or why it is not known."""

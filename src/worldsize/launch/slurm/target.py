@@ -117,7 +117,7 @@ def job_of(
 ) -> Job:
     """How a launch is laid out over nodes; `plan/problems.py` has seen to it that it divides."""
     assert spec.slurm is not None
-    nodes = nodes_for(spec.slurm, workers, spec.most_workers)
+    nodes = nodes_for(spec.slurm, workers)
     return Job(
         name=name,
         study=folder.absolute(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -18,7 +18,7 @@ from worldsize.launch.commands import mpirun_command, torchrun_command
 from worldsize.launch.slurm.script import job_script
 from worldsize.launch.slurm.target import job_of
 from worldsize.plan.cost import Cost
-from worldsize.plan.grid import on_target
+from worldsize.plan.grid import Site
 from worldsize.plan.plan import Launch, Plan, full_grid
 from worldsize.report.words.numbers import counted, duration, number, percent
 from worldsize.report.write.console import ACCENT, plain_table
@@ -42,7 +42,7 @@ def plan_view(study: Study, folder: Path, cost: Cost, everything: bool) -> Group
             f"{counted(len(plan.launches), 'launch', 'launches')}; about {duration(cost.wall_s)}, "
             f"{number(cost.worker_s)} worker-seconds ({basis})"
         ),
-        *[Text(words) for words in job_words(spec, cost)],
+        *[Text(words) for words in job_words(study.sites, cost)],
         *[Text(words) for words in _more_to_come(spec)],
         *([Text(f"It cannot run here yet: {missing}", style="yellow")] if (missing := study.missing_data()) else []),
         Text(""),
@@ -109,7 +109,7 @@ def _place_in_table(trial: TrialSpec) -> tuple[Any, ...]:
 
 def launch_command(study: Study, folder: Path, launch: Launch, number: int) -> str:
     """What starts a launch, for a shell."""
-    spec, launch_id = on_target(study.spec, launch.on), launch.id(number)
+    spec, launch_id = study.sites[launch.on].spec, launch.id(number)
     if spec.slurm is not None:
         job = job_of(spec, folder, launch_id, launch.workers, name=launch_id)
         script = shlex.quote(f"{folder}/launches/{launch_id}/job.sh")
@@ -120,17 +120,17 @@ def launch_command(study: Study, folder: Path, launch: Launch, number: int) -> s
 
 def planned_script(study: Study, folder: Path, launch: Launch, number: int) -> str:
     """Of a job, in full; nothing where a launch is none."""
-    spec, launch_id = on_target(study.spec, launch.on), launch.id(number)
+    spec, launch_id = study.sites[launch.on].spec, launch.id(number)
     if spec.slurm is None:
         return ""
     job = job_of(spec, folder, launch_id, launch.workers, name=f"ws-{spec.name[:40]}-{launch_id}")
     return "\n" + indent(job_script(job, spec.slurm), "    ")
 
 
-def job_words(spec: StudySpec, cost: Cost) -> Iterator[str]:
+def job_words(sites: Mapping[str, Site], cost: Cost) -> Iterator[str]:
     """A line for each target that takes jobs."""
     for on, node_s in cost.node_s.items():
-        slurm = on_target(spec, on).slurm
+        slurm = sites[on].spec.slurm
         assert slurm is not None
         where = f"on {on or 'Slurm'}" + (f" in partition {slurm.partition}" if slurm.partition else "")
         jobs = f"{counted(slurm.max_jobs, 'job')} at once, each of {slurm.time} at most"

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from worldsize.answer.results import Results, as_results
 from worldsize.errors import OutputError, ReportError, visible
 from worldsize.folder.record import TrialRecord
 from worldsize.launch.target import Progress
-from worldsize.machine import Machine
+from worldsize.plan.grid import Site
 from worldsize.plan.plan import Plan
 from worldsize.report.blocks import Document
 from worldsize.report.document import document
@@ -112,13 +112,11 @@ class LivePage:
         self,
         inner: Progress,
         folder: Path,
-        machines: Mapping[str, Machine],
-        elsewhere: Collection[str] = (),
+        sites: Mapping[str, Site],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """By target. `elsewhere`: those whose workers do not run on this machine."""
         self._inner, self._folder, self._clock = inner, folder, clock
-        self._machines, self._elsewhere = machines, elsewhere
+        self._sites = sites
         self._process: subprocess.Popen[bytes] | None = None
         self._last = -EVERY_S
         self._ended = 0
@@ -134,7 +132,8 @@ class LivePage:
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
         self._inner.trial_ended(trial, record)
         self._ended += 1
-        if trial.on in self._elsewhere or trial.workers * trial.threads < self._machines[trial.on].cores:
+        site = self._sites[trial.on]
+        if site.spec.slurm is not None or trial.workers * trial.threads < site.machine.cores:
             self._write()
 
     def plan_grew(self, plan: Plan) -> None:
