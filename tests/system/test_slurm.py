@@ -328,7 +328,7 @@ def test_an_adaptive_study_goes_on_round_by_round_while_nobody_watches(driver: D
     for _ in range(8):
         driver.run(*auto, "--detach")
         plan = json.loads((driver.folder / "plan.json").read_text())
-        rounds.append([launch["kind"] for launch in plan["launches"]])
+        rounds.append([launch["kind"] for launch in plan["plan"]["launches"]])
         wait_for(lambda: not driver.slurm.call("squeue", "--noheader"), 120)
         if len(rounds) > 1 and rounds[-1] == rounds[-2]:
             break

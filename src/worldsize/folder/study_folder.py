@@ -2,7 +2,7 @@
 
 runs/<name>/
   study.yaml            as given, defaults filled in
-  plan.json             trials, launches, order, estimate
+  plan.json             trials, launches and their order; devices; facts about the workload
   lock.json             who is running the study
   launches/0001-probe-w2/
     launch.json         the trials to run and all that is fixed at process start
