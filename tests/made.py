@@ -12,7 +12,7 @@ import numpy as np
 
 from worldsize.answer.results import Results, load
 from worldsize.folder.launches import LaunchEnd, LaunchFile, LaunchFolder
-from worldsize.folder.record import SPAN_UNIT_S, SPANS, Epoch, Failure, SpanFile, TrialRecord
+from worldsize.folder.record import SPAN_UNIT_S, SPANS, ArrayFile, Epoch, Failure, TrialRecord
 from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.machine import Machine
 from worldsize.plan.plan import Launch, Plan
@@ -147,7 +147,7 @@ def _spans(trial: TrialSpec, made: Made) -> list[np.ndarray]:
     return [np.asarray(np.round(means * shake * of / SPAN_UNIT_S), dtype=np.uint32) for of in apart]
 
 
-def _telemetry(path: Path, trial: TrialSpec, made: Made) -> tuple[SpanFile, ...]:
+def _telemetry(path: Path, trial: TrialSpec, made: Made) -> tuple[ArrayFile, ...]:
     if not made.telemetry:
         return ()
     at_s = np.linspace(0, 20, 40)

@@ -26,7 +26,7 @@ class Machine:
             return "cuda" if self.gpus else "cpu"
         return wanted
 
-    def places(self, device: Literal["cpu", "cuda"], threads: int) -> int:
+    def capacity(self, device: Literal["cpu", "cuda"], threads: int) -> int:
         """How many workers fit without sharing a core or a GPU."""
         return self.gpus if device == "cuda" else max(self.cores // threads, 1)
 
@@ -67,7 +67,7 @@ def tie_to_parent(parent: int | None = None) -> None:
 
 
 def process_started_at(pid: int) -> float | None:
-    """A pid is used again; with its start time it names one process for good."""
+    """A pid is used again; with its start time it identifies one process forever."""
     import psutil
 
     try:
@@ -82,7 +82,7 @@ def same_process(pid: int, started_at: float) -> bool:
 
 
 MOST_TEXT_BYTES = 2**28
-"""Of a file that is read whole: JSON, events, logs."""
+"""The most for a file that is read whole: JSON, events, logs."""
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
@@ -96,7 +96,7 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise DamagedError(f"{path} is no plain file; put one in its place, or remove it")
+        raise DamagedError(f"{path} is not a plain file; put one in its place, or remove it")
     return os.fdopen(descriptor, "rb")
 
 
@@ -105,5 +105,7 @@ def read_regular(path: Path, *, most: int = MOST_TEXT_BYTES, follow: bool = Fals
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise DamagedError(f"{path} has {size:,} bytes, and such a file at most {most:,}; shorten or remove it")
+            raise DamagedError(
+                f"{path} has {size:,} bytes, and such a file may have at most {most:,}; shorten or remove it"
+            )
         return file.read(size)

@@ -16,7 +16,7 @@ from worldsize.folder.record import SPAN_UNIT_S
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.commands import worker_environment
 from worldsize.launch.local import LocalTarget
-from worldsize.launch.target import Work
+from worldsize.launch.target import PreparedLaunch
 from worldsize.spec.optimizer import OptimizerSpec
 from worldsize.spec.study import ProbeSpec, TrialSpec
 from worldsize.spec.workload import WorkloadSpec
@@ -50,7 +50,7 @@ def ours(path: Path) -> float:
     ids = [trial.id for trial in trials]
     launched_at = time.time()
     write_launch(folder.launch("0001"), workers=WORKERS, trials=tuple(ids), launched_at=launched_at)
-    LocalTarget().start(Work.stored(folder, "0001", hang_timeout_s=120), lambda *_: None).wait()
+    LocalTarget().start(PreparedLaunch.stored(folder, "0001", hang_timeout_s=120), lambda *_: None).wait()
     records = [folder.record(trial_id) for trial_id in ids]
     assert all(record is not None for record in records)
     first = records[0]
@@ -65,5 +65,5 @@ def bare(path: Path) -> float:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
     script = [str(Path(__file__).with_name("bare_script.py")), str(path / "first-step")]
     launched_at = time.time()
-    subprocess.run([*command, *script], check=True, capture_output=True, env=worker_environment(os.environ, 1))
+    subprocess.run([*command, *script], check=True, capture_output=True, env=os.environ | worker_environment(1))
     return float((path / "first-step").read_text()) - launched_at

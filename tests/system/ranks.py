@@ -15,7 +15,7 @@ from tests.system.netns import Cable
 from worldsize.folder.files import write_atomic
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.local import LocalTarget
-from worldsize.launch.target import Work
+from worldsize.launch.target import PreparedLaunch
 from worldsize.spec.study import TrialSpec
 
 ROOT = Path(__file__).parents[2]
@@ -71,5 +71,5 @@ def run_trials(path: Path, trials: list[TrialSpec]) -> StudyFolder:
     places = {"data": str(path), "cache": str(path), "launched_at": time.time()}
     workers, names = max(each.workers for each in trials), tuple(each.id for each in trials)
     write_launch(folder.launch("0001"), workers=workers, trials=names, **places)
-    LocalTarget().start(Work.stored(folder, "0001", hang_timeout_s=120), lambda *_: None).wait()
+    LocalTarget().start(PreparedLaunch.stored(folder, "0001", hang_timeout_s=120), lambda *_: None).wait()
     return folder

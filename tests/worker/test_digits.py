@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldsize.data.catalog import WORKLOADS
+from worldsize.data.catalog import facts_of
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
 from worldsize.worker.workloads import images as digits
@@ -77,7 +77,7 @@ def test_a_draw_is_even_repeatable_and_without_replacement(
 def test_it_is_small_even_and_what_the_catalogue_says() -> None:
     assert FILE.stat().st_size < 3_000_000
     assert FILE.with_name("digits.LICENSE.md").is_file()
-    (workload, train, test), facts = load(), WORKLOADS["digits"].facts
+    (workload, train, test), facts = load(), facts_of(WorkloadSpec(name="digits"), Path())
     assert (len(train), len(test)) == (facts.train_samples, facts.test_samples)
     assert torch.bincount(train.targets).tolist() == [1_200] * 10
     assert torch.bincount(test.targets).tolist() == [200] * 10

@@ -225,9 +225,9 @@ def test_a_search_that_died_keeps_its_tries(tmp_path: Path) -> None:
 
 
 def test_under_a_limit_the_allocator_is_pinned() -> None:
-    free, limited = worker_environment({"A": "b"}, 1), worker_environment({"A": "b"}, 1, 1.0)
+    free, limited = worker_environment(1), worker_environment(1, 1.0)
     assert dict(set(limited.items()) - set(free.items())) == {
         "MALLOC_ARENA_MAX": "1",
         "MALLOC_MMAP_THRESHOLD_": str(10**9 // 512),
     }
-    assert worker_environment({}, 1, 100.0)["MALLOC_MMAP_THRESHOLD_"] == str(2**25)  # glibc takes no more
+    assert worker_environment(1, 100.0)["MALLOC_MMAP_THRESHOLD_"] == str(2**25)  # glibc takes no more

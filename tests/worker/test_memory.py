@@ -33,7 +33,7 @@ def test_what_says_that_memory_ran_out() -> None:
 
 
 def start(*command: str) -> subprocess.Popen[str]:
-    environment = worker_environment(os.environ, 1, 1.0)
+    environment = os.environ | worker_environment(1, 1.0)
     return subprocess.Popen(
         [sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -48,7 +48,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path} is cut short or damaged ({error}); fetch it again") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); mend that or fetch it again") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}); fix that or fetch it again") from error
 
 
 def _parse(file: gzip.GzipFile | io.BufferedReader, path: Path) -> npt.NDArray[np.uint8]:
@@ -70,9 +70,9 @@ def _parse(file: gzip.GzipFile | io.BufferedReader, path: Path) -> npt.NDArray[n
     while len(values) <= expected and (piece := file.read(min(PIECE_BYTES, expected + 1 - len(values)))):
         values += piece
     if len(values) != expected:
-        found = "more" if len(values) > expected else f"{len(values):,}"
+        held = "more" if len(values) > expected else f"{len(values):,}"
         raise DataError(
-            f"{path} announces {' x '.join(map(str, shape))} = {expected:,} bytes and holds {found}; fetch it again"
+            f"{path} announces {' x '.join(map(str, shape))} = {expected:,} bytes and holds {held}; fetch it again"
         )
     return np.frombuffer(values, np.uint8).reshape(shape)
 
@@ -88,7 +88,7 @@ def _read_idx_part(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.
     if labels.shape != images.shape[:1]:
         raise DataError(
             f"{labels_file} holds labels of shape {labels.shape} for {len(images):,} images in {images_file.name}; "
-            "there is one label an image: fetch both again"
+            "there is one label per image: fetch both again"
         )
     if not len(labels):
         raise DataError(f"{images_file} holds no images; fetch it again")
@@ -156,7 +156,7 @@ def _read_batch(path: Path) -> npt.NDArray[np.uint8]:
             f"{path} does not exist; all of {', '.join(TRAIN_FILES + TEST_FILES)} are needed: fetch the data set again"
         ) from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); mend that or fetch the data set again") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}); fix that or fetch the data set again") from error
     records, rest = divmod(len(content), 1 + PIXELS)
     if rest or records != RECORDS:
         raise DataError(

@@ -6,9 +6,9 @@
 
 The key of an entry is made of the size and of every source's name, length in bytes and time of last change. These come
 with the listing, so that a second start opens no image; hashing the bytes would read the whole data set again. A file
-whose content is replaced while length and time are kept escapes notice: then remove the cache folder.
+whose content changes while its length and time stay goes unnoticed: then remove the cache folder.
 
-Decoding processes: `data/decode.py` once a core, fed chunk by chunk through pipes.
+Decoding processes: `data/decode.py` once per core, fed chunk by chunk through pipes.
 
 Plain programs instead of a multiprocessing pool: they do not import the caller's main module again (a training script,
 with torch), need no fork of a process with threads, and a pool's workers would stay behind when the caller is killed.
@@ -38,27 +38,27 @@ import PIL
 from filelock import FileLock
 
 from worldsize.data import decode
-from worldsize.data.decode import Answer, Chunk, Target
+from worldsize.data.decode import Chunk, DecodedChunk, Output
 from worldsize.errors import DataError
 from worldsize.folder.files import read_json, write_json
 
 
-def decode_chunks(target: Target, chunks: Sequence[Chunk], workers: int | None) -> Generator[Answer]:
+def decode_chunks(output: Output, chunks: Sequence[Chunk], workers: int | None) -> Generator[DecodedChunk]:
     """Answers in the order in which they come. One worker is this process itself; None: all cores it may use."""
     workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(chunks))
     if workers <= 1:
         for chunk in chunks:
-            yield decode.decode_chunk(target, chunk)
+            yield decode.decode_chunk(output, chunk)
     else:
-        yield from _in_processes(target, chunks, workers)
+        yield from _in_processes(output, chunks, workers)
 
 
-def _in_processes(target: Target, chunks: Sequence[Chunk], workers: int) -> Generator[Answer]:
+def _in_processes(output: Output, chunks: Sequence[Chunk], workers: int) -> Generator[DecodedChunk]:
     waiting = iter(chunks)
     processes = []
     try:
         # All are started before the first is fed: they import side by side.
-        processes = [_start_decoder(target) for _ in range(workers)]
+        processes = [_start_decoder(output) for _ in range(workers)]
         with selectors.DefaultSelector() as selector:
             for process in processes:
                 _send(process, next(waiting))
@@ -66,24 +66,24 @@ def _in_processes(target: Target, chunks: Sequence[Chunk], workers: int) -> Gene
                 selector.register(process.stdout, selectors.EVENT_READ, process)
             while selector.get_map():
                 for key, _ in selector.select():
-                    answer = _receive(key.data)
-                    # Fed again before the answer is dealt with, so that no core waits for this process.
+                    decoded = _receive(key.data)
+                    # Fed again before its result is dealt with, so that no core waits for this process.
                     if (chunk := next(waiting, None)) is not None:
                         _send(key.data, chunk)
                     else:
                         selector.unregister(key.fileobj)
-                    yield answer
+                    yield decoded
     finally:
         for process in processes:
             _end_decoder(process)
 
 
-def _start_decoder(target: Target) -> subprocess.Popen[str]:
+def _start_decoder(output: Output) -> subprocess.Popen[str]:
     # The same search path, however this process came by it.
     path = os.pathsep.join(os.path.abspath(place) for place in sys.path)  # noqa: PTH100 - "" is the folder it is in
     try:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", decode.__name__, json.dumps(target)],
+            [sys.executable, "-P", "-m", decode.__name__, json.dumps(output)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
@@ -100,7 +100,7 @@ def _send(process: subprocess.Popen[str], chunk: Chunk) -> None:
         process.stdin.flush()
 
 
-def _receive(process: subprocess.Popen[str]) -> Answer:
+def _receive(process: subprocess.Popen[str]) -> DecodedChunk:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line.endswith("\n"):
@@ -112,7 +112,7 @@ def _receive(process: subprocess.Popen[str]) -> Answer:
     if "error" in reply:
         raise DataError(reply["error"])
     first_row, digests, skipped = reply["answer"]
-    return Answer(first_row, digests, [(row, reason) for row, reason in skipped])
+    return DecodedChunk(first_row, digests, [(row, reason) for row, reason in skipped])
 
 
 def _end_decoder(process: subprocess.Popen[str]) -> None:
@@ -126,7 +126,7 @@ FORMAT = 1
 CHUNK_FILES = 64
 CHUNK_BYTES = 8 * 1024**2
 NAMED = 3
-"""So many bad files are named in an error; the rest is counted."""
+"""How many bad files an error names; the rest is counted."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of images done and their total."""
@@ -151,12 +151,12 @@ class Decoded:
     kept: npt.NDArray[np.int64]
     """Which source each row is."""
     skipped: list[Skipped]
-    content: str
-    """sha256 over the names and bytes of all sources: tells two data sets apart, wherever they lie."""
+    content_sha256: str
+    """sha256 over the names and bytes of all sources: distinguishes two data sets, wherever they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class DecodeRequest:
     """The images wanted, in this order, at this size."""
 
     sources: Sequence[Source]
@@ -184,49 +184,50 @@ class Request:
 
 
 def decode_once(
-    request: Request, cache: Path, *, workers: int | None = None, on_progress: OnProgress | None = None
+    request: DecodeRequest, cache: Path, *, workers: int | None = None, on_progress: OnProgress | None = None
 ) -> Decoded:
-    """From the cache, or decoded into it. Of several processes that start at once, one decodes and the others wait."""
+    """Reads the images from the cache, or decodes them into it. If several processes start at once, one decodes and the
+    others wait."""
     if min(request.height, request.width) < 1:
         raise DataError(
-            f"images of {request.width} x {request.height} pixels were asked for; use at least 1 pixel a side"
+            f"images of {request.width} x {request.height} pixels were asked for; use at least 1 pixel per side"
         )
     entry = cache / request.key()
-    found = _read(entry, request)
-    if found is not None:
-        return found
+    decoded = _read(entry, request)
+    if decoded is not None:
+        return decoded
     try:
         cache.mkdir(parents=True, exist_ok=True)
         # One lock for the whole cache: two data sets at once would not be faster, each takes all cores.
         with FileLock(cache / "decoding.lock"):
-            found = _read(entry, request)
-            if found is None:
+            decoded = _read(entry, request)
+            if decoded is None:
                 _remove_leftovers(cache)
                 _write(entry, request, workers, on_progress)
-                found = _read(entry, request)
+                decoded = _read(entry, request)
     except OSError as error:
         needed = len(request.sources) * request.row_bytes() / 1e6
         raise DataError(
             f"{cache} cannot hold the decoded images ({error}); they take {needed:.0f} MB: make room or choose another "
             "folder"
         ) from error
-    if found is None:
+    if decoded is None:
         raise DataError(f"{entry} cannot be read back after writing; choose another folder for decoded images")
-    return found
+    return decoded
 
 
-def name_some(skipped: Sequence[Skipped]) -> str:
+def list_some(skipped: Sequence[Skipped]) -> str:
     """The first bad files with their reasons, for an error."""
     named = "; ".join(f"{name!r}: {reason}" for name, reason in skipped[:NAMED])
     return named + (f"; and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else "")
 
 
-def _read(entry: Path, request: Request) -> Decoded | None:
+def _read(entry: Path, request: DecodeRequest) -> Decoded | None:
     """None when there is no such entry, or one that a failing disk has damaged."""
     try:
         index: dict[str, Any] = read_json(entry / "index.json")
         skipped = {int(row): str(reason) for row, reason in index["skipped"]}
-        content = str(index["content"])
+        content_sha256 = str(index["content"])
         images = np.load(entry / "images.npy", mmap_mode="c", allow_pickle=False)
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
@@ -237,23 +238,23 @@ def _read(entry: Path, request: Request) -> Decoded | None:
         images=images,
         kept=np.array([row for row in rows if row not in skipped], np.int64),
         skipped=[(request.sources[row].name, reason) for row, reason in sorted(skipped.items())],
-        content=content,
+        content_sha256=content_sha256,
     )
 
 
-def _write(entry: Path, request: Request, workers: int | None, on_progress: OnProgress | None) -> None:
+def _write(entry: Path, request: DecodeRequest, workers: int | None, on_progress: OnProgress | None) -> None:
     """Under a temporary name, renamed when it is whole: an interrupted decoding leaves no entry."""
     temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=_leftover_prefix()))
     try:
         array = temporary / "images.npy"
         array.touch(mode=0o644)
-        answers = _decode(array, request, workers, on_progress)
-        skipped = [entry for answer in answers for entry in answer.skipped]
+        decoded = _decode(array, request, workers, on_progress)
+        skipped = [entry for chunk in decoded for entry in chunk.skipped]
         if len(skipped) == len(request.sources):
             bad = [(request.sources[row].name, reason) for row, reason in skipped]
-            raise DataError(f"none of {len(skipped):,} images can be decoded ({name_some(bad)}); check the files")
+            raise DataError(f"none of {len(skipped):,} images can be decoded ({list_some(bad)}); check the files")
         _finish(array, request, {row for row, _ in skipped})
-        digests = [digest for answer in answers for digest in answer.digests]
+        digests = [digest for chunk in decoded for digest in chunk.digests]
         named = [(source.name, digest) for source, digest in zip(request.sources, digests, strict=True)]
         content = hashlib.sha256(json.dumps(named).encode()).hexdigest()
         write_json(
@@ -266,21 +267,23 @@ def _write(entry: Path, request: Request, workers: int | None, on_progress: OnPr
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _decode(array: Path, request: Request, workers: int | None, on_progress: OnProgress | None) -> list[Answer]:
-    """Pixels into the array's file, each image at its place; the answers in the order of the sources."""
-    target = Target(str(array), len(_npy_header(request.shape(len(request.sources)))), request.height, request.width)
-    answers: list[Answer] = []
+def _decode(
+    array: Path, request: DecodeRequest, workers: int | None, on_progress: OnProgress | None
+) -> list[DecodedChunk]:
+    """Pixels into the array's file, each image at its place; the chunks in the order of the sources."""
+    output = Output(str(array), len(_npy_header(request.shape(len(request.sources)))), request.height, request.width)
+    decoded: list[DecodedChunk] = []
     done = 0
-    with closing(decode_chunks(target, request.chunks(), workers)) as coming:
-        for answer in coming:
-            answers.append(answer)
-            done += len(answer.digests)
+    with closing(decode_chunks(output, request.chunks(), workers)) as coming:
+        for chunk in coming:
+            decoded.append(chunk)
+            done += len(chunk.digests)
             if on_progress is not None:
                 on_progress(done, len(request.sources))
-    return sorted(answers, key=lambda answer: answer.first_row)
+    return sorted(decoded, key=lambda chunk: chunk.first_row)
 
 
-def _finish(path: Path, request: Request, skipped: set[int]) -> None:
+def _finish(path: Path, request: DecodeRequest, skipped: set[int]) -> None:
     """Closes the gaps of skipped rows and writes the header, for which decoding has left room."""
     rows = len(request.sources)
     room = len(_npy_header(request.shape(rows)))
@@ -312,7 +315,7 @@ def _rename(temporary: Path, entry: Path) -> None:
     try:
         temporary.rename(entry)
     except OSError:
-        # Another host was quicker, on a shared disk whose locks do not reach across hosts: its entry is as good.
+        # Another host was faster, on a shared disk whose locks do not reach across hosts: its entry is as good.
         if not entry.is_dir():
             raise
 

@@ -1,4 +1,4 @@
-"""What the driver must know of a workload without training it: sizes, metric, unit, roughly what a sample costs.
+"""What the driver must know about a workload without training it: sizes, metric, unit, roughly what a sample costs.
 
 Counting is cheap: a listing, a table's rows, a file's length. Nothing is decoded and torch is not imported; a workload
 of the user's own is asked by a process of its own (`worldsize.worker.workloads.own`).
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from worldsize.data.sets import find_path
 from worldsize.errors import DataError, did_you_mean, shorten
@@ -26,7 +27,7 @@ class Metric:
     higher_is_better: bool
     least: float = -math.inf
     most: float = math.inf
-    """No model has less or more."""
+    """No model reaches less or more."""
     is_counted: bool = False
     """A share of the test samples, which changes by whole samples."""
 
@@ -44,7 +45,7 @@ METRICS = {
 
 
 def metric_bounds(metric: str) -> tuple[float, float]:
-    """The least and the most that a model can have; infinite where that is not known."""
+    """The least and the most that a model can reach; infinite where that is not known."""
     known = METRICS.get(metric)
     return (known.least, known.most) if known else (-math.inf, math.inf)
 
@@ -67,17 +68,38 @@ class WorkloadFacts(Frozen):
     """Forward and backward of the built-in model; only the estimate before the first measurement uses it."""
 
 
+class Counts(NamedTuple):
+    """What only the data of a workload can say."""
+
+    train: int
+    test: int
+    units_per_sample: int = 1
+    without: tuple[Label, ...] = ()
+    """Metrics that mean nothing for these data."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """A built-in workload: what is fixed about it, what it takes, how its samples are counted."""
 
-    facts: WorkloadFacts
+    data: str
+    """What it trains on, in words."""
+    model: str = ""
+    """What it trains unless the study names a model, in words."""
+    metric: Label = "accuracy"
+    metrics: tuple[Label, ...] = ("loss", "accuracy", "top5")
+    classifies: bool = True
+    unit: Label = "samples"
+    flop: float
+    """Forward and backward of one sample, with its own model."""
+    side: int | None = None
+    """Pixels along a side of its images, from which the cost of another model follows; None: it is not estimated."""
     takes: tuple[str, ...] = ()
     """Fields of WorkloadSpec that mean something to it, besides those of every workload."""
     needs: tuple[str, ...] = ()
     dataset: str | None = None
     """The data set that must be there, by the name that `worldsize data fetch` knows."""
-    count: Callable[[WorkloadSpec, WorkloadFacts, Path], WorkloadFacts] | None = None
+    count: Callable[[WorkloadSpec, Path], Counts]
 
 
 FLOP_PER_PIXEL = {"plain-cnn": 1.1e4, "cnn": 1.4e4, "mlp": 6e3, "softmax": 60, "resnet18": 3.3e6, "resnet50": 7.8e6}
@@ -88,146 +110,108 @@ def _flop(model: str, side: int) -> float:
     return FLOP_PER_PIXEL.get(model, 3.3e6) * side * side / (15 if side > 64 else 1)
 
 
-def _count_images(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> WorkloadFacts:
+def _count_images(spec: WorkloadSpec, root: Path) -> Counts:
     from worldsize.data.images import list_images
 
     folder = list_images(find_path(spec, root), test_share=spec.test_share)
-    return facts.model_copy(
-        update={
-            "train_samples": len(folder.train),
-            "test_samples": len(folder.test),
-            "metrics": facts.metrics if len(folder.classes) > 5 else ("loss", "accuracy"),
-            "train_flop_per_sample": _flop(spec.model or "resnet18", spec.size or 64),
-        }
-    )
+    without = ("top5",) if len(folder.classes) <= 5 else ()
+    return Counts(len(folder.train), len(folder.test), without=without)
 
 
-def _count_frames(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> WorkloadFacts:
+def _count_frames(spec: WorkloadSpec, root: Path) -> Counts:
     from worldsize.data.steering import read_rows
 
     rows = len(read_rows(find_path(spec, root)))
     test = min(max(round(rows * spec.test_share), 1), rows - 1)
-    return facts.model_copy(update={"train_samples": rows - test, "test_samples": test})
+    return Counts(rows - test, test)
 
 
-def _count_windows(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> WorkloadFacts:
+def _count_windows(spec: WorkloadSpec, root: Path) -> Counts:
     from worldsize.data.text import TextOptions, windows
 
     options = TextOptions.of(spec)
     length = find_path(spec, root).stat().st_size if spec.path else options.length
-    train, test = windows(length, options.context, spec.test_share)
-    counts = {"train_samples": train, "test_samples": test, "units_per_sample": options.context}
-    return facts.model_copy(update=counts)
+    return Counts(*windows(length, options.context, spec.test_share), units_per_sample=options.context)
 
 
-def _count_points(spec: WorkloadSpec, facts: WorkloadFacts, root: Path) -> WorkloadFacts:
+def _count_points(spec: WorkloadSpec, _root: Path) -> Counts:
     from worldsize.data.linear import LinearOptions
 
-    del root
-    options = LinearOptions.of(spec)
-    return facts.model_copy(update={"train_samples": options.samples, "test_samples": options.samples})
+    samples = LinearOptions.of(spec).samples
+    return Counts(samples, samples)
 
 
-def _classes(title: str, train: int, test: int, flop: float) -> WorkloadFacts:
-    return WorkloadFacts(
-        title=title,
-        train_samples=train,
-        test_samples=test,
-        metric="accuracy",
-        metrics=("loss", "accuracy", "top5"),
-        classifies=True,
-        train_flop_per_sample=flop,
+def _images(data: str, model: str, flop: float, side: int, counts: Counts, dataset: str | None = None) -> Entry:
+    """Images of ten classes, whose number is known."""
+    return Entry(
+        data=data, model=model, flop=flop, side=side, takes=("augment",), dataset=dataset, count=lambda *_: counts
     )
 
 
+MNIST_COUNTS = Counts(60_000, 10_000)
 WORKLOADS: dict[str, Entry] = {
-    "digits": Entry(
-        facts=_classes("14,000 of MNIST's digits, inside the package; small CNN", 12_000, 2_000, 8.3e6),
-        takes=("augment",),
+    "digits": _images("14,000 of MNIST's digits, inside the package", "small CNN", 8.3e6, 28, Counts(12_000, 2_000)),
+    "mnist": _images("handwritten digits, 28x28, 10 classes", "small CNN", 8.3e6, 28, MNIST_COUNTS, "mnist"),
+    "fashion-mnist": _images(
+        "articles of clothing, 28x28, 10 classes", "small CNN", 8.3e6, 28, MNIST_COUNTS, "fashion-mnist"
     ),
-    "mnist": Entry(
-        facts=_classes("handwritten digits, 28x28, 10 classes; small CNN", 60_000, 10_000, 8.3e6),
-        takes=("augment",),
-        dataset="mnist",
-    ),
-    "fashion-mnist": Entry(
-        facts=_classes("articles of clothing, 28x28, 10 classes; small CNN", 60_000, 10_000, 8.3e6),
-        takes=("augment",),
-        dataset="fashion-mnist",
-    ),
-    "cifar10": Entry(
-        facts=_classes("photographs, 32x32, 10 classes; ResNet-18", 50_000, 10_000, 3.3e9),
-        takes=("augment",),
-        dataset="cifar10",
-    ),
+    "cifar10": _images("photographs, 32x32, 10 classes", "ResNet-18", 3.3e9, 32, Counts(50_000, 10_000), "cifar10"),
     "image-folder": Entry(
-        facts=_classes("any folder of images, one folder a class; ResNet-18", 0, 0, 1e10),
+        data="any folder of images, one folder a class",
+        model="ResNet-18",
+        flop=_flop("resnet18", 64),
+        side=64,
         takes=("path", "size", "test_share", "augment"),
         needs=("path",),
         count=_count_images,
     ),
     "steering": Entry(
-        facts=WorkloadFacts(
-            title="camera frames and steering angles, split by time; a CNN regressor",
-            train_samples=0,
-            test_samples=0,
-            metric="r2",
-            metrics=("loss", "mae", "rmse", "r2"),
-            train_flop_per_sample=8e7,
-        ),
+        data="camera frames and steering angles, split by time",
+        model="a CNN regressor",
+        metric="r2",
+        metrics=("loss", "mae", "rmse", "r2"),
+        classifies=False,
+        flop=8e7,
         takes=("path", "size", "test_share", "augment"),
         needs=("path",),
         count=_count_frames,
     ),
     "gpt": Entry(
-        facts=WorkloadFacts(
-            title="bytes of a text, or of a Markov source of known entropy; decoder-only transformer",
-            train_samples=0,
-            test_samples=0,
-            metric="bits_per_byte",
-            metrics=("loss", "bits_per_byte"),
-            classifies=True,
-            higher_is_better=METRICS["bits_per_byte"].higher_is_better,
-            unit="tokens",
-            train_flop_per_sample=1e9,
-        ),
+        data="bytes of a text, or of a Markov source of known entropy",
+        model="decoder-only transformer",
+        metric="bits_per_byte",
+        metrics=("loss", "bits_per_byte"),
+        unit="tokens",
+        flop=1e9,
         takes=("path", "test_share", "options"),
         count=_count_windows,
     ),
     "linear": Entry(
-        facts=WorkloadFacts(
-            title="linear regression whose largest stable rate is known",
-            train_samples=0,
-            test_samples=0,
-            metric="loss",
-            metrics=("loss",),
-            higher_is_better=METRICS["loss"].higher_is_better,
-            train_flop_per_sample=200,
-        ),
+        data="linear regression whose largest stable rate is known",
+        metric="loss",
+        metrics=("loss",),
+        classifies=False,
+        flop=200,
         takes=("options",),
         count=_count_points,
     ),
 }
-
-
-OWN = Entry(
-    facts=WorkloadFacts(title="", train_samples=0, test_samples=0, metric="", train_flop_per_sample=0),
-    takes=("augment", "options"),
-)
-"""The user's function, which says the rest itself."""
+OWN_TAKES = ("augment", "options")
+"""The fields that the user's own function takes; it says the rest itself."""
 
 
 def unfit(workload: WorkloadSpec) -> str | None:
     """What is wrong with this workload as described; None if nothing is."""
-    entry = OWN if workload.own else WORKLOADS.get(workload.name)
-    if entry is None:
+    entry = WORKLOADS.get(workload.name)
+    if entry is None and not workload.own:
         return f"unknown workload {shorten(workload.name)}. {did_you_mean(workload.name, WORKLOADS)}"
+    takes, needs = (entry.takes, entry.needs) if entry else (OWN_TAKES, ())
     for field in ("path", "size", "test_share", "augment", "options", "model", "model_options"):
         default = WorkloadSpec.model_fields[field].get_default(call_default_factory=True)
         value = getattr(workload, field)
-        if value != default and field not in entry.takes and (workload.own or not field.startswith("model")):
+        if value != default and field not in takes and (workload.own or not field.startswith("model")):
             return f"{field}={value!r} means nothing to the workload {workload.name}; leave it out"
-        if value is None and field in entry.needs:
+        if value is None and field in needs:
             return f"the workload {workload.name} needs `{field}`: where its data are"
     return None
 
@@ -237,16 +221,22 @@ def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
     if workload.own:
         return _ask(workload)
     entry = WORKLOADS[workload.name]
-    facts = entry.facts
-    if workload.model is not None:
-        data, _, _ = facts.title.rpartition("; ")
-        facts = facts.model_copy(update={"title": f"{data or facts.title}; {workload.model}"})
-    if entry.count:
-        return entry.count(workload, facts, root)
-    if workload.model is None:
-        return facts
-    side = 32 if workload.name == "cifar10" else 28
-    return facts.model_copy(update={"train_flop_per_sample": _flop(workload.model, side)})
+    counts = entry.count(workload, root)
+    flop = entry.flop
+    if entry.side is not None and (workload.model or workload.size):
+        flop = _flop(workload.model or "resnet18", workload.size or entry.side)
+    return WorkloadFacts(
+        title="; ".join(filter(None, (entry.data, workload.model or entry.model))),
+        train_samples=counts.train,
+        test_samples=counts.test,
+        metric=entry.metric,
+        higher_is_better=METRICS[entry.metric].higher_is_better,
+        metrics=tuple(metric for metric in entry.metrics if metric not in counts.without),
+        classifies=entry.classifies,
+        unit=entry.unit,
+        units_per_sample=counts.units_per_sample,
+        train_flop_per_sample=flop,
+    )
 
 
 def _ask(workload: WorkloadSpec) -> WorkloadFacts:

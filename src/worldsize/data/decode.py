@@ -1,7 +1,7 @@
 """One image file to pixels, and the program that does it for a list of files.
 
-Imports Pillow but neither numpy nor torch: `data/cache.py` starts this file once a core, and what it imports is waited
-for by everybody.
+Imports Pillow but neither numpy nor torch: `data/cache.py` starts this file once per core, and everybody waits for what
+it imports.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TURNS = {
 }
 
 
-class Target(NamedTuple):
+class Output(NamedTuple):
     """Where the pixels go: rows of height x width x 3 bytes in a file that exists."""
 
     path: str
@@ -55,7 +55,7 @@ class Chunk(NamedTuple):
     files: list[str]
 
 
-class Answer(NamedTuple):
+class DecodedChunk(NamedTuple):
     first_row: int
     digests: list[str]
     """sha256 of each file, read while it was in memory anyway."""
@@ -63,9 +63,9 @@ class Answer(NamedTuple):
     """Row and reason; its pixels are zero."""
 
 
-def decode_chunk(target: Target, chunk: Chunk) -> Answer:
+def decode_chunk(output: Output, chunk: Chunk) -> DecodedChunk:
     """Decodes the files into their rows. A damaged image is skipped; a file that cannot be read at all is an error."""
-    row_bytes = target.height * target.width * 3
+    row_bytes = output.height * output.width * 3
     pixels = bytearray(len(chunk.files) * row_bytes)
     digests: list[str] = []
     skipped: list[tuple[int, str]] = []
@@ -77,14 +77,14 @@ def decode_chunk(target: Target, chunk: Chunk) -> Answer:
             digests.append(hashlib.sha256(content).hexdigest())
             try:
                 pixels[number * row_bytes : (number + 1) * row_bytes] = decode_image(
-                    content, target.height, target.width
+                    content, output.height, output.width
                 )
             except MemoryError:
                 raise
             except Exception as error:  # Pillow raises nearly every kind for hostile bytes: none may end the study
                 skipped.append((chunk.first_row + number, _reason(error)))
-    _write_at(target, chunk.first_row * row_bytes, pixels)
-    return Answer(chunk.first_row, digests, skipped)
+    _write_at(output, chunk.first_row * row_bytes, pixels)
+    return DecodedChunk(chunk.first_row, digests, skipped)
 
 
 def read_file(path: str) -> bytes:
@@ -93,11 +93,11 @@ def read_file(path: str) -> bytes:
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         # Not skipped: the reason may pass (permissions, a lost mount), and a kept skip would outlive it.
-        raise DataError(f"{path!r} cannot be read ({error.strerror}); mend that, or move the file away") from error
+        raise DataError(f"{path!r} cannot be read ({error.strerror}); fix that, or move the file away") from error
 
 
 def decode_image(content: bytes, height: int, width: int) -> bytes:
-    """Short side resized, centre cropped, upright, RGB: height x width x 3 bytes."""
+    """Short side resized, center cropped, upright, RGB: height x width x 3 bytes."""
     if not content:
         raise ValueError("the file is empty")
     if len(content) > MAX_FILE_BYTES:
@@ -105,7 +105,7 @@ def decode_image(content: bytes, height: int, width: int) -> bytes:
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are decoded")
-        # A JPEG is decoded at the nearest 1/2, 1/4 or 1/8 that still covers the target, whichever side is up.
+        # A JPEG is decoded at the nearest 1/2, 1/4 or 1/8 that still covers the output, whichever side is up.
         side = max(height, width)
         image.draft("RGB", (side, side))
         picture = _upright(image, _rgb(image))
@@ -114,7 +114,7 @@ def decode_image(content: bytes, height: int, width: int) -> bytes:
 
 
 def centre_box(image_width: int, image_height: int, height: int, width: int) -> tuple[float, float, float, float]:
-    """The largest centred part with the target's proportions: resizing it is resizing and cropping in one pass."""
+    """The largest centered part with the output's proportions: resizing it is resizing and cropping in one pass."""
     box_width = min(image_width, image_height * width / height)
     box_height = min(image_height, image_width * height / width)
     left, top = (image_width - box_width) / 2, (image_height - box_height) / 2
@@ -142,33 +142,33 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _write_at(target: Target, offset: int, pixels: bytearray) -> None:
+def _write_at(output: Output, offset: int, pixels: bytearray) -> None:
     """Plain writes, not a memory map: on a full disk a write is an error, a touched page a killed process."""
-    descriptor = os.open(target.path, os.O_WRONLY)
+    descriptor = os.open(output.path, os.O_WRONLY)
     try:
         rest = memoryview(pixels)
         while rest:
-            written = os.pwrite(descriptor, rest, target.data_at + offset)
+            written = os.pwrite(descriptor, rest, output.data_at + offset)
             rest, offset = rest[written:], offset + written
     finally:
         os.close(descriptor)
 
 
 def main() -> None:
-    """The target as argument, chunks on standard input, answers on standard output: one JSON a line.
+    """The output as argument, chunks on standard input, results on standard output: one JSON per line.
 
     Ends with its input, thus also when the parent is killed; an interrupt is the parent's to handle.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody is left to read the answer: end without a word
-    target = Target(*json.loads(sys.argv[1]))
+    output = Output(*json.loads(sys.argv[1]))
     for line in sys.stdin:
-        answer: dict[str, object]
+        reply: dict[str, object]
         try:
-            answer = {"answer": decode_chunk(target, Chunk(*json.loads(line)))}
+            reply = {"answer": decode_chunk(output, Chunk(*json.loads(line)))}
         except (DataError, OSError) as error:
-            answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
+            reply = {"error": str(error)}
+        print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Downloads that survive a bad line: resumed after a break, tried at several addresses, checked before they are named.
+"""Downloads that survive a bad connection: resumed after a break, tried at several addresses, named once checked.
 
 A file grows as `NAME.part` and gets its name only when its SHA-256 is right, so nobody ever reads half of one. Because
 size and checksum are known beforehand, a part may be resumed at any address that has the file: should the pieces not
@@ -31,7 +31,7 @@ LONGEST_PAUSE_S = 30.0
 MAY_PASS = {408, 425, 429, *range(500, 600)}
 """HTTP answers that the same request may not get the next time."""
 
-Progress = Callable[[DataFile, int, int], None]
+OnBytes = Callable[[DataFile, int, int], None]
 """Called with the file, the bytes that are there and the bytes it will have."""
 
 
@@ -46,7 +46,7 @@ class _LastingError(Exception):
 def fetch(
     dataset: DataSet,
     root: Path,
-    on_progress: Progress | None = None,
+    on_progress: OnBytes | None = None,
     *,
     attempts: int = 5,
     timeout_s: float = 30.0,
@@ -54,7 +54,8 @@ def fetch(
 ) -> None:
     """Afterwards `dataset` is complete and checked under `root`; what was so before is not downloaded again.
 
-    `attempts` counts those in a row that brought no further byte. Of several processes one downloads, the others wait.
+    `attempts` counts those in a row that brought no further byte. If several processes start at once, one downloads and
+    the others wait.
     """
     if not missing_or_damaged(dataset, root, deep=True, cached=False):
         return
@@ -78,7 +79,7 @@ def fetch(
                 _fetch_packed(dataset.archive, wanted, download)
     except OSError as error:
         raise DataError(
-            f"data set {dataset.name} cannot be written to {root}: {error}; make room or mend the rights there, or "
+            f"data set {dataset.name} cannot be written to {root}: {error}; make room or fix the permissions there, or "
             f"choose another folder with --data DIR or WORLDSIZE_DATA"
         ) from error
 
@@ -96,36 +97,36 @@ def _fetch_packed(archive: DataFile, wanted: list[DataFile], download: _Download
 def unpack(packed: Path, set_name: str, wanted: Iterable[DataFile], root: Path) -> None:
     """Takes the wanted files out of the tar file `packed`, which lies where its members are to be, and nothing else.
 
-    Where a file goes is decided by its entry in the catalogue, never by a name, link or mode inside the archive.
+    Where a file goes is decided by its entry in `DATASETS`, never by a name, link or mode inside the archive.
     """
     left = {file.under(root).relative_to(packed.parent).as_posix(): file for file in wanted}
-    mend = f"remove {packed} and run `worldsize data fetch {set_name}` again"
+    remedy = f"remove {packed} and run `worldsize data fetch {set_name}` again"
     try:
         with tarfile.open(packed, "r|gz") as tar:
             for member in tar:
                 file = left.pop(member.name.removeprefix("./"), None)
                 if file is not None:
-                    _unpack_member(tar, member, file, root, mend)
+                    _unpack_member(tar, member, file, root, remedy)
                 if not left:
                     break
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise DataError(f"{packed} is not a whole gzipped tar file ({error}); {mend}") from error
+        raise DataError(f"{packed} is not a whole gzipped tar file ({error}); {remedy}") from error
     if left:
-        raise DataError(f"{packed} does not contain {', '.join(left)}; {mend}")
+        raise DataError(f"{packed} does not contain {', '.join(left)}; {remedy}")
 
 
-def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, file: DataFile, root: Path, mend: str) -> None:
+def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, file: DataFile, root: Path, remedy: str) -> None:
     source = tar.extractfile(member) if member.isreg() else None
     if source is None or member.size != file.size_bytes:
-        raise DataError(f"{member.name} in the archive is not a plain file of {file.size_bytes:,} bytes; {mend}")
+        raise DataError(f"{member.name} in the archive is not a plain file of {file.size_bytes:,} bytes; {remedy}")
     part = file.part_under(root)
     part.parent.mkdir(parents=True, exist_ok=True)
     with part.open("wb") as out:
         shutil.copyfileobj(source, out, CHUNK_BYTES)
-    found = file_sha256(part)
-    if found != file.sha256:
+    sha256 = file_sha256(part)
+    if sha256 != file.sha256:
         part.unlink()
-        raise DataError(f"{member.name} in the archive: sha256 {file.sha256} expected, {found} found; {mend}")
+        raise DataError(f"{member.name} in the archive: sha256 {file.sha256} expected, {sha256} found; {remedy}")
     _publish(part, file.under(root), file.sha256)
 
 
@@ -141,7 +142,7 @@ def _publish(part: Path, final: Path, sha256: str) -> None:
 class _Download:
     set_name: str
     root: Path
-    on_progress: Progress
+    on_progress: OnBytes
     attempts: int
     timeout_s: float
     sleep: Callable[[float], None]
@@ -178,10 +179,10 @@ class _Download:
         have = _size(part)
         if have < file.size_bytes:
             self._receive(url, file, part, have)
-        found = file_sha256(part)
-        if found != file.sha256:
+        sha256 = file_sha256(part)
+        if sha256 != file.sha256:
             part.unlink()
-            wrong = f"sha256 {file.sha256} expected, {found} received"
+            wrong = f"sha256 {file.sha256} expected, {sha256} received"
             raise _PassingError(wrong) if have else _LastingError(wrong)
 
     def _receive(self, url: str, file: DataFile, part: Path, have: int) -> None:

@@ -1,4 +1,4 @@
-"""Any folder of images, one folder a class.
+"""Any folder of images, one folder per class.
 
 Two layouts: root/train/<class>/* with root/test/<class>/* (or val, validation, valid), or one tree root/<class>/* (or
 only root/train/<class>/*), which is split here by class with a seed.
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.data.cache import OnProgress, Request, Skipped, Source, decode_once, name_some
+from worldsize.data.cache import DecodeRequest, OnProgress, Skipped, Source, decode_once, list_some
 from worldsize.errors import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
@@ -45,7 +45,7 @@ class Images:
     classes: list[str]
     skipped: list[Skipped]
     """Name and reason of every image that could not be decoded."""
-    content: str
+    content_sha256: str
     """sha256 over the names and bytes of all files."""
 
 
@@ -59,13 +59,13 @@ def load_images(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Images:
-    """All images as size x size squares: short side resized, centre cropped. Decoded once, then read from the cache.
+    """All images as size x size squares: short side resized, center cropped. Decoded once, then read from the cache.
 
     `workers` processes decode (None: one for every core this process may use). `test_share` and `seed` are for a tree
     without a test folder.
     """
     folder = list_images(root, test_share=test_share, seed=seed)
-    request = Request(sources=folder.train + folder.test, height=size, width=size)
+    request = DecodeRequest(sources=folder.train + folder.test, height=size, width=size)
     decoded = decode_once(request, cache, workers=workers, on_progress=on_progress)
     border = int(np.searchsorted(decoded.kept, len(folder.train)))
     labels = np.array(folder.train_labels + folder.test_labels, np.int64)[decoded.kept]
@@ -78,14 +78,14 @@ def load_images(
         test_labels=labels[border:],
         classes=folder.classes,
         skipped=decoded.skipped,
-        content=decoded.content,
+        content_sha256=decoded.content_sha256,
     )
 
 
 def list_images(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageFolder:
     """Classes by name, files by name: the same on every machine."""
     if not root.is_dir():
-        raise DataError(f"{root} is not a folder; give the folder that holds one folder of images a class")
+        raise DataError(f"{root} is not a folder; give the folder that holds one folder of images per class")
     train_root = root / "train" if _holds_folders(root / "train") else root
     test_root = next((root / name for name in TEST_FOLDERS if _holds_folders(root / name)), None)
     if train_root == root or test_root is None:
@@ -94,8 +94,8 @@ def list_images(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageF
     unknown = sorted(test.keys() - train.keys())
     if unknown:
         raise DataError(
-            f"{test_root} has the class {unknown[0]!r}, which {train_root} has not; a class is learned from training "
-            f"images: add some, or move {unknown[0]!r} away"
+            f"{test_root} has the class {unknown[0]!r}, which {train_root} does not have; a class is learned from "
+            f"training images: add some, or move {unknown[0]!r} away"
         )
     return _folder(train, test)
 
@@ -103,8 +103,8 @@ def list_images(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageF
 def split(names: Sequence[str], share: float, seed: int) -> set[str]:
     """The names that go to the test part: a share of them, at least one, never all.
 
-    Ordered by a hash of seed and name: the same with every version of every library, and a new file does not deal the
-    others anew.
+    Ordered by a hash of seed and name: the same with every version of every library, and a new file does not move the
+    others.
     """
     if not 0 < share < 1:
         raise DataError(f"test_share={share} leaves one part empty; use a number between 0 and 1, such as 0.2")
@@ -167,7 +167,7 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
     except OSError as error:
-        raise DataError(f"{folder} cannot be listed ({error.strerror}); mend that, or move the folder away") from error
+        raise DataError(f"{folder} cannot be listed ({error.strerror}); fix that, or move the folder away") from error
 
 
 def _is_class(entry: os.DirEntry[str]) -> bool:
@@ -175,7 +175,7 @@ def _is_class(entry: os.DirEntry[str]) -> bool:
 
 
 def _holds_folders(path: Path) -> bool:
-    """Tells the folder `train` of a split from a class of that name."""
+    """Distinguishes the folder `train` of a split from a class of that name."""
     return path.is_dir() and any(_is_class(entry) for entry in _visible(path))
 
 
@@ -183,16 +183,16 @@ def _check_none_emptied(
     part: str,
     classes: list[str],
     wanted: list[int],
-    found: npt.NDArray[np.int64],
+    kept: npt.NDArray[np.int64],
     sources: list[Source],
     skipped: list[Skipped],
 ) -> None:
-    emptied = set(wanted) - set(found.tolist())
+    emptied = set(wanted) - set(kept.tolist())
     if emptied:
         label = min(emptied)
         files = {source.name for source, its_label in zip(sources, wanted, strict=True) if its_label == label}
         bad = [(name, reason) for name, reason in skipped if name in files]
         raise DataError(
-            f"no {part} image of the class {classes[label]!r} can be decoded ({name_some(bad)}); "
+            f"no {part} image of the class {classes[label]!r} can be decoded ({list_some(bad)}); "
             "replace these files, or remove them"
         )

@@ -20,9 +20,10 @@ class LinearData:
     """samples x features."""
     targets: npt.NDArray[np.float32]
     weights: Floats
-    """The minimiser of the loss, exactly; it leaves noise^2 / 2."""
+    """The exact minimizer of the loss, where the loss is noise^2 / 2."""
     largest_eigenvalue: float
-    """Of the Hessian: gradient descent converges below a rate of 2 / largest_eigenvalue and diverges above."""
+    """Largest eigenvalue of the Hessian: gradient descent converges below a rate of 2 / largest_eigenvalue and diverges
+    above."""
 
 
 def linear_regression(

@@ -1,4 +1,4 @@
-"""The data sets that `worldsize data fetch` brings: what they consist of, where they lie, whether they are whole.
+"""The data sets that `worldsize data fetch` brings: what they consist of, where they are, whether they are complete.
 
 Every file is known by its size and its SHA-256, so damage is found before a study spends hours on it and an address
 needs no trust: one of the official ones is plain http, and the MD5 that authors publish can be forged.
@@ -128,7 +128,7 @@ DATASETS: dict[str, DataSet] = {
     ),
     "cifar10": DataSet(
         name="cifar10",
-        title="photographs of 10 classes, 32x32 colour: 50,000 to train, 10,000 to test",
+        title="photographs of 10 classes, 32x32 color: 50,000 to train, 10,000 to test",
         licence="none stated; the authors ask to cite Krizhevsky 2009",
         source="Krizhevsky, Nair, Hinton 2009: https://www.cs.toronto.edu/~kriz/cifar.html",
         files=tuple(
@@ -183,12 +183,12 @@ def find_fault(file: DataFile, root: Path, *, deep: bool, cached: bool = True) -
         if not path.is_file():
             return Fault(file=file, kind="missing", text=f"{path} is missing")
         size = path.stat().st_size
-        found = _sum_of(path, cached=cached) if deep else file.sha256
+        sha256 = _sum_of(path, cached=cached) if deep else file.sha256
     except OSError as error:
         return Fault(file=file, kind="damaged", text=f"{path} cannot be read: {error.strerror}")
-    if (size, found) == (file.size_bytes, file.sha256):
+    if (size, sha256) == (file.size_bytes, file.sha256):
         return None
-    expected_sum, found_sum = (f" with sha256 {file.sha256}", f" with sha256 {found}") if deep else ("", "")
+    expected_sum, found_sum = (f" with sha256 {file.sha256}", f" with sha256 {sha256}") if deep else ("", "")
     text = f"{file.size_bytes:,} bytes{expected_sum} expected, {size:,} bytes{found_sum} found"
     return Fault(file=file, kind="damaged", text=f"{path} is damaged: {text}")
 
@@ -206,7 +206,7 @@ def require(name: str, root: Path, *, deep: bool = True) -> None:
 
 
 def status(root: Path) -> list[DataSetStatus]:
-    """One row a data set, for `worldsize data list`."""
+    """One row per data set, for `worldsize data list`."""
     return [
         DataSetStatus(
             name=dataset.name,
@@ -236,7 +236,8 @@ def file_sha256(path: Path) -> str:
 
 
 def remember_sum(path: Path, sha256: str) -> None:
-    """So that the next check need not read the file. Losing it costs a read, so no failure here is worth a word."""
+    """Stores a checksum, so that the next check need not read the file. A failure costs only that read, so it is
+    ignored."""
     folder = path.parent
     # A folder that denies writing to everybody is a finished, shared store: root too leaves it as it is.
     if folder.stat().st_mode & 0o222:
@@ -248,9 +249,9 @@ def _sum_of(path: Path, *, cached: bool) -> str:
     known = _sums(path.parent).get(path.name) if cached else None
     if isinstance(known, dict) and known == {**_identity(path), "sha256": known.get("sha256")}:
         return str(known["sha256"])
-    found = file_sha256(path)
-    remember_sum(path, found)
-    return found
+    sha256 = file_sha256(path)
+    remember_sum(path, sha256)
+    return sha256
 
 
 def _identity(path: Path) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Camera frames and steering angles, from a CSV with the columns `image` and `angle`.
 
-The split is by time: neighbouring frames are nearly the same picture, so a random split would test on what was trained.
+The split is by time: neighboring frames are nearly the same picture, so a random split would test on what was trained.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.data.cache import OnProgress, Request, Skipped, Source, decode_once, name_some
+from worldsize.data.cache import DecodeRequest, OnProgress, Skipped, Source, decode_once, list_some
 from worldsize.errors import DataError
 
 COLUMNS = ("image", "angle")
@@ -31,11 +31,11 @@ class Steering:
     test_angles: npt.NDArray[np.float32]
     skipped: list[Skipped]
     """Name and reason of every frame that is missing or could not be decoded."""
-    content: str
+    content_sha256: str
     """sha256 over the names and bytes of the frames; the angles are not in it."""
 
 
-class Row(NamedTuple):
+class FrameRow(NamedTuple):
     line: int
     image: str
     angle: float
@@ -59,7 +59,7 @@ def read_steering(
     rows = read_rows(table)
     sources, angles, missing = _find_images(table, rows)
     _check_enough(table, rows, missing)
-    request = Request(sources=sources, height=size[0], width=size[1])
+    request = DecodeRequest(sources=sources, height=size[0], width=size[1])
     decoded = decode_once(request, cache, workers=workers, on_progress=on_progress)
     skipped = missing + decoded.skipped
     _check_enough(table, rows, skipped)
@@ -71,11 +71,11 @@ def read_steering(
         test=decoded.images[border:],
         test_angles=kept[border:],
         skipped=skipped,
-        content=decoded.content,
+        content_sha256=decoded.content_sha256,
     )
 
 
-def read_rows(table: Path) -> list[Row]:
+def read_rows(table: Path) -> list[FrameRow]:
     """Image and angle of every row, in order, each checked."""
     try:
         # utf-8-sig: spreadsheets put a mark before the first column's name.
@@ -92,7 +92,7 @@ def read_rows(table: Path) -> list[Row]:
     return rows
 
 
-def _parse(file: Iterable[str], table: Path) -> Iterator[Row]:
+def _parse(file: Iterable[str], table: Path) -> Iterator[FrameRow]:
     lines = csv.reader(file)
     try:
         header = [name.strip() for name in next(lines, [])]
@@ -109,9 +109,9 @@ def _parse(file: Iterable[str], table: Path) -> Iterator[Row]:
                 )
             if not fields[image_at].strip():
                 raise DataError(f"{table}, line {line}: image is empty; name a file or remove the row")
-            yield Row(line, fields[image_at].strip(), _angle(fields[angle_at], table, line))
+            yield FrameRow(line, fields[image_at].strip(), _angle(fields[angle_at], table, line))
     except csv.Error as error:
-        raise DataError(f"{table}, line {lines.line_num}: not CSV ({error}); mend the line") from error
+        raise DataError(f"{table}, line {lines.line_num}: not CSV ({error}); fix the line") from error
 
 
 def _columns(header: list[str], table: Path) -> tuple[int, int]:
@@ -119,9 +119,9 @@ def _columns(header: list[str], table: Path) -> tuple[int, int]:
         raise DataError(f"{table}, line 1: empty; the first line names the columns, among them image and angle")
     for name in COLUMNS:
         if header.count(name) != 1:
-            found = "is missing" if name not in header else f"stands {header.count(name)} times"
+            fault = "is missing" if name not in header else f"occurs {header.count(name)} times"
             raise DataError(
-                f"{table}, line 1: the column {name!r} {found} (found: {', '.join(header)}); "
+                f"{table}, line 1: the column {name!r} {fault} (found: {', '.join(header)}); "
                 "name one column image and one angle, separated by commas"
             )
     return header.index("image"), header.index("angle")
@@ -131,13 +131,13 @@ def _angle(text: str, table: Path, line: int) -> float:
     try:
         angle = float(text)
     except ValueError as error:
-        raise DataError(f"{table}, line {line}: angle={text!r} is not a number; mend or remove the row") from error
+        raise DataError(f"{table}, line {line}: angle={text!r} is not a number; fix or remove the row") from error
     if not math.isfinite(angle) or abs(angle) > LARGEST:
-        raise DataError(f"{table}, line {line}: angle={text} is not a finite number; mend or remove the row")
+        raise DataError(f"{table}, line {line}: angle={text} is not a finite number; fix or remove the row")
     return angle
 
 
-def _find_images(table: Path, rows: list[Row]) -> tuple[list[Source], list[float], list[Skipped]]:
+def _find_images(table: Path, rows: list[FrameRow]) -> tuple[list[Source], list[float], list[Skipped]]:
     sources, angles, missing = [], [], []
     for row in rows:
         for path in (table.parent / row.image, table.parent / "images" / row.image):
@@ -151,9 +151,9 @@ def _find_images(table: Path, rows: list[Row]) -> tuple[list[Source], list[float
     return sources, angles, missing
 
 
-def _check_enough(table: Path, rows: list[Row], skipped: list[Skipped]) -> None:
+def _check_enough(table: Path, rows: list[FrameRow], skipped: list[Skipped]) -> None:
     if len(skipped) > len(rows) / 2 or len(rows) - len(skipped) < 2:
         raise DataError(
-            f"{len(skipped):,} of the {len(rows):,} images in {table} cannot be used ({name_some(skipped)}); at least "
+            f"{len(skipped):,} of the {len(rows):,} images in {table} cannot be used ({list_some(skipped)}); at least "
             "half, and two, must be there: images are looked for beside the table and in images/"
         )

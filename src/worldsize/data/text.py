@@ -22,21 +22,21 @@ FIRST_SYMBOL = ord("A")
 """Symbols are printable, so that a text can be looked at."""
 MOST_SYMBOLS = ord("~") - FIRST_SYMBOL + 1
 MOST_CONTEXTS = 1024
-"""The stationary distribution solves a system of so many equations."""
+"""The stationary distribution solves a system of this many equations."""
 ANY_SYMBOL = 0.02
 """The share of each row that is spread evenly: every symbol can follow, so there is one stationary distribution."""
 
 FADING = 2 / 3
-"""What a symbol decides, against the one after it."""
+"""How much a symbol decides, relative to the one after it."""
 
 THE_LAW = 0
-"""Of the random streams of a seed, the one that draws what training and test data have in common."""
+"""The random stream of a seed that draws what training and test data have in common."""
 
 
 def markov_text(
     length: int, *, states: int = 24, order: int = 2, concentration: float = 0.05, seed: int = 0, stream: int = 0
 ) -> npt.NDArray[np.uint8]:
-    """So many bytes of a stationary Markov source. Another `stream` is another text of the same source: test data."""
+    """`length` bytes of a stationary Markov source. Another `stream` is another text of the same source: test data."""
     if length < order:
         raise SpecError(f"length={length} is shorter than order={order}, the first context; ask for more")
     table = markov_table(states, order, concentration, seed)
@@ -44,7 +44,7 @@ def markov_text(
     contexts = len(table)
     context = int(draws.choice(contexts, p=stationary(table)))
     digits = [context // states**place % states for place in reversed(range(order))]
-    # Lists and bisect: one draw at a time, they are ten times as quick as arrays.
+    # Lists and bisect: one draw at a time, they are ten times as fast as arrays.
     rows = np.cumsum(table, axis=1)[:, :-1].tolist()
     for uniform in draws.random(length - order).tolist():
         symbol = bisect_right(rows[context], uniform)
@@ -54,13 +54,13 @@ def markov_text(
 
 
 def markov_entropy_bits(*, states: int = 24, order: int = 2, concentration: float = 0.05, seed: int = 0) -> float:
-    """Bits a byte that no model can beat: H = - sum over contexts c of pi_c sum over s of p(s|c) log2 p(s|c)."""
+    """Bits per byte that no model can beat: H = - sum over contexts c of pi_c sum over s of p(s|c) log2 p(s|c)."""
     table = markov_table(states, order, concentration, seed)
     return float(-stationary(table) @ (table * np.log2(table)).sum(axis=1))
 
 
 def markov_table(states: int, order: int, concentration: float, seed: int) -> Floats:
-    """One row a context (the last `order` symbols, the newest as the last digit), after Raftery 1985:
+    """One row per context (the last `order` symbols, the newest as the last digit), after Raftery 1985:
 
         p(s | context) = sum over j of share_j P_j(s | the symbol j places back),    share_j ~ FADING^j
 
@@ -91,8 +91,8 @@ def stationary(table: Floats) -> Floats:
     """pi = pi T with sum(pi) = 1, where T leads from a context to those that drop its oldest symbol for a new one."""
     contexts, states = table.shape
     transition = np.zeros((contexts, contexts))
-    here = np.arange(contexts)[:, None]
-    transition[here, (here * states + np.arange(states)) % contexts] = table
+    rows = np.arange(contexts)[:, None]
+    transition[rows, (rows * states + np.arange(states)) % contexts] = table
     system = transition.T - np.eye(contexts)
     # The equations of pi = pi T add up to 0, so one of them says nothing new: the sum takes its place.
     system[-1] = 1.0

@@ -16,16 +16,16 @@ from pydantic import BaseModel, Field, ValidationError
 
 from worldsize.errors import DamagedError, WorldsizeError
 from worldsize.folder.record import parsed
-from worldsize.machine import read_regular
+from worldsize.machine import MOST_TEXT_BYTES, open_regular, read_regular
 
 ROOM_BYTES = 2**18
-"""A disk with less room than this is full: what a trial saves may be larger."""
+"""A disk with less room than this counts as full: a trial may save more."""
 TEMPORARY = ".tmp"
 """Ends the names of files that `write_atomic` has not yet put in place; a killed process leaves them behind."""
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Whole or not at all, also after a power cut: temporary name, fsync, rename, fsync the folder."""
+    """Writes a file whole or not at all, also after a power cut: temporary name, fsync, rename, fsync the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
     temporary = Path(name)
@@ -43,7 +43,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Returns once the file, or the names in the folder, would survive a power cut."""
+    """Returns when the file, or the list of names in the folder, would survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -83,6 +83,31 @@ def read_json(path: Path) -> Any:
         return parsed(read_regular(path).decode())
 
 
+def read_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """The events in a file of JSON lines from byte `offset` on, and the offset at which to read on. A line without its
+    end, still being written or cut short by a kill, is left for the next read. There are no events in a missing file,
+    and only those at its end in one that is too long."""
+    try:
+        with open_regular(path) as file:
+            offset = max(offset, os.fstat(file.fileno()).st_size - MOST_TEXT_BYTES)
+            file.seek(offset)
+            text = file.read(MOST_TEXT_BYTES)
+    except FileNotFoundError:
+        return [], offset
+    text = text[: text.rfind(b"\n") + 1]
+    return list(_events(text)), offset + len(text)
+
+
+def _events(text: bytes) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and "event" in event:
+            yield event
+
+
 Model = TypeVar("Model", bound=BaseModel)
 Pid = Annotated[int, Field(gt=0, lt=2**31)]
 
@@ -93,18 +118,18 @@ def write_model(path: Path, model: BaseModel) -> None:
 
 def read_model(path: Path, model: type[Model]) -> Model:
     """What `write_model` wrote. Raises DamagedError with the file and each key that is missing, unknown or wrong."""
-    found = read_json(path)
+    values = read_json(path)
     with whole(path):
         try:
-            return model.model_validate_json(json.dumps(found, allow_nan=False))
+            return model.model_validate_json(json.dumps(values, allow_nan=False))
         except ValidationError as error:
-            wrong = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
+            wrong = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()]
             raise ValueError("; ".join(wrong)) from None
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[None]:
-    """Around what is done with the content of `path`: where that is not as the program wrote it, the file is named."""
+    """Wraps the use of what was read from `path`: an error that the content causes becomes one that names the file."""
     try:
         yield
     except WorldsizeError:

@@ -10,38 +10,40 @@ from pathlib import Path
 from typing import Any, Literal
 
 from worldsize.errors import DamagedError
-from worldsize.folder.files import Model, Pid, read_model, write_model
-from worldsize.folder.study_folder import StudyFolder, is_name, json_lines, read_text
+from worldsize.folder.files import Model, Pid, read_lines, read_model, write_model
+from worldsize.folder.study_folder import StudyFolder, is_name
 from worldsize.spec.base import Count, FileName, Frozen
 from worldsize.spec.place import TargetOrNone
 
 LaunchKind = Literal["probe", "train", "pretrain", "smoke"]
 Reason = Literal["", "interrupted", "cancelled", "time limit", "node failure", "preempted", "lost", "setup failed"]
-"""Why a launch ended, where it was not its own processes that ended it."""
+"""Why a launch ended, where its own processes did not end it."""
+EventKind = Literal["start", "progress", "evaluation", "epoch", "trying", "try", "stopped", "end"]
+"""The `event` of a line in the events.jsonl of a trial."""
 
 
 class LaunchFile(Frozen):
     """launch.json: the trials to run, and all that is fixed at process start."""
 
     kind: LaunchKind
-    """Of its trials; `smoke` has none."""
+    """What its trials are; `smoke` has none."""
     on: TargetOrNone = ""
     """The target, where the study has several."""
     workers: Count
     threads: Count
     memory_limit_gb: float | None
-    """Of each worker."""
+    """Per worker."""
     device: Literal["cpu", "cuda"]
     backend: Literal["gloo", "nccl"]
     trials: tuple[str, ...]
     metric: str
     higher_is_better: bool
     interconnect_s: float
-    """To measure the links between ranks; 0: they are not measured."""
+    """How long to measure the links between ranks; 0: they are not measured."""
     rivals: dict[str, tuple[tuple[float, ...], ...]]
-    """By search: what its earlier trials have shown of the metric, epoch by epoch."""
+    """By search: the metric of its earlier trials, epoch by epoch."""
     commit: str | None
-    """Of the user's own repository."""
+    """The commit of the user's own repository."""
     data: str
     cache: str
     launched_at: float
@@ -56,17 +58,17 @@ class LaunchEnd(Frozen):
     returncode: int | None
     hung: bool
     patience_s: float
-    """So long a silence was allowed."""
+    """The longest silence that was allowed."""
     last_step: int | None
     reason: Reason = ""
     queued_s: float | None = None
-    """In a queue before it began; no part of `wall_s`."""
+    """Time in a queue before it began; not part of `wall_s`."""
     attempts: int = 1
-    """Starts of one job: a scheduler may put it back into its queue."""
+    """How often the job started: a scheduler may put it back into its queue."""
     job: str | None = None
-    """Its id, as Slurm or the job itself told it."""
+    """The id of its job, as Slurm or the job itself reported it."""
     phases_s: dict[str, float] | None = None
-    """Where the wall time went; None: rank 0 did not get as far as to say."""
+    """Where the wall time went; None: rank 0 ended before it could say."""
     culprit: str | None = None
     """The trial in which it ended early."""
     cause: str | None = None
@@ -96,15 +98,15 @@ class PhasesFile(Frozen):
 
 
 class RankFailure(Frozen):
-    """failure-rankNN.json: what a rank said of its end."""
+    """failure-rankNN.json: what a rank said about its end."""
 
     rank: int
     trial: str | None
-    """None: it had begun none."""
+    """None: it had not begun one."""
     step: int | None
     at: float
     type: str
-    """Of the exception."""
+    """The class of the exception."""
     error: str
     out_of_memory: bool = False
     disk_full: bool = False
@@ -115,11 +117,11 @@ class LinkTimes(Frozen):
 
     kind: Literal["inside", "across", "all"]
     host: str | None
-    """Of a group inside a node."""
+    """The node of a group inside one."""
     workers: Count
     size_bytes: int
     seconds: tuple[float, ...]
-    """Of each repetition, in order: the maximum over the ranks of the group."""
+    """Per repetition, in order: the maximum over the ranks of the group."""
 
 
 class LinkSweep(Frozen):
@@ -133,7 +135,7 @@ class InterconnectFile(Frozen):
     """interconnect.json: what the links between the ranks can do."""
 
     hosts: tuple[str, ...]
-    """Of each rank."""
+    """Per rank."""
     sweep: LinkSweep
 
 
@@ -152,7 +154,7 @@ class LaunchFolder:
         return self._read("launch.json", LaunchFile)
 
     def prepared(self) -> LaunchFile:
-        """What it was to run, of a launch that was started."""
+        """launch.json of a launch that was started, which must have one."""
         launch = self.launch
         if launch is None:
             raise DamagedError(f"{self.path / 'launch.json'} is missing; put back a whole copy, or use a new folder")
@@ -190,19 +192,16 @@ class LaunchFolder:
     @property
     def failures(self) -> tuple[RankFailure, ...]:
         """The earliest first."""
-        found = [read_model(path, RankFailure) for path in self.path.glob("failure-rank*.json")]
-        return tuple(sorted(found, key=lambda failure: failure.at))
+        failures = [read_model(path, RankFailure) for path in self.path.glob("failure-rank*.json")]
+        return tuple(sorted(failures, key=lambda failure: failure.at))
 
     def job_events(self) -> list[dict[str, Any]]:
-        """What the job has said of itself; a line cut short by a kill is no event."""
-        try:
-            events = list(json_lines(read_text(self.path / "job-events.jsonl")))
-        except FileNotFoundError:
-            return []
+        """What the job has written about itself."""
+        events, _ = read_lines(self.path / "job-events.jsonl")
         return [event for event in events if is_name(event.get("job")) and isinstance(event.get("at"), int | float)]
 
     def write(self, file: Written) -> None:
-        """Under the name that goes with its kind."""
+        """Writes a file under the name of its kind."""
         name = f"failure-rank{file.rank:02d}.json" if isinstance(file, RankFailure) else NAMES[type(file)]
         write_model(self.path / name, file)
 
@@ -224,12 +223,17 @@ NAMES: dict[type, str] = {
 
 
 def launch_folders(folder: StudyFolder) -> list[LaunchFolder]:
-    """Of a study, in the order of their numbers."""
+    """The launches of a study, in the order of their numbers."""
     return [LaunchFolder(path) for path in folder.launches()]
 
 
+def kind_of(event: dict[str, Any]) -> EventKind:
+    kind: EventKind = event["event"]
+    return kind
+
+
 def queued_s(job: JobFile, events: list[dict[str, Any]]) -> float | None:
-    """From submission to the first start; unknown for a job that was submitted by hand."""
+    """Time from submission to the first start; None if it has not started or was submitted by hand."""
     start = next((event for event in events if event["event"] == "start"), None)
     if start is None or job.submitted_at is None:
         return None

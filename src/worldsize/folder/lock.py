@@ -1,7 +1,7 @@
-"""One driver a study: a heartbeat file with host, pid and start time.
+"""One driver per study: a heartbeat file with host, pid and start time.
 
 A holder on this host is judged by its process, one on another host by its heartbeat: study folders live on shared file
-systems, where no pid says anything.
+systems, where a pid means nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class LockFile(Frozen):
     host: str
     pid: Pid
     started_at: float
-    """Of the process: with it, a pid names one process for good."""
+    """When the process started: with it, a pid identifies one process forever."""
     heartbeat_at: float
 
     @property
     def owner(self) -> tuple[str, int, float]:
-        """What stays from beat to beat."""
+        """What stays the same from heartbeat to heartbeat."""
         return self.host, self.pid, self.started_at
 
 
@@ -51,7 +51,7 @@ def study_lock(folder: Path, *, take_over: bool = False) -> Iterator[None]:
         started_at=process_started_at(os.getpid()) or 0.0,
         heartbeat_at=time.time(),
     )
-    # The file lock covers only the moment of looking and writing, so that of many starts at once one wins.
+    # The file lock covers only reading and writing lock.json, so that one of many simultaneous starts wins.
     guard = folder / ".lock.guard"
     if guard.is_symlink():
         raise StoreError(f"{guard} is a link, and what it leads to would be emptied; remove it")
@@ -94,7 +94,7 @@ def _beat(path: Path, mine: LockFile, done: threading.Event) -> None:
 
 
 def _read(path: Path) -> LockFile | None:
-    """What nobody of ours wrote names no holder."""
+    """None also for a file that worldsize did not write."""
     try:
         return read_model(path, LockFile)
     except (OSError, ValueError):

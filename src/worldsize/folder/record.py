@@ -20,7 +20,7 @@ SPAN_UNIT_S = 1e-7
 SPANS = ("data", "copy", "forward", "backward", "communication", "optimizer", "rest")
 """Where a step goes, on each rank: waiting for samples, copying them to the device, forward (with preparing and varying
 inputs), backward until the last gradient of the rank is there, what communication takes after that (waiting for slower
-ranks included), the optimiser, all else. They add up to the step."""
+ranks included), the optimizer, everything else. They add up to the step."""
 
 Outcome = Literal["finished", "diverged", "plateaued", "stopped", "out_of_memory", "failed"]
 """finished: ran to its end, or to its target. plateaued: no longer got better. stopped: hopeless beside the others of
@@ -28,8 +28,8 @@ its search. out_of_memory: its batch does not fit, which is a result and not a f
 reached follows from the epochs."""
 
 
-class SpanFile(Frozen):
-    """Raw spans of the steps of one rank: a uint32 array, one row a step, one column a span."""
+class ArrayFile(Frozen):
+    """Raw spans of the steps of one rank: a uint32 array, one row per step, one column per span."""
 
     rank: int
     name: FileName
@@ -73,17 +73,17 @@ class Try(Frozen):
     outcome: Literal["finished", "out_of_memory"]
     """The same on all ranks: where one is out of memory, none goes on."""
     ranks: tuple[int, ...] = ()
-    """That were out of memory."""
+    """The ranks that were out of memory."""
     samples_per_s: float | None = None
-    """Over all ranks, from the median step of rank 0: by which the search goes on. Answers come from the spans."""
+    """Over all ranks, from the median step of rank 0; only the search itself uses it. Answers come from the spans."""
     precision_reached: bool | None = None
     memory_bytes: float | None = None
-    """The most that a rank held: of its GPU, as tensors; on a CPU, the process."""
+    """The most that a rank held: in tensors on its GPU; on a CPU, as a process."""
     timed_from: float | None = None
     timed_until: float | None = None
     """Unix time, as `started_at` of the trial: which rows of its telemetry are of this batch."""
     warmup_steps: int = 0
-    spans: tuple[SpanFile, ...] = ()
+    spans: tuple[ArrayFile, ...] = ()
     """Raw, as those of a trial."""
 
 
@@ -99,28 +99,28 @@ class TrialRecord(Frozen):
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Where rank 0's wall time above the step went: preparation, warm-up, training, evaluation, gaps, saving."""
     columns: tuple[Label, ...] = SPANS
-    """Of the spans."""
+    """What the columns of the spans are."""
     warmup_steps: int = 0
-    """So many first steps are recorded and left out of the statistics."""
-    spans: tuple[SpanFile, ...] = ()
-    noise: tuple[SpanFile, ...] = ()
-    """float32, one file a rank, where the study asks for the noise scale: a row a step, with |g|^2 of each part of the
-    batch that the rank computed, then of the whole batch. NaN for partial batches."""
-    exposed: tuple[SpanFile, ...] = ()
-    """Of a probe of several workers: uint32 rows of (1 with the exchange of gradients, 0 without; the step)."""
+    """Number of first steps that are recorded but left out of the statistics."""
+    spans: tuple[ArrayFile, ...] = ()
+    noise: tuple[ArrayFile, ...] = ()
+    """float32, one file per rank, where the study asks for the noise scale: a row per step, with |g|^2 of each part of
+    the batch that the rank computed, then of the whole batch. NaN for partial batches."""
+    exposed: tuple[ArrayFile, ...] = ()
+    """For a probe with several workers: uint32 rows of (1 with the exchange of gradients, 0 without; the step)."""
     exchange: dict[str, float] = Field(default_factory=dict)
-    """Bytes of gradients a step; what torch itself timed of an exchange, total and overlapped with backward."""
+    """Bytes of gradients per step; an exchange as timed by torch itself, in total and overlapped with backward."""
     compute: dict[str, JsonValue] = Field(default_factory=dict)
-    """Of a probe: FLOP of a training sample, the peak of a worker's device, and where that number comes from."""
-    losses: SpanFile | None = None
-    """float32, one a step: the mean loss over the global batch."""
-    telemetry: tuple[SpanFile, ...] = ()
-    """float64, one row a sample, one file a rank: how busy and how full its hardware was. NaN: not seen there."""
+    """For a probe: FLOP per training sample, the peak of a worker's device, and where that number comes from."""
+    losses: ArrayFile | None = None
+    """float32, one per step: the mean loss over the global batch."""
+    telemetry: tuple[ArrayFile, ...] = ()
+    """float64, one row per sample, one file per rank: how busy and how full its hardware was. NaN: not seen there."""
     telemetry_columns: tuple[Label, ...] = ()
-    weights: SpanFile | None = None
+    weights: ArrayFile | None = None
     """The trained weights, where the study keeps them."""
     transfer: tuple[str, ...] = ()
-    """What of the weights to begin with was left out, and why."""
+    """Which of the initial weights were left out, and why."""
     known: dict[str, float] = Field(default_factory=dict)
     """What the workload knows in advance, such as the entropy of its source."""
     samples: int = 0
@@ -128,9 +128,9 @@ class TrialRecord(Frozen):
     epochs: tuple[Epoch, ...] = ()
     diverged_at_step: int | None = None
     precision_reached: bool | None = None
-    """Probes only: whether the median step time is known as well as was asked for."""
+    """Probes only: whether the median step time is as precise as the study asks for."""
     tries: tuple[Try, ...] = ()
-    """Of a search for the largest batch, in their order; the spans are theirs, and the trial itself has none."""
+    """What a search for the largest batch tried, in order; the spans are theirs, and the trial itself has none."""
     failure: Failure | None = None
     environment: dict[str, JsonValue] = Field(default_factory=dict)
 
@@ -147,7 +147,8 @@ def curve(epochs: Sequence[Epoch], metric: str) -> list[float]:
 
 
 def rival_curve(epochs: Sequence[Epoch], outcome: Outcome, metric: str, most: int) -> list[float]:
-    """What other trials of a search are held against. One that ended early because it was good enough, stays so."""
+    """What other trials of a search are compared with. A trial that ended early because it was good enough keeps its
+    last value."""
     values = curve(epochs, metric)
     if values and outcome in ("finished", "plateaued"):
         values += [values[-1]] * (most - len(values))
@@ -162,22 +163,22 @@ def to_json(record: TrialRecord) -> str:
 def from_json(text: str) -> TrialRecord:
     """Raises ValueError for whatever is not exactly what `to_json` wrote."""
     body = parsed(text)
-    if isinstance(body, dict) and isinstance(found := body.get("schema_version"), int) and found > SCHEMA:
+    if isinstance(body, dict) and isinstance(version := body.get("schema_version"), int) and version > SCHEMA:
         raise StoreError(
-            f"a record of format {found} was made by a newer worldsize (this one reads {SCHEMA}); update it"
+            f"a record of format {version} was made by a newer worldsize (this one reads {SCHEMA}); update it"
         )
     if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
         raise ValueError("the checksum does not fit the content")
-    if isinstance(found := body.get("schema_version"), int) and found < SCHEMA:
+    if isinstance(version := body.get("schema_version"), int) and version < SCHEMA:
         raise StoreError(
-            f"a record of format {found} was made by an older worldsize (this one reads {SCHEMA}); use the version "
+            f"a record of format {version} was made by an older worldsize (this one reads {SCHEMA}); use the version "
             "that made the folder, or run the study again in a new folder"
         )
-    return TrialRecord.model_validate_json(json.dumps(body))
+    return TrialRecord.from_plain(body)
 
 
 def parsed(text: str) -> Any:
-    """Strict JSON. Raises ValueError for whatever is none, for numbers that are none, and for nesting without end."""
+    """Strict JSON. Raises ValueError for anything else, for NaN and Infinity as words, and for too deep nesting."""
     try:
         return json.loads(text, parse_constant=_no_number)
     except RecursionError:
@@ -185,7 +186,7 @@ def parsed(text: str) -> Any:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _digest(body: Any) -> str:

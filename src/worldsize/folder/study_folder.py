@@ -1,22 +1,22 @@
-"""The study folder: atomic writes, one writer a file, records that are whole or not there.
+"""The study folder: atomic writes, one writer per file, records that are whole or not there.
 
 runs/<name>/
   study.yaml            as given, defaults filled in
   plan.json             trials, launches and their order; devices; facts about the workload
   lock.json             who is running the study
   launches/0001-probe-w2/
-    launch.json         the trials to run and all that is fixed at process start
+    launch.json         the trials to run and everything that is fixed at process start
     rank00.log          what a rank printed, with a line where each trial begins
     failure-rank00.json why a rank failed
     torchrun.log        what the launcher printed
-    process.json        the launcher on this machine; of a Slurm job, job.json: its name and id
+    process.json        the launcher on this machine; for a Slurm job, job.json: its name and id
     interconnect.json   what the links between the ranks can do, raw
     phases.json         where the time of rank 0 went, from process start to the last trial
     end.json            how the launch ended, its wall time and where that went
   trials/0007-w4-b128-sgd-r0/
-    spec.json           all that the worker needs
+    spec.json           everything that the worker needs
     events.jsonl        appended by rank 0 while it runs
-    spans-rank03.npy    raw step spans, one file a rank; of a search for the largest batch, spans-b256-rank03.npy, ...
+    spans-rank03.npy    raw step spans, one file per rank; in a search for the largest batch, spans-b256-rank03.npy, ...
     noise-rank03.npy    square norms of gradients, where `train.noise_scale` asks for them
     losses.npy          the loss of every step
     telemetry-rank03.npy   how busy and how full the hardware of a rank was, over time
@@ -28,11 +28,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,8 +39,8 @@ import numpy as np
 import numpy.typing as npt
 
 from worldsize.errors import DamagedError, StoreError
-from worldsize.folder.files import TEMPORARY, whole, write_atomic
-from worldsize.folder.record import SPAN_UNIT_S, SPANS, SpanFile, TrialRecord, from_json, to_json
+from worldsize.folder.files import TEMPORARY, read_lines, whole, write_atomic
+from worldsize.folder.record import SPAN_UNIT_S, SPANS, ArrayFile, TrialRecord, from_json, to_json
 from worldsize.machine import MOST_TEXT_BYTES, open_regular, read_regular
 from worldsize.spec.base import FILE_NAME
 from worldsize.spec.study import TrialSpec
@@ -58,43 +57,32 @@ TRIAL_MARK = "--- trial "
 
 
 def read_text(path: Path) -> str:
-    """What processes printed, its end if it is endless: whatever is no text in it is replaced."""
+    """What processes printed, only the end if there is too much of it. Bytes that are not text are replaced."""
     with open_regular(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_TEXT_BYTES))
         return file.read(MOST_TEXT_BYTES).decode(errors="replace")
 
 
-def json_lines(text: str | bytes) -> Iterator[dict[str, Any]]:
-    """A line cut short by a kill is no event."""
-    for line in text.splitlines():
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict) and "event" in event:
-            yield event
-
-
 def as_array(content: bytes, name: str) -> npt.NDArray[Any]:
-    """An array as numpy saved it. What its beginning claims must be what follows: no memory is taken on its word."""
-    found = NPY.match(content)
-    if found is None or found.end() != 10 + int.from_bytes(content[8:10], "little"):
-        raise DamagedError(f"{name} is no array of numbers")
-    kind, fortran, numbers = (part.decode() for part in found.groups())
+    """An array as numpy saved it. What its header claims must be what follows: memory is not allocated on its word."""
+    header = NPY.match(content)
+    if header is None or header.end() != 10 + int.from_bytes(content[8:10], "little"):
+        raise DamagedError(f"{name} is not an array of numbers")
+    kind, fortran, numbers = (part.decode() for part in header.groups())
     shape, dtype = tuple(int(number) for number in numbers.split(",")), np.dtype(kind)
-    claimed, left = math.prod(shape) * dtype.itemsize, len(content) - found.end()
+    claimed, left = math.prod(shape) * dtype.itemsize, len(content) - header.end()
     if claimed != left:
         raise DamagedError(f"{name} claims {claimed:,} bytes of numbers and has {left:,}")
     order: Literal["C", "F"] = "F" if fortran == "True" else "C"
-    return np.ndarray(shape, dtype, content, found.end(), order=order)
+    return np.ndarray(shape, dtype, content, header.end(), order=order)
 
 
-def _check_sum(found: str, file: SpanFile) -> None:
-    if found != file.sha256:
+def _check_sum(sha256: str, file: ArrayFile) -> None:
+    if sha256 != file.sha256:
         raise DamagedError(f"{file.name} does not fit its checksum")
 
 
-def save_array(path: Path, rank: int, array: npt.NDArray[Any]) -> SpanFile:
+def save_array(path: Path, rank: int, array: npt.NDArray[Any]) -> ArrayFile:
     """A plain .npy, never pickled; its checksum goes into the record."""
     content = io.BytesIO()  # numpy's own writing to a file does not say that the disk is full
     np.save(content, array, allow_pickle=False)
@@ -102,7 +90,7 @@ def save_array(path: Path, rank: int, array: npt.NDArray[Any]) -> SpanFile:
         file.write(content.getbuffer())
         file.flush()
         os.fsync(file.fileno())
-    return SpanFile(rank=rank, name=path.name, sha256=hashlib.sha256(content.getbuffer()).hexdigest())
+    return ArrayFile(rank=rank, name=path.name, sha256=hashlib.sha256(content.getbuffer()).hexdigest())
 
 
 def is_name(name: object) -> bool:
@@ -134,7 +122,7 @@ class StudyFolder:
         return self.path.is_dir() and {path.name for path in self.path.iterdir()} <= ours
 
     def remove_temporaries(self) -> None:
-        """Of files that only the driver writes. By the driver, under its lock."""
+        """Removes what is left of files that only the driver writes. By the driver, under its lock."""
         for path in self._temporaries():
             path.unlink(missing_ok=True)
 
@@ -152,7 +140,7 @@ class StudyFolder:
         """Names come from files of the folder, which anybody may have written: none of them leads out of it."""
         path = self.path / room / name if is_name(name) else None
         if path is None or path.is_symlink():
-            raise DamagedError(f"{name!r} is no folder of its own in {self.path / room}; use a new study folder")
+            raise DamagedError(f"{name!r} is not a folder of its own in {self.path / room}; use a new study folder")
         return path
 
     def refuse_links(self, trial_id: str) -> None:
@@ -162,8 +150,8 @@ class StudyFolder:
                 raise DamagedError(f"{path} is a link, a pipe or a device, which the trial would write to; remove it")
 
     def launches(self) -> list[Path]:
-        found = (self.path / "launches").glob("[0-9][0-9][0-9][0-9]*-*")
-        return sorted(path for path in found if is_name(path.name) and path.is_dir() and not path.is_symlink())
+        paths = (self.path / "launches").glob("[0-9][0-9][0-9][0-9]*-*")
+        return sorted(path for path in paths if is_name(path.name) and path.is_dir() and not path.is_symlink())
 
     def trial_ids(self) -> list[str]:
         return sorted(path.name for path in (self.path / "trials").glob("*") if is_name(path.name) and path.is_dir())
@@ -204,9 +192,9 @@ class StudyFolder:
         width = len(SPANS)
         if record.columns != SPANS and (record.spans or record.tries):
             raise ValueError("its spans are not those of this format")
-        of_all_ranks: list[tuple[Sequence[SpanFile], str, int | None]] = [
+        of_all_ranks: list[tuple[Sequence[ArrayFile], str, int | None]] = [
             (record.spans, "<u4", width),
-            *((each.spans, "<u4", width) for each in record.tries),
+            *((tried.spans, "<u4", width) for tried in record.tries),
             (record.exposed, "<u4", 2),
             (record.noise, "<f4", None),
             *(((file,), "<f8", len(record.telemetry_columns)) for file in record.telemetry),
@@ -215,27 +203,26 @@ class StudyFolder:
             arrays = self._arrays(record, files, check=True)
             for file, array in zip(files, arrays, strict=True):
                 if array.dtype.str != kind or array.ndim != 2 or array.shape[1] != (columns or array.shape[1]):
-                    raise ValueError(f"{file.name} has not the columns that it should have")
+                    raise ValueError(f"{file.name} does not have the columns that it should have")
                 if array.shape != arrays[0].shape:
-                    raise ValueError(f"{file.name} has not as many rows as that of the first rank")
+                    raise ValueError(f"{file.name} does not have as many rows as that of the first rank")
         if record.losses is not None and self._arrays(record, [record.losses], check=True)[0].ndim != 1:
-            raise ValueError(f"{record.losses.name} is not one loss a step")
+            raise ValueError(f"{record.losses.name} is not one loss per step")
         if record.weights is not None:
             with open_regular(self.trial(record.trial) / record.weights.name) as weights:
                 _check_sum(hashlib.file_digest(weights, "sha256").hexdigest(), record.weights)
 
-    def _arrays(self, record: TrialRecord, files: Sequence[SpanFile], *, check: bool = False) -> list[npt.NDArray[Any]]:
-        """Their checksums are looked at once, when the record is read."""
-        folder, found = self.trial(record.trial), []
+    def _arrays(
+        self, record: TrialRecord, files: Sequence[ArrayFile], *, check: bool = False
+    ) -> list[npt.NDArray[Any]]:
+        """Their checksums are checked once, when the record is read."""
+        folder, arrays = self.trial(record.trial), []
         for file in files:
             content = read_regular(folder / file.name, most=MOST_ARRAY_BYTES)
             if check:
                 _check_sum(hashlib.sha256(content).hexdigest(), file)
-            found.append(as_array(content, file.name))
-        return found
-
-    def quarantine(self, trial_id: str) -> Path:
-        return self.set_aside(trial_id, "damaged")
+            arrays.append(as_array(content, file.name))
+        return arrays
 
     def set_aside(self, trial_id: str, why: Literal["damaged", "failed"]) -> Path:
         """Renames a record, so that the trial runs again; those set aside before are kept. By the driver, under its
@@ -249,7 +236,7 @@ class StudyFolder:
         return path.rename(kept)
 
     def step_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
-        """Seconds of every step after warm-up, one row a step, one column a rank."""
+        """Seconds of every step after warm-up, one row per step, one column per rank."""
         return np.asarray(self.span_s(record).sum(axis=2))
 
     def span_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
@@ -260,22 +247,20 @@ class StudyFolder:
         return np.stack([array[record.warmup_steps :] for array in arrays], axis=1) * SPAN_UNIT_S
 
     def exposed(self, record: TrialRecord) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
-        """Which steps exchanged gradients, and the seconds of each, one column a rank."""
+        """Which steps exchanged gradients, and the seconds of each step, one column per rank."""
         arrays = self._arrays(record, record.exposed)
         return arrays[0][:, 0], np.stack([array[:, 1] for array in arrays], axis=1) * SPAN_UNIT_S
 
     def noise(self, record: TrialRecord) -> list[npt.NDArray[np.float32]]:
-        """Square norms of gradients, of each rank."""
+        """Square norms of gradients, per rank."""
         return self._arrays(record, record.noise)
 
     def telemetry(self, record: TrialRecord) -> list[npt.NDArray[np.float64]]:
-        """Rows of each rank, as `telemetry_columns` names their columns."""
+        """Rows per rank, with the columns that `telemetry_columns` names."""
         return self._arrays(record, record.telemetry)
 
-    def events(self, trial_id: str) -> Iterator[dict[str, Any]]:
-        """A line cut short by a kill is no event."""
-        try:
-            text = read_text(self.trial(trial_id) / "events.jsonl")
-        except FileNotFoundError:
-            return
-        yield from json_lines(text)
+    def events_file(self, trial_id: str) -> Path:
+        return self.trial(trial_id) / "events.jsonl"
+
+    def events(self, trial_id: str) -> list[dict[str, Any]]:
+        return read_lines(self.events_file(trial_id))[0]

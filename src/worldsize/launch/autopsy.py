@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import signal
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worldsize.folder.files import has_room
-from worldsize.folder.launches import LaunchFolder
+from worldsize.folder.launches import LaunchFolder, kind_of
 from worldsize.folder.record import Failure, Outcome, Try
 from worldsize.folder.study_folder import TRIAL_MARK, StudyFolder, read_text
 
@@ -29,11 +28,11 @@ class Cause:
     retryable: bool
     """Killed, lost and hung processes may be bad luck; an error in the code is not."""
     outcome: Outcome = "failed"
-    """Of the trial, unless it is tried again."""
+    """Outcome of the trial, unless it is tried again."""
     disk_full: bool = False
-    """No trial's fault, and no other trial would fare better until there is room again."""
+    """Not the fault of a trial: every other trial would fail too until there is room again."""
     is_input: bool = False
-    """What was asked for cannot be had (no such model, no such file): no trial of the study would fare better."""
+    """The study asks for something that does not exist (a model, a file): every other trial would fail too."""
 
 
 def find_cause(
@@ -57,7 +56,7 @@ def find_cause(
         return Cause(failure=failure, retryable=retryable, is_input=is_input, disk_full=disk_full, outcome=outcome)
 
     failures = LaunchFolder(launch).failures
-    if full := [found for found in failures if found.disk_full]:
+    if full := [failure for failure in failures if failure.disk_full]:
         return cause(full[0].rank, full[0].error, retryable=False, step=full[0].step, disk_full=True)
     if not has_room(launch):  # then a rank cannot even say so
         return cause(None, os.strerror(errno.ENOSPC), retryable=False, disk_full=True)
@@ -69,12 +68,12 @@ def find_cause(
         name = signal.Signals(number).name
         hint = " (the system does that when memory runs out)" if name == "SIGKILL" else ""
         return cause(rank, f"killed by {name}{hint}", retryable=True)
-    if full := [found for found in failures if found.out_of_memory]:
+    if full := [failure for failure in failures if failure.out_of_memory]:
         # The others lost it, and may say so in any words.
         first = full[0]
         error = f"{first.type}: {first.error}"
         return cause(first.rank, error, retryable=False, step=first.step, outcome="out_of_memory")
-    own = [found for found in failures if workers == 1 or not PEER_LOST.search(found.error)]
+    own = [failure for failure in failures if workers == 1 or not PEER_LOST.search(failure.error)]
     if own:
         first = own[0]
         error, asked = f"{first.type}: {first.error}", first.type in ("SpecError", "DataError")
@@ -89,12 +88,12 @@ def killed_ranks(report: str) -> list[tuple[int, int]]:
     """(rank, signal) in the launcher's own report, its root cause first; SIGTERM is it ending the others."""
     root = report.rfind("Root Cause")
     parts = [report[root:], report[:root]] if root >= 0 else [report]
-    found = [(int(rank), -int(code)) for part in parts for rank, code in TORCHRUN_FAILURE.findall(part)]
-    found += [(int(rank), int(number)) for rank, number in MPIRUN_FAILURE.findall(report)]
-    return [(rank, number) for rank, number in found if number > 0 and number != signal.SIGTERM]
+    killed = [(int(rank), -int(code)) for part in parts for rank, code in TORCHRUN_FAILURE.findall(part)]
+    killed += [(int(rank), int(number)) for rank, number in MPIRUN_FAILURE.findall(report)]
+    return [(rank, number) for rank, number in killed if number > 0 and number != signal.SIGTERM]
 
 
-def begun(launch: Path) -> bool:
+def any_trial_began(launch: Path) -> bool:
     """Whether any trial began: if not, the launch itself failed."""
     return any(TRIAL_MARK in _text(path) for path in launch.glob("rank*.log"))
 
@@ -115,18 +114,18 @@ def trial_log(launch: Path, trial_id: str, rank: int | None = None) -> list[str]
 
 
 def tries_told(folder: StudyFolder, trial_id: str) -> tuple[Try, ...]:
-    """Of a search that ended in the middle of a try, as rank 0 told them; that last one is what did not fit."""
+    """The tries of a search that ended in the middle of one, as rank 0 reported them; the last one did not fit."""
     tries: list[Try] = []
     under_way: int | None = None
     for event in folder.events(trial_id):
-        match event["event"]:
-            case "start":  # an earlier attempt may have told of its own
+        match kind_of(event):
+            case "start":  # an earlier attempt may have reported its own
                 tries, under_way = [], None
             case "trying":
                 under_way = event["batch_per_worker"]
             case "try":
-                told = {name: value for name, value in event.items() if name in Try.model_fields}
-                tries.append(Try.model_validate_json(json.dumps(told)))
+                fields = {name: value for name, value in event.items() if name in Try.model_fields}
+                tries.append(Try.from_plain(fields))
                 under_way = None
     if under_way is not None:
         tries.append(Try(batch_per_worker=under_way, outcome="out_of_memory"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 LARGEST_MMAP_THRESHOLD = 32 * 1024**2
-"""glibc refuses more."""
+"""The largest that glibc accepts."""
 
 
 def torchrun_command(folder: Path, launch_id: str, workers: int, python: str = sys.executable) -> list[str]:
@@ -35,12 +35,12 @@ def node_commands(
 
 
 def mpirun_command(folder: Path, launch_id: str, workers: int, python: str = sys.executable) -> list[str]:
-    """What all of them take: Open MPI's, MPICH's and Intel's. The rest is said by the environment."""
+    """Only options that Open MPI, MPICH and Intel MPI share. The environment says the rest."""
     return ["mpirun", "-np", str(workers), python, "-m", "worldsize.worker", str(folder), launch_id]
 
 
 def mpi_environment(*, root: bool, oversubscribe: bool) -> dict[str, str]:
-    """Of Open MPI 4 (OMPI) and 5 (PRTE): no rank is bound to a core, its threads would be too. Others ignore it."""
+    """Keeps Open MPI 4 (OMPI) and 5 (PRTE) from binding a rank, with all its threads, to one core. Others ignore it."""
     wanted = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
     if root:
         wanted |= {f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
@@ -52,23 +52,19 @@ def mpi_environment(*, root: bool, oversubscribe: bool) -> dict[str, str]:
     return wanted
 
 
-def fixed_environment(threads: int, cpu_limit_gb: float | None = None) -> dict[str, str]:
-    """What `worker_environment` adds."""
-    return worker_environment({}, threads, cpu_limit_gb)
+def worker_environment(threads: int, cpu_limit_gb: float | None = None) -> dict[str, str]:
+    """What a worker needs in its environment besides what is there.
 
-
-def worker_environment(base: Mapping[str, str], threads: int, cpu_limit_gb: float | None = None) -> dict[str, str]:
-    """Threads are fixed before torch is imported, or its pools would be made for all cores.
-
-    Under a limit of a CPU worker's memory, glibc's allocator is pinned down, or what fits would depend on what was
-    allocated before: it moves the size from which on memory goes back to the system when it is freed, and where an
-    allocation fails it tries a second arena, which keeps what it once took.
+    Threads are fixed before torch is imported, or its pools would be made for all cores. Under a limit on a CPU
+    worker's memory, glibc's allocator is pinned down, or what fits would depend on what was allocated before: it moves
+    the size from which on memory goes back to the system when it is freed, and where an allocation fails it tries a
+    second arena, which keeps what it once took.
     """
     fixed = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     if cpu_limit_gb is not None:
         threshold = min(int(cpu_limit_gb * 1e9) // 512, LARGEST_MMAP_THRESHOLD)
         fixed |= {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(threshold)}
-    return {**base, **fixed}
+    return fixed
 
 
 def backend_for(device: Literal["cpu", "cuda"], workers: int, gpus: int) -> Literal["gloo", "nccl"]:

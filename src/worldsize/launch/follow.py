@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from worldsize.folder.study_folder import StudyFolder, json_lines
-from worldsize.machine import open_regular
+from worldsize.folder.files import read_lines
+from worldsize.folder.launches import kind_of
+from worldsize.folder.study_folder import StudyFolder
 
 LEAST_PATIENCE_S = 30.0
 PATIENCE_GAPS = 20.0
-"""While steps run, silence of so many times the longest gap between two signs of progress is a hang."""
+"""While steps run, a silence this many times as long as the longest gap between two signs of progress is a hang."""
 
 
 class Follower:
@@ -43,10 +44,12 @@ class Follower:
         while self._index < len(self._trials):
             trial_id = self._trials[self._index]
             ended = False
-            for event in self._new_lines(trial_id):
+            path = self._folder.events_file(trial_id)
+            events, self._offsets[trial_id] = read_lines(path, self._offsets[trial_id])
+            for event in events:
                 self._note(event)
                 yield trial_id, event
-                ended = ended or event["event"] == "end"
+                ended = ended or kind_of(event) == "end"
             if not ended and not self._ended_unheard(trial_id):
                 return
             self._index += 1
@@ -54,27 +57,27 @@ class Follower:
             self.last_step = None
 
     def _ended_unheard(self, trial_id: str) -> bool:
-        """A record of which no end is told, also the next time we look: that of a rank killed just then, or of one that
-        nobody followed."""
+        """Whether there is a record without an `end` event, also the next time we look: its rank was killed just then,
+        or nobody followed it."""
         before, self._recorded = self._recorded, self._folder.has_record(trial_id)
         return before and self._recorded
 
     def hung(self) -> bool:
-        """A rank that prints is alive too: decoding images tells how far it is in the log alone."""
+        """A rank that prints is alive too: decoding images reports its progress only in the log."""
         printed = sum(path.stat().st_size for path in self._launch.glob("rank*.log"))
         if printed != self._printed:
             self._printed, self._heard_at = printed, self._now()
         return self._now() - self._heard_at > self.patience_s()
 
     def patience_s(self) -> float:
-        """Derived from the steps seen so far; before them, and in evaluations, the stated timeout."""
+        """Derived from the steps seen so far; before the first step and in evaluations, the timeout of the study."""
         if not self._stepping or not self._longest_gap_s:
             return self._hang_timeout_s
         return max(self._least_patience_s, PATIENCE_GAPS * self._longest_gap_s)
 
     def _note(self, event: dict[str, Any]) -> None:
         now = self._now()
-        stepping = event["event"] == "progress"
+        stepping = kind_of(event) == "progress"
         if stepping:
             self.last_step = event["step"]
             if self._stepping:
@@ -82,17 +85,6 @@ class Follower:
         self._stepping = stepping
         self._heard_at = now
 
-    def _new_lines(self, trial_id: str) -> Iterator[dict[str, Any]]:
-        try:
-            with open_regular(self._folder.trial(trial_id) / "events.jsonl") as file:
-                file.seek(self._offsets[trial_id])
-                text = file.read()
-        except FileNotFoundError:
-            return
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offsets[trial_id] += len(whole)
-        yield from json_lines(whole)
-
     def _size(self, trial_id: str) -> int:
-        path = self._folder.trial(trial_id) / "events.jsonl"
+        path = self._folder.events_file(trial_id)
         return path.stat().st_size if path.exists() else 0

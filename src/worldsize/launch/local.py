@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from worldsize.folder.launches import LaunchEnd, LaunchFolder, ProcessFile, Reas
 from worldsize.launch.commands import mpi_environment, mpirun_command, torchrun_command, worker_environment
 from worldsize.launch.follow import Follower
 from worldsize.launch.stacks import dump_stacks
-from worldsize.launch.target import OnEvent, Progress, Running, Work
+from worldsize.launch.target import OnEvent, PreparedLaunch, Progress, RunningLaunch
 from worldsize.machine import process_started_at, same_process, tie_to_parent
 
 POLL_S = 0.1
@@ -31,32 +31,37 @@ class LocalTarget:
 
     launcher: Literal["torchrun", "mpirun"] = "torchrun"
     oversubscribe: bool = False
-    progress: Progress | None = None
+    progress: Progress = field(default_factory=Progress)
     at_once: int = 1
     poll_s: float = POLL_S
 
-    def start(self, work: Work, on_event: OnEvent) -> LocalRunning:
-        environment = worker_environment(os.environ, work.threads, work.cpu_limit_gb)
-        command = torchrun_command(work.folder.path, work.launch_id, work.workers)
+    def start(self, prepared: PreparedLaunch, on_event: OnEvent) -> LocalRunning:
+        environment = os.environ | worker_environment(prepared.threads, prepared.cpu_limit_gb)
+        command = torchrun_command(prepared.folder.path, prepared.launch_id, prepared.workers)
         if self.launcher == "mpirun":
-            command = mpirun_command(work.folder.path, work.launch_id, work.workers)
+            command = mpirun_command(prepared.folder.path, prepared.launch_id, prepared.workers)
             environment |= mpi_environment(root=os.geteuid() == 0, oversubscribe=self.oversubscribe)
-        return LocalRunning(work, command, environment, work.path / f"{self.launcher}.log", on_event)
+        return LocalRunning(prepared, command, environment, prepared.path / f"{self.launcher}.log", on_event)
 
-    def adopt(self, open_work: Sequence[Work], on_event: OnEvent) -> Sequence[Running]:  # noqa: ARG002
-        """Ended, not taken over: a process that is not our child can be neither waited for nor tied to us."""
-        for work in open_work:
-            if end_leftover(work.files) and self.progress is not None:
-                self.progress.note(f"ended {work.launch_id}, which a killed driver had left running")
+    def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Sequence[RunningLaunch]:  # noqa: ARG002
+        """Ends them: a process that is not our child can be neither waited for nor tied to us."""
+        for prepared in open_launches:
+            if end_leftover(prepared.files):
+                self.progress.note(f"ended {prepared.launch_id}, which a killed driver had left running")
         return ()
 
 
 class LocalRunning:
     def __init__(
-        self, work: Work, command: list[str], environment: dict[str, str], log_file: Path, on_event: OnEvent
+        self,
+        prepared: PreparedLaunch,
+        command: list[str],
+        environment: dict[str, str],
+        log_file: Path,
+        on_event: OnEvent,
     ) -> None:
-        self.work, self._on_event = work, on_event
-        self._follower = Follower(work.folder, work.path, list(work.trials), work.hang_timeout_s)
+        self.prepared, self._on_event = prepared, on_event
+        self._follower = Follower(prepared.folder, prepared.path, list(prepared.trials), prepared.hang_timeout_s)
         self._started, self._started_at = time.monotonic(), time.time()
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -69,10 +74,10 @@ class LocalRunning:
                 preexec_fn=tie_to_parent,
             )
         pid = self._process.pid
-        work.files.write(ProcessFile(pid=pid, started_at=process_started_at(pid)))
+        prepared.files.write(ProcessFile(pid=pid, started_at=process_started_at(pid)))
 
     @property
-    def goes_on(self) -> bool:
+    def known_to_run(self) -> bool:
         """Its processes are our own: polling sees their end at once."""
         return True
 
@@ -83,20 +88,20 @@ class LocalRunning:
             return self._end()
         if not self._follower.hung():
             return None
-        dump_stacks(str(self.work.folder.path), self.work.launch_id)
+        dump_stacks(str(self.prepared.folder.path), self.prepared.launch_id)
         return self._end(hung=True)
 
     def stop(self) -> LaunchEnd:
         """Asks rank 0 to stop at a step. A second Ctrl-C, or a rank that does not answer, ends the waiting."""
         try:
-            (self.work.path / "stop").touch()
+            (self.prepared.path / "stop").touch()
             self._process.wait(STOP_GRACE_S)
         except (KeyboardInterrupt, subprocess.TimeoutExpired, OSError):
             pass
         return self._end(reason="interrupted")
 
     def wait(self) -> LaunchEnd:
-        """Without a runner."""
+        """Follows the launch to its end, without a runner."""
         while (end := self.poll()) is None:
             time.sleep(POLL_S)
         return end
@@ -138,7 +143,8 @@ def end_tree(pid: int) -> None:
 
 
 def end_leftover(launch: LaunchFolder) -> bool:
-    """One that outlived a killed driver, where nothing ties a child to its parent: known by pid and start time."""
+    """Ends a launch that outlived its killed driver, where nothing ties a child to its parent. Returns whether there
+    was one; it is known by pid and start time."""
     process = launch.process
     if process is None or process.started_at is None or not same_process(process.pid, process.started_at):
         return False

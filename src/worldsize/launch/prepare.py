@@ -5,50 +5,43 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from worldsize.data.catalog import WorkloadFacts
 from worldsize.data.sets import cache_root, data_root
 from worldsize.folder.files import write_atomic
 from worldsize.folder.launches import LaunchFile, LaunchFolder
 from worldsize.folder.record import rival_curve
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.commands import backend_for
-from worldsize.launch.target import Work
+from worldsize.launch.target import PreparedLaunch
 from worldsize.plan.grid import Site
 from worldsize.plan.plan import Launch, Plan
 from worldsize.spec.place import nodes_for
 from worldsize.spec.study import StudySpec, TrialSpec
 
 SHARE_TO_FILL = 0.8
-"""Of the memory that is free when a launch starts: others on the machine need some too."""
+"""Share of the memory that is free when a launch starts: other programs on the machine need some too."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """The metric by which trials of a search are compared while they run."""
-
-    metric: str
-    higher_is_better: bool
-    train_samples: int
-
-
-def prepare(folder: StudyFolder, plan: Plan, goal: Goal, site: Site, launch: Launch, left: Sequence[str]) -> Work:
-    """What is left of a launch, at the largest of its counts."""
+def prepare(
+    folder: StudyFolder, plan: Plan, facts: WorkloadFacts, site: Site, launch: Launch, left: Sequence[str]
+) -> PreparedLaunch:
+    """Prepares what is left of a launch, with as many workers as its largest trial needs."""
     trials = [plan.trials[trial_id] for trial_id in left]
     for trial in trials:
         folder.refuse_links(trial.id)
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
     workers = max(trial.workers for trial in trials)
     launch = launch.model_copy(update={"workers": workers, "trials": tuple(left)})
-    return _write(folder, goal, site, launch, _rivals(folder, plan, trials, goal))
+    return _write(folder, facts, site, launch, _rivals(folder, plan, trials, facts))
 
 
-def prepare_smoke(folder: StudyFolder, goal: Goal, site: Site, workers: int, on: str) -> Work:
+def prepare_smoke(folder: StudyFolder, facts: WorkloadFacts, site: Site, workers: int, on: str) -> PreparedLaunch:
     """A launch without trials: everybody meets and leaves, which shows that a launch can start at all."""
-    return _write(folder, goal, site, Launch(kind="smoke", workers=workers, trials=(), on=on), {})
+    return _write(folder, facts, site, Launch(kind="smoke", workers=workers, trials=(), on=on), {})
 
 
 def _next_number(folder: StudyFolder) -> int:
@@ -57,11 +50,11 @@ def _next_number(folder: StudyFolder) -> int:
 
 def _write(
     folder: StudyFolder,
-    goal: Goal,
+    facts: WorkloadFacts,
     site: Site,
     launch: Launch,
     rivals: dict[str, tuple[tuple[float, ...], ...]],
-) -> Work:
+) -> PreparedLaunch:
     spec, workers, device = site.spec, launch.workers, site.device
     launch_id = launch.id(_next_number(folder))
     LaunchFolder(folder.launch(launch_id)).write(
@@ -74,8 +67,8 @@ def _write(
             device=device,
             backend=backend_for(device, workers, _gpus(site, workers)),
             trials=launch.trials,
-            metric=goal.metric,
-            higher_is_better=goal.higher_is_better,
+            metric=facts.metric,
+            higher_is_better=facts.higher_is_better,
             interconnect_s=spec.interconnect_s if launch.trials else 0.0,
             rivals=rivals,
             commit=_commit(),
@@ -84,31 +77,31 @@ def _write(
             launched_at=time.time(),
         )
     )
-    return Work.stored(folder, launch_id, spec.hang_timeout_s)
+    return PreparedLaunch.stored(folder, launch_id, spec.hang_timeout_s)
 
 
 def memory_limit_gb(spec: StudySpec, device: str, workers: int, available_bytes: float) -> float | None:
-    """Of each worker. A search on a CPU has one in any case: the system would kill what fills the machine."""
+    """The limit per worker. A search on a CPU always has one: the system would kill what fills the machine."""
     if spec.memory_limit_gb is not None or device != "cpu" or spec.axes.largest is None:
         return spec.memory_limit_gb
     return round(SHARE_TO_FILL * available_bytes / workers / 1e9, 2)
 
 
 def _rivals(
-    folder: StudyFolder, plan: Plan, trials: list[TrialSpec], goal: Goal
+    folder: StudyFolder, plan: Plan, trials: list[TrialSpec], facts: WorkloadFacts
 ) -> dict[str, tuple[tuple[float, ...], ...]]:
-    """What earlier launches have shown of the searches of these trials: the metric, epoch by epoch."""
+    """The metric, epoch by epoch, of the earlier trials in the searches of these trials."""
     wanted = {trial.search for trial in trials if trial.stop_hopeless and trial.search}
-    found: dict[str, list[tuple[float, ...]]] = {search: [] for search in sorted(wanted)}
+    curves_of: dict[str, list[tuple[float, ...]]] = {search: [] for search in sorted(wanted)}
     for other in plan.trials.values():
-        if other.search in found and (record := folder.record(other.id)) is not None and record.failure is None:
-            most = other.train.planned_epochs(goal.train_samples, other.global_batch) if other.train else 0
-            found[other.search].append(tuple(rival_curve(record.epochs, record.outcome, goal.metric, most)))
-    return {search: tuple(curves) for search, curves in found.items()}
+        if other.search in curves_of and (record := folder.record(other.id)) is not None and record.failure is None:
+            most = other.train.planned_epochs(facts.train_samples, other.global_batch) if other.train else 0
+            curves_of[other.search].append(tuple(rival_curve(record.epochs, record.outcome, facts.metric, most)))
+    return {search: tuple(curves) for search, curves in curves_of.items()}
 
 
 def _commit() -> str | None:
-    """Of the user's own repository, if the study is run from one."""
+    """The commit of the user's own repository, if the study is run from one."""
     try:
         answer = subprocess.run(
             ["git", "rev-parse", "--verify", "--quiet", "HEAD"],
@@ -124,7 +117,7 @@ def _commit() -> str | None:
 
 
 def _gpus(site: Site, workers: int) -> int:
-    """That a launch has: of Slurm's nodes, those of its own."""
+    """The number of GPUs that a launch has; on Slurm, on all of its nodes."""
     slurm = site.spec.slurm
     if slurm is None:
         return site.machine.gpus

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from worldsize.data.catalog import WorkloadFacts
 from worldsize.errors import DiskFullError, LaunchError
-from worldsize.folder.launches import LaunchEnd
+from worldsize.folder.launches import LaunchEnd, kind_of
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.launch.prepare import Goal, prepare
-from worldsize.launch.target import Progress, Running, RunSite, Work, open_work
-from worldsize.launch.verdict import close, conclude, set_aside_if_damaged
+from worldsize.launch.prepare import prepare
+from worldsize.launch.target import PreparedLaunch, Progress, RunningLaunch, RunSite, open_launches
+from worldsize.launch.verdict import finish_launch, finish_trial, set_aside_if_damaged
 from worldsize.plan.plan import Launch, Plan
 
 
@@ -23,15 +24,15 @@ class Run:
         self,
         folder: StudyFolder,
         plan: Plan,
-        goal: Goal,
+        facts: WorkloadFacts,
         sites: Mapping[str, RunSite],
         progress: Progress,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._folder, self._plan, self._goal, self._sites = folder, plan, goal, sites
+        self._folder, self._plan, self._facts, self._sites = folder, plan, facts, sites
         self._progress, self._sleep = progress, sleep
-        self._running: list[Running] = []
-        self._closed: set[str] = set()
+        self._running: list[RunningLaunch] = []
+        self._finished: set[str] = set()
         self._cancelled: dict[str, LaunchEnd] = {}
         """Trials whose job somebody ended on purpose: not submitted again in this run."""
 
@@ -45,10 +46,10 @@ class Run:
             set_aside_if_damaged(self._folder, trial_id, self._progress)
         try:
             for on, site in self._sites.items():
-                left_open = open_work(self._folder, on, site.spec.hang_timeout_s)
+                left_open = open_launches(self._folder, on, site.spec.hang_timeout_s)
                 self._running += site.target.adopt(left_open, self._on_event)
             for running in self._running:
-                self._closed |= set(running.work.trials) - set(running.work.left())
+                self._finished |= set(running.prepared.trials) - set(running.prepared.left())
             if detach:
                 self._detach()
             else:
@@ -59,7 +60,7 @@ class Run:
                     with suppress(
                         OSError, DiskFullError
                     ):  # left open: the next driver sees that its processes are gone
-                        self._conclude(running.work, end)
+                        self._finish_launch(running.prepared, end)
             raise
         if self._cancelled:
             jobs = sorted({str(end.job) for end in self._cancelled.values()})
@@ -79,30 +80,30 @@ class Run:
                 self._pause()
 
     def _detach(self) -> None:
-        """What has ended since an earlier driver left holds its trials no longer: they are submitted again."""
-        while not all(running.goes_on for running in self._running):
+        """Finishes what has ended since an earlier driver left, so that the rest of its trials is submitted again."""
+        while not all(running.known_to_run for running in self._running):
             if not self._poll():
                 self._pause()
         self._start_what_may()
 
     def _pause(self) -> None:
         if self._running:
-            self._sleep(min(self._sites[running.work.on].target.poll_s for running in self._running))
+            self._sleep(min(self._sites[running.prepared.on].target.poll_s for running in self._running))
 
     def _start_what_may(self) -> None:
         for on, site in self._sites.items():
-            while self._room(on, site) and (found := self._next(on)) is not None:
-                launch, left = found
-                work = prepare(self._folder, self._plan, self._goal, site, launch, left)
-                self._progress.launch_started(work.launch_id, [self._plan.trials[trial_id] for trial_id in left])
-                self._running.append(site.target.start(work, self._on_event))
+            while self._room(on, site) and (waiting := self._next(on)) is not None:
+                launch, left = waiting
+                prepared = prepare(self._folder, self._plan, self._facts, site, launch, left)
+                self._progress.launch_started(prepared.launch_id, [self._plan.trials[trial_id] for trial_id in left])
+                self._running.append(site.target.start(prepared, self._on_event))
 
     def _room(self, on: str, site: RunSite) -> bool:
-        return sum(running.work.on == on for running in self._running) < site.target.at_once
+        return sum(running.prepared.on == on for running in self._running) < site.target.at_once
 
     def _next(self, on: str) -> tuple[Launch, list[str]] | None:
         """The first launch of this target with trials that are neither done nor under way. Pretraining comes first."""
-        taken = {trial_id for running in self._running for trial_id in running.work.trials} | self._cancelled.keys()
+        taken = {trial_id for running in self._running for trial_id in running.prepared.trials} | self._cancelled.keys()
         for launch in self._plan.launches:
             left = [trial_id for trial_id in launch.trials if not self._folder.has_record(trial_id)]
             waiting = [trial_id for trial_id in left if trial_id not in taken]
@@ -115,7 +116,7 @@ class Run:
         return None
 
     def _poll(self) -> bool:
-        """Whether one of them has ended."""
+        """Returns whether a launch has ended."""
         ended = []
         for running in self._running:
             end = running.poll()
@@ -123,27 +124,27 @@ class Run:
                 ended.append((running, end))
         for running, end in ended:
             self._running.remove(running)
-            self._conclude(running.work, end)
+            self._finish_launch(running.prepared, end)
         return bool(ended)
 
     def _on_event(self, trial_id: str, event: dict[str, Any]) -> None:
         self._progress.trial_event(self._plan.trials[trial_id], event)
-        if event["event"] == "end":
-            running = next((each.work for each in self._running if trial_id in each.work.trials), None)
-            if running is not None:
-                self._close(running, trial_id)
+        if kind_of(event) == "end":
+            launches = [running.prepared for running in self._running if trial_id in running.prepared.trials]
+            if launches:
+                self._finish_trial(launches[0], trial_id)
 
-    def _close(self, work: Work, trial_id: str) -> None:
-        if trial_id not in self._closed and work.folder.has_record(trial_id):
-            self._closed.add(trial_id)
-            close(work, self._plan.trials[trial_id], self._progress)
+    def _finish_trial(self, prepared: PreparedLaunch, trial_id: str) -> None:
+        if trial_id not in self._finished and prepared.folder.has_record(trial_id):
+            self._finished.add(trial_id)
+            finish_trial(prepared, self._plan.trials[trial_id], self._progress)
 
-    def _conclude(self, work: Work, end: LaunchEnd) -> None:
-        for trial_id in work.trials:  # what was finished and not heard of
-            self._close(work, trial_id)
-        left = work.left()
-        retries = self._sites[work.on].spec.retries
-        conclude(work, end, self._plan.trials[left[0]] if left else None, retries, self._progress)
+    def _finish_launch(self, prepared: PreparedLaunch, end: LaunchEnd) -> None:
+        for trial_id in prepared.trials:  # what was finished and not heard of
+            self._finish_trial(prepared, trial_id)
+        left = prepared.left()
+        retries = self._sites[prepared.on].spec.retries
+        finish_launch(prepared, end, self._plan.trials[left[0]] if left else None, retries, self._progress)
         if end.reason == "cancelled":
             self._cancelled |= dict.fromkeys(left, end)
 

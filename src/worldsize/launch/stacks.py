@@ -19,7 +19,8 @@ WRITING_S = 0.5
 
 
 def dump_stacks(study: str, launch_id: str) -> int:
-    """How many were asked. Ranks have registered for the signal (`worker/process.py`); a stopped one cannot answer."""
+    """Returns how many ranks were asked. They have registered for the signal (`worker/process.py`); a stopped one
+    cannot answer."""
     asked = 0
     for rank in _ranks(study, launch_id):
         with suppress(psutil.Error):

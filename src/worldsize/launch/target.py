@@ -21,8 +21,8 @@ OnEvent = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """A launch that is ready to start: its folder holds all that the workers need."""
+class PreparedLaunch:
+    """A launch that is ready to start: its folder holds everything that the workers need."""
 
     folder: StudyFolder
     launch_id: str
@@ -46,8 +46,8 @@ class Work:
         return [trial_id for trial_id in self.trials if not self.folder.has_record(trial_id)]
 
     @classmethod
-    def stored(cls, folder: StudyFolder, launch_id: str, hang_timeout_s: float) -> Work:
-        """Of a launch that an earlier driver has prepared."""
+    def stored(cls, folder: StudyFolder, launch_id: str, hang_timeout_s: float) -> PreparedLaunch:
+        """A launch that an earlier driver has prepared."""
         launch = LaunchFolder(folder.launch(launch_id)).prepared()
         for trial_id in launch.trials:
             folder.trial(trial_id)  # names a folder of its own
@@ -63,34 +63,34 @@ class Work:
         )
 
 
-class Running(Protocol):
+class RunningLaunch(Protocol):
     """A launch that was started and has not been seen to end."""
 
-    work: Work
+    prepared: PreparedLaunch
 
     @property
-    def goes_on(self) -> bool:
-        """This driver knows so; no: it has ended, or nobody has said yet."""
+    def known_to_run(self) -> bool:
+        """Whether this driver knows that it runs. If not, it has ended, or nobody has said yet."""
 
     def poll(self) -> LaunchEnd | None:
-        """Passes on what its ranks have said since; the end, once all of its processes are gone."""
+        """Passes on what its ranks have said since the last call. Returns the end once all its processes are gone."""
 
     def stop(self) -> LaunchEnd | None:
-        """On Ctrl-C. None: it goes on without us, and a later driver adopts it."""
+        """Called on Ctrl-C. None: it goes on without us, and a later driver adopts it."""
 
 
 class Target(Protocol):
     @property
     def at_once(self) -> int:
-        """How many launches may run beside one another."""
+        """How many launches may run at the same time."""
 
     @property
     def poll_s(self) -> float: ...
 
-    def start(self, work: Work, on_event: OnEvent) -> Running: ...
+    def start(self, prepared: PreparedLaunch, on_event: OnEvent) -> RunningLaunch: ...
 
-    def adopt(self, open_work: Sequence[Work], on_event: OnEvent) -> Sequence[Running]:
-        """What an earlier driver left of this target: taken over, or ended."""
+    def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Sequence[RunningLaunch]:
+        """Takes over or ends what an earlier driver left running on this target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,25 +100,19 @@ class RunSite(Site):
     target: Target
 
 
-def open_work(folder: StudyFolder, on: str, hang_timeout_s: float) -> list[Work]:
+def open_launches(folder: StudyFolder, on: str, hang_timeout_s: float) -> list[PreparedLaunch]:
     """Launches of a target that were prepared and have no end."""
-    found = [
-        Work.stored(folder, launch.name, hang_timeout_s)
+    still_open = [
+        PreparedLaunch.stored(folder, launch.name, hang_timeout_s)
         for launch in launch_folders(folder)
         if launch.is_prepared and not launch.is_over
     ]
-    return [work for work in found if work.on == on]
+    return [prepared for prepared in still_open if prepared.on == on]
 
 
-class Progress(Protocol):
-    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
-    def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
-    def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...
-    def plan_grew(self, plan: Plan) -> None: ...
-    def note(self, text: str) -> None: ...
+class Progress:
+    """Whoever watches a run overrides what it wants to hear; this one hears nothing."""
 
-
-class Silent:
     def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None: ...

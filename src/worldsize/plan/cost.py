@@ -102,5 +102,5 @@ def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
 def _guessed_step_s(trial: TrialSpec, facts: WorkloadFacts, site: Site) -> float:
     machine, device = site.machine, site.device
     rate = GPU_FLOP_PER_S if device == "cuda" else CORE_FLOP_PER_S * trial.threads
-    sharing = max(1.0, trial.workers / machine.places(device, trial.threads)) if machine.cores else 1.0
+    sharing = max(1.0, trial.workers / machine.capacity(device, trial.threads)) if machine.cores else 1.0
     return 1e-3 + trial.worker_batch * facts.train_flop_per_sample / rate * sharing

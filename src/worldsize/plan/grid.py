@@ -146,7 +146,7 @@ def auto_capacity(spec: StudySpec, machine: Machine) -> int:
     """How many workers fit where a study of one place runs."""
     (place,) = spec.targets.values()
     found = machine_of(_with_workers_per_node(place, most_workers=1), machine, threads=spec.threads)
-    return found.places(found.device(spec.device), spec.threads)
+    return found.capacity(found.device(spec.device), spec.threads)
 
 
 def _with_workers_per_node(place: Place, most_workers: int) -> Place:

@@ -63,7 +63,7 @@ def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -
         where = "on.slurm asks for none: add gpus_per_node, or" if spec.slurm else "no GPU is visible here;"
         yield ("device",), f"device=cuda, but {where} use `device: cpu`"
         return
-    places, noun = machine.places(device, spec.threads), "GPUs" if device == "cuda" else "cores"
+    places, noun = machine.capacity(device, spec.threads), "GPUs" if device == "cuda" else "cores"
     for loc, workers in _worker_counts(spec):
         if workers > places and not spec.oversubscribe:
             own = f" of {spec.threads} threads" if spec.threads > 1 and noun == "cores" else ""

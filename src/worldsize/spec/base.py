@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -22,6 +23,11 @@ from worldsize.errors import did_you_mean, shorten
 
 class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def from_plain(cls, values: Any) -> Self:
+        """From values as JSON or YAML has them, with lists for tuples, which a strict model takes from JSON only."""
+        return cls.model_validate_json(json.dumps(values))
 
 
 WORDED = "worded"

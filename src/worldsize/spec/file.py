@@ -6,7 +6,6 @@ Also: the YAML tree that knows its lines, and what differs between two studies, 
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -272,7 +271,7 @@ class StudyFile:
 
     def spec(self) -> StudySpec:
         try:
-            found_spec = StudySpec.model_validate_json(json.dumps(plain(self._tree, self.label)))
+            found_spec = StudySpec.from_plain(plain(self._tree, self.label))
             # As it is stored, defaults filled in, it must be readable again: YAML has less than twice these bytes.
             if (size := len(found_spec.model_dump_json())) > MOST_BYTES // 2:
                 raise SpecError([Problem(f"with its defaults filled in, {too_large(2 * size)}", self.label)])

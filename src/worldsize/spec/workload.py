@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
@@ -101,7 +100,7 @@ class Options(Frozen):
     @classmethod
     def of(cls, workload: WorkloadSpec) -> Self:
         try:
-            return cls.model_validate_json(json.dumps(workload.options))
+            return cls.from_plain(workload.options)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worldsize.errors import SpecError
-from worldsize.launch.commands import fixed_environment, mpirun_command, node_commands
+from worldsize.launch.commands import mpirun_command, node_commands, worker_environment
 from worldsize.launch.slurm.target import prepare_by_hand
-from worldsize.launch.target import Work
+from worldsize.launch.target import PreparedLaunch
 from worldsize.machine import Machine
 from worldsize.spec.study import StudySpec
 from worldsize.study.study import Study
@@ -41,11 +41,11 @@ def commands_by_hand(study: Study, folder: Path, *, nodes: int, hosts: str, port
     return lines or [f"# nothing is left to run in {folder}"]
 
 
-def _commands(spec: StudySpec, work: Work, hosts: list[str], port: int) -> Iterator[str]:
+def _commands(spec: StudySpec, work: PreparedLaunch, hosts: list[str], port: int) -> Iterator[str]:
     if spec.slurm is not None:
         yield shlex.join(["sbatch", str(prepare_by_hand(work, spec))])
         return
-    fixed = [f"{key}={value}" for key, value in fixed_environment(work.threads, work.cpu_limit_gb).items()]
+    fixed = [f"{key}={value}" for key, value in worker_environment(work.threads, work.cpu_limit_gb).items()]
     begin = f"env {shlex.join(fixed)} WORLDSIZE_LAUNCHED_AT=$(date +%s) "
     if spec.on == "mpi":
         yield begin + shlex.join(mpirun_command(work.folder.path, work.launch_id, work.workers))

@@ -16,11 +16,11 @@ from worldsize.folder.lock import study_lock
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.local import LocalTarget
-from worldsize.launch.prepare import Goal, prepare, prepare_smoke
+from worldsize.launch.prepare import prepare, prepare_smoke
 from worldsize.launch.runner import Run
 from worldsize.launch.slurm.queue import Queue, Slurm
 from worldsize.launch.slurm.target import SlurmTarget
-from worldsize.launch.target import Progress, RunSite, Silent, Target, Work
+from worldsize.launch.target import PreparedLaunch, Progress, RunSite, Target
 from worldsize.machine import Machine, this_machine
 from worldsize.plan.cost import Cost, estimate, space_bytes
 from worldsize.plan.grid import Site, resolve, sites
@@ -128,7 +128,7 @@ class Study:
         KeyboardInterrupt, which else leaves them running for the next call to follow.
         """
         home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
-        progress = progress or Silent()
+        progress = progress or Progress()
         check_jobs(self.spec, home, smoke=smoke, detach=detach, cancel=cancel)
         with self._full_disk_told(home), self._opened(home, take_over=take_over) as stored:
             plan: Plan | None = stored
@@ -138,18 +138,18 @@ class Study:
             if smoke:
                 self._smoke(home, stored, run_sites)
             while plan is not None:
-                if not Run(home, plan, self._goal, run_sites, progress).run(detach=detach):
+                if not Run(home, plan, self.facts, run_sites, progress).run(detach=detach):
                     break
                 plan = self._search_on(home, plan, progress)
         return load(home.path)
 
-    def prepare(self, folder: Path | str | None = None) -> list[Work]:
+    def prepare(self, folder: Path | str | None = None) -> list[PreparedLaunch]:
         """Launches for what has no record yet, to be started by hand. A later `run` closes those that were not."""
         home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
         with self._opened(home) as plan:
             left = {launch: [each for each in launch.trials if not home.has_record(each)] for launch in plan.launches}
             return [
-                prepare(home, plan, self._goal, self.sites[launch.on], launch, trials)
+                prepare(home, plan, self.facts, self.sites[launch.on], launch, trials)
                 for launch, trials in left.items()
                 if trials
             ]
@@ -210,20 +210,12 @@ class Study:
             left = [trial for trial in plan.trials.values() if trial.on == on and not home.has_record(trial.id)]
             if left and isinstance(site.target, SlurmTarget):
                 most = max(trial.workers for trial in left)
-                site.target.smoke(prepare_smoke(home, self._goal, site, most, on))
+                site.target.smoke(prepare_smoke(home, self.facts, site, most, on))
 
     @property
     def _devices(self) -> dict[str, Literal["cpu", "cuda"]]:
         """What each target computes on."""
         return {on: site.device for on, site in self.sites.items()}
-
-    @property
-    def _goal(self) -> Goal:
-        return Goal(
-            metric=self.facts.metric,
-            higher_is_better=self.facts.higher_is_better,
-            train_samples=self.facts.train_samples,
-        )
 
     def _search_on(self, home: StudyFolder, plan: Plan, progress: Progress) -> Plan | None:
         """The plan with the next round of its searches, written down before any of it runs; None: they are done."""

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from worldsize.folder.launches import EventKind
+
 PROGRESS_EVERY_S = 0.5
 EXIT_STOPPED = 3
 
@@ -20,14 +22,14 @@ class Journal:
         self._said_step = 0
         self._doing = "steps"
 
-    def say(self, event: str, **values: Any) -> None:
+    def say(self, event: EventKind, **values: Any) -> None:
         if self._path is None:
             return
         line = json.dumps({"at": time.time(), "event": event, **values}, allow_nan=False)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def alive(self, doing: str) -> None:
+    def alive(self, doing: EventKind) -> None:
         """During what has no steps: says so once, and then twice a second."""
         if self._path is None:
             return

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from torch import nn
 
 from worldsize.folder.launches import InterconnectFile, LaunchFolder, PhasesFile
-from worldsize.folder.record import SPANS, SpanFile, TrialRecord, rival_curve
+from worldsize.folder.record import SPANS, ArrayFile, TrialRecord, rival_curve
 from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.spec.study import TrialSpec
 from worldsize.spec.training import StrategySpec
@@ -136,7 +136,7 @@ class Session:
             crew.tell(f"trial/{number}/arrays/{team.rank}", json.dumps(own))
             return
         others = [json.loads(crew.hear(f"trial/{number}/arrays/{rank}")) for rank in range(1, team.workers)]
-        arrays = {name: tuple(SpanFile(**each[name]) for each in (own, *others)) for name in own}
+        arrays = {name: tuple(ArrayFile(**each[name]) for each in (own, *others)) for name in own}
         hosts = [crew.hear(f"host/{rank}") for rank in range(team.workers)]
         facts = environment(team.device, self.launch.backend) | {"hosts": hosts, "commit": self.launch.commit}
         phases_s = {name: total - before.get(name, 0.0) for name, total in self.phases.totals().items()}
@@ -241,12 +241,12 @@ class Session:
         made_here = self.folder.path / pretrained
         return made_here if made_here.is_file() else Path(pretrained).expanduser()
 
-    def _save_weights(self, trial: TrialSpec, trained: nn.Module | None, result: Result) -> SpanFile | None:
+    def _save_weights(self, trial: TrialSpec, trained: nn.Module | None, result: Result) -> ArrayFile | None:
         if trained is None or result.outcome == "diverged":
             return None
         path = self.folder.trial(trial.id) / "weights.pt"
         models.save_weights(trained, path)
-        return SpanFile(rank=0, name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+        return ArrayFile(rank=0, name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
     def _record(
         self,
@@ -254,7 +254,7 @@ class Session:
         course: Course,
         result: Result,
         trained: nn.Module | None,
-        arrays: dict[str, tuple[SpanFile, ...]],
+        arrays: dict[str, tuple[ArrayFile, ...]],
         phases_s: dict[str, float],
         started_at: float,
         facts: dict[str, Any],

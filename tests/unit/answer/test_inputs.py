@@ -11,7 +11,7 @@ import pytest
 
 from worldsize.answer.from_records import measuring, usages
 from worldsize.data.catalog import facts_of
-from worldsize.folder.record import SpanFile, TrialRecord, Try
+from worldsize.folder.record import ArrayFile, TrialRecord, Try
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.spec.optimizer import OptimizerSpec
 from worldsize.spec.study import LargestSpec, TrialSpec
@@ -85,7 +85,7 @@ def test_a_batch_of_a_search_has_the_telemetry_of_its_own_time(tmp_path: Path) -
     path = folder.trial("t") / "telemetry-rank00.npy"
     path.parent.mkdir(parents=True)
     np.save(path, rows)
-    file = SpanFile(rank=0, name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    file = ArrayFile(rank=0, name=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
     tries = [
         Try(batch_per_worker=8, outcome="finished", timed_from=1000.9, timed_until=1004.1),
         Try(batch_per_worker=16, outcome="finished", timed_from=1004.9, timed_until=1008.1),

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from worldsize.data.decode import MAX_PIXELS, Chunk, Target, centre_box, decode_chunk, decode_image, read_file
+from worldsize.data.decode import MAX_PIXELS, Chunk, Output, centre_box, decode_chunk, decode_image, read_file
 from worldsize.errors import DataError
 
 RED, GREEN, BLUE, GREY = (255, 0, 0), (0, 255, 0), (0, 0, 255), (128, 128, 128)
@@ -167,7 +167,7 @@ def test_what_is_no_image_is_skipped_with_a_reason(tmp_path: Path, content: byte
     files = [tmp_path / name for name in ("before.png", "bad.png", "after.png")]
     for path, data in zip(files, (encoded(Image.new("RGB", (9, 9), RED)), content, damaged_exif()), strict=True):
         path.write_bytes(data)
-    target = Target(str(tmp_path / "rows"), 5, 4, 4)
+    target = Output(str(tmp_path / "rows"), 5, 4, 4)
     Path(target.path).touch()
     answer = decode_chunk(target, Chunk(1, [str(path) for path in files]))
     assert [row for row, _ in answer.skipped] == [2]
@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """Not a skip, which the cache would keep after the reason has passed."""
     (tmp_path / "rows").touch()
     with pytest.raises(DataError, match=r"gone\.jpg' cannot be read \(No such file or directory\)"):
-        decode_chunk(Target(str(tmp_path / "rows"), 0, 4, 4), Chunk(0, [str(tmp_path / "gone.jpg")]))
+        decode_chunk(Output(str(tmp_path / "rows"), 0, 4, 4), Chunk(0, [str(tmp_path / "gone.jpg")]))
 
 
 @given(*[st.integers(1, 5000)] * 4)
@@ -228,7 +228,7 @@ def test_damaged_bytes_are_decoded_or_skipped(tmp_path: Path, data: st.DataObjec
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / "x.jpg").write_bytes(content[: data.draw(st.integers(1, len(content)))])
     (tmp_path / "rows").touch()
-    answer = decode_chunk(Target(str(tmp_path / "rows"), 0, 6, 5), Chunk(0, [str(tmp_path / "x.jpg")]))
+    answer = decode_chunk(Output(str(tmp_path / "rows"), 0, 6, 5), Chunk(0, [str(tmp_path / "x.jpg")]))
     assert all(row == 0 and reason for row, reason in answer.skipped)
     assert (tmp_path / "rows").stat().st_size == 6 * 5 * 3
 

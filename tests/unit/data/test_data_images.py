@@ -101,7 +101,7 @@ def test_a_train_folder_alone_is_split(tmp_path: Path) -> None:
         (["a/1.png", "a/2.png", "b/readme.txt"], r"class 'b' in .* holds no image \(\.jpg, .*\); a class needs some"),
         (
             ["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"],
-            "has the class 'c', which .*train has not",
+            "has the class 'c', which .*train does not have",
         ),
     ],
 )

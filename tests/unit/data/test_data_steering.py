@@ -159,7 +159,7 @@ def test_odd_but_right_tables(tmp_path: Path) -> None:
         ("image,throttle\n0.png,0\n", r"line 1: the column 'angle' is missing \(found: image, throttle\)"),
         ("0.png,0.1\n1.png,0.2\n", "line 1: the column 'image' is missing"),
         ("image;angle\n0.png;0\n", r"the column 'image' is missing \(found: image;angle\).*separated by commas"),
-        ("image,angle,angle\n0.png,0,1\n", "line 1: the column 'angle' stands 2 times"),
+        ("image,angle,angle\n0.png,0,1\n", "line 1: the column 'angle' occurs 2 times"),
         ("image,angle\n0.png,0\nimage,angle\n1.png,0\n", "line 3: the header once more; are two tables joined"),
         ("image,angle\n0.png,0\n1.png,left\n", "line 3: angle='left' is not a number"),
         ("image,angle\n0.png,0\n1.png,\n", "line 3: angle='' is not a number"),

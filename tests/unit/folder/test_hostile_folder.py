@@ -23,10 +23,10 @@ from worldsize.answer.results import load
 from worldsize.errors import StoreError, WorldsizeError
 from worldsize.folder.files import read_json, write_json
 from worldsize.folder.lock import lock_holder, study_lock
-from worldsize.folder.record import SpanFile, TrialRecord
+from worldsize.folder.record import ArrayFile, TrialRecord
 from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.launch.slurm.status import job_statuses
-from worldsize.launch.target import Work, open_work
+from worldsize.launch.target import PreparedLaunch, open_launches
 from worldsize.machine import Machine
 from worldsize.plan.plan import PlanFile, make_plan
 from worldsize.study.study import Study
@@ -126,9 +126,9 @@ HOSTILE_NAMES = (
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_no_name_leads_out_of_the_folder(folder: StudyFolder, name: str) -> None:
-    with pytest.raises(StoreError, match="is no folder of its own in"):
+    with pytest.raises(StoreError, match="is not a folder of its own in"):
         folder.trial(name)
-    with pytest.raises(StoreError, match="is no folder of its own in"):
+    with pytest.raises(StoreError, match="is not a folder of its own in"):
         folder.launch(name)
 
 
@@ -180,11 +180,11 @@ def test_a_launch_whose_trials_lie_elsewhere_is_not_adopted(folder: StudyFolder)
     (work,) = study.prepare(folder.path)
     launch = read_json(work.path / "launch.json")
     write_json(work.path / "launch.json", {**launch, "trials": ["../../escape/x"]})
-    with pytest.raises(StoreError, match="is no folder of its own in"):
-        Work.stored(folder, work.launch_id, 1.0)
+    with pytest.raises(StoreError, match="is not a folder of its own in"):
+        PreparedLaunch.stored(folder, work.launch_id, 1.0)
     write_json(work.path / "launch.json", [])
     with pytest.raises(StoreError, match=r"launch\.json is damaged or of another version"):
-        open_work(folder, "", 1.0)
+        open_launches(folder, "", 1.0)
 
 
 def links_out(folder: StudyFolder, trial_id: str, name: str) -> Path:
@@ -208,7 +208,7 @@ def test_no_trial_writes_through_a_link(folder: StudyFolder, name: str) -> None:
         (folder.trial(trial_id) / "record.json").unlink()
     outside = links_out(folder, TRIAL, name)
     study = Study.from_text(STUDY, machine=Machine(cores=4, gpus=0))
-    with pytest.raises(StoreError, match=r"is a link|is no folder of its own"):
+    with pytest.raises(StoreError, match=r"is a link|is not a folder of its own"):
         study.prepare(folder.path)
     assert tree(outside) == {Path("precious")}
     assert (outside / "precious").read_text(encoding="utf-8") == "mine"
@@ -251,7 +251,7 @@ def test_an_array_is_a_plain_file(folder: StudyFolder, kind: str, group: str) ->
         path.mkdir()
     else:
         path.symlink_to("/dev/zero" if kind.endswith("zero") else path)
-    is_damaged(folder, rf"{group}-rank00\.npy is (no plain file|a link)")
+    is_damaged(folder, rf"{group}-rank00\.npy is (not a plain file|a link)")
 
 
 def test_an_array_outside_is_not_read_through_a_link(folder: StudyFolder) -> None:
@@ -265,18 +265,21 @@ UINTS = np.zeros((60, 7), dtype=np.uint32).tobytes()
 ARRAYS = {
     "claims 104 GiB": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (4000000000, 7), }", UINTS), "claims"),
     "claims too little": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (59, 7), }", UINTS), "claims"),
-    "overflows": (npy(f"{{'descr': '<u4', 'fortran_order': False, 'shape': ({2**62}, 7), }}", UINTS), "no array"),
-    "negative": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (-60, 7), }", UINTS), "no array"),
-    "objects": (npy("{'descr': '|O', 'fortran_order': False, 'shape': (60, 7), }", UINTS), "no array"),
+    "overflows": (npy(f"{{'descr': '<u4', 'fortran_order': False, 'shape': ({2**62}, 7), }}", UINTS), "not an array"),
+    "negative": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (-60, 7), }", UINTS), "not an array"),
+    "objects": (npy("{'descr': '|O', 'fortran_order': False, 'shape': (60, 7), }", UINTS), "not an array"),
     "floats": (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (60, 7), }", UINTS), "columns"),
     "one row": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (1, 420), }", UINTS), "columns"),
     "a line": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (420,), }", UINTS), "columns"),
     "a cube": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (60, 7, 1), }", UINTS), "columns"),
     "fewer rows": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (59, 7), }", UINTS[28:]), "columns|rows"),
-    "code": (npy("{'descr': __import__('os').system('x'), 'fortran_order': False, 'shape': (60, 7), }"), "no array"),
-    "a short header": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (60, 7), }", UINTS)[:40], "no array"),
-    "another format": (b"\x93NUMPY\x03\x00" + bytes(100), "no array"),
-    "empty": (b"", "no array"),
+    "code": (
+        npy("{'descr': __import__('os').system('x'), 'fortran_order': False, 'shape': (60, 7), }"),
+        "not an array",
+    ),
+    "a short header": (npy("{'descr': '<u4', 'fortran_order': False, 'shape': (60, 7), }", UINTS)[:40], "not an array"),
+    "another format": (b"\x93NUMPY\x03\x00" + bytes(100), "not an array"),
+    "empty": (b"", "not an array"),
 }
 
 
@@ -293,7 +296,7 @@ def test_telemetry_has_the_columns_that_the_record_names(folder: StudyFolder) ->
         npy("{'descr': '<f8', 'fortran_order': False, 'shape': (20, 4), }", rows.tobytes()),
         "telemetry-rank00.npy",
     )
-    is_damaged(folder, r"telemetry-rank00\.npy has not the columns")
+    is_damaged(folder, r"telemetry-rank00\.npy does not have the columns")
 
 
 @pytest.mark.parametrize(
@@ -366,8 +369,8 @@ def test_a_damaged_record_of_any_kind_is_set_aside(folder: StudyFolder) -> None:
     path = folder.trial(TRIAL) / "record.json"
     path.unlink()
     os.mkfifo(path)
-    is_damaged(folder, r"record\.json is no plain file")
-    assert folder.quarantine(TRIAL).name == "record.json.damaged"
+    is_damaged(folder, r"record\.json is not a plain file")
+    assert folder.set_aside(TRIAL, "damaged").name == "record.json.damaged"
     assert folder.record(TRIAL) is None
 
 
@@ -443,4 +446,4 @@ def test_what_plans_name_is_what_the_folder_takes() -> None:
     assert all(folder.trial(trial_id) for trial_id in plan.trials)
     stored = PlanFile(plan=plan, device={"": "cpu"}, facts=study.facts)
     assert PlanFile.model_validate_json(stored.model_dump_json()).plan == plan
-    assert SpanFile(rank=0, name="spans-b256-rank03.npy", sha256="").name == "spans-b256-rank03.npy"
+    assert ArrayFile(rank=0, name="spans-b256-rank03.npy", sha256="").name == "spans-b256-rank03.npy"

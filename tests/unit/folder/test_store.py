@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from worldsize.errors import StoreError
-from worldsize.folder.files import replace_folder, write_atomic
+from worldsize.folder.files import read_lines, replace_folder, write_atomic
 from worldsize.folder.record import SCHEMA, SPANS, TrialRecord, from_json, to_json
 from worldsize.folder.study_folder import StudyFolder, save_array
 
@@ -84,12 +84,12 @@ def test_a_damaged_span_file_damages_the_record(folder: StudyFolder) -> None:
         folder.record(TRIAL)
 
 
-def test_quarantine_keeps_every_damaged_record(folder: StudyFolder) -> None:
+def test_every_damaged_record_that_is_set_aside_is_kept(folder: StudyFolder) -> None:
     record = make_record(folder)
     kept = []
     for _ in range(2):
         folder.write_record(record)
-        kept.append(folder.quarantine(TRIAL).name)
+        kept.append(folder.set_aside(TRIAL, "damaged").name)
     assert kept == ["record.json.damaged", "record.json.damaged1"]
     assert not folder.has_record(TRIAL)
 
@@ -168,6 +168,27 @@ def test_an_event_cut_short_is_no_event(folder: StudyFolder) -> None:
     folder.trial(TRIAL).mkdir(parents=True)
     (folder.trial(TRIAL) / "events.jsonl").write_text(json.dumps({"event": "start"}) + '\n{"event": "pro')
     assert [event["event"] for event in folder.events(TRIAL)] == ["start"]
+
+
+def test_lines_are_read_on_from_where_the_last_read_ended(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    assert read_lines(path) == ([], 0)
+    path.write_text('{"event": "start"}\nnot JSON\n{"other": 1}\n{"event": "pro')
+    events, offset = read_lines(path)
+    assert events == [{"event": "start"}]
+    assert path.read_bytes()[offset:] == b'{"event": "pro'
+    with path.open("a") as file:
+        file.write('gress"}\n')
+    assert read_lines(path, offset) == ([{"event": "progress"}], path.stat().st_size)
+
+
+def test_only_the_end_of_endless_lines_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(f'{{"event": {number}}}\n' for number in range(1000)))
+    monkeypatch.setattr("worldsize.folder.files.MOST_TEXT_BYTES", 40)
+    events, offset = read_lines(path)
+    assert [event["event"] for event in events] == [998, 999]
+    assert offset == path.stat().st_size
 
 
 def test_another_folder_is_not_a_study(tmp_path: Path) -> None:

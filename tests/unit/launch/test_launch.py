@@ -8,7 +8,7 @@ from typing import Any
 
 from worldsize.folder.launches import LaunchFolder, RankFailure
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.launch.autopsy import begun, find_cause, killed_ranks, trial_log
+from worldsize.launch.autopsy import any_trial_began, find_cause, killed_ranks, trial_log
 from worldsize.launch.commands import backend_for, torchrun_command, worker_environment
 from worldsize.launch.follow import Follower
 
@@ -53,7 +53,7 @@ def test_the_command_is_torchrun_and_nothing_is_left_to_a_shell() -> None:
         "runs/$(touch x)",
         "0001-probe-w4",
     ]
-    assert worker_environment({"A": "b"}, 2)["OMP_NUM_THREADS"] == "2"
+    assert worker_environment(2)["OMP_NUM_THREADS"] == "2"
 
 
 def test_nccl_only_where_every_rank_has_a_gpu() -> None:
@@ -189,9 +189,9 @@ def test_hangs_lost_peers_and_silent_exits_may_be_tried_again(tmp_path: Path) ->
 
 
 def test_logs_are_cut_by_trial_and_prefixed_with_the_rank(tmp_path: Path) -> None:
-    assert not begun(tmp_path)
+    assert not any_trial_began(tmp_path)
     (tmp_path / "rank00.log").write_text(f"import\n--- trial {TRIALS[0]}\none\n--- trial {TRIALS[1]}\ntwo\n")
     (tmp_path / "rank01.log").write_text(f"--- trial {TRIALS[0]}\n\x1b[31mred\n")
-    assert begun(tmp_path)
+    assert any_trial_began(tmp_path)
     assert trial_log(tmp_path, TRIALS[0]) == ["[00] one", "[01] \x1b[31mred"]
     assert trial_log(tmp_path, TRIALS[1]) == ["[00] two"]

@@ -16,12 +16,11 @@ from worldsize.errors import LaunchError
 from worldsize.folder.files import read_json
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.launch.prepare import Goal
 from worldsize.launch.runner import Run
 from worldsize.launch.slurm.queue import JobState, Queue, SubmitError, parse_states, sbatch_command, squeue_command
 from worldsize.launch.slurm.status import job_statuses
 from worldsize.launch.slurm.target import SlurmTarget, prepare_by_hand
-from worldsize.launch.target import RunSite, Silent, Work
+from worldsize.launch.target import PreparedLaunch, Progress, RunSite
 from worldsize.study.study import Study
 
 STUDY = """\
@@ -48,7 +47,7 @@ class FakeJob:
     """Whether squeue still lists it."""
 
 
-class World(Silent):
+class World(Progress):
     """A cluster, a clock and a watcher. Each time the driver sleeps, the next thing happens."""
 
     def __init__(self, tmp_path: Path, text: str = STUDY, *, set: Sequence[str] = ()) -> None:
@@ -149,8 +148,8 @@ class World(Silent):
 
     def run(self, *script: Callable[[], None], detach: bool = False) -> bool:
         self.script = list(script)
-        goal = Goal(metric="accuracy", higher_is_better=True, train_samples=1000)
-        return Run(self.folder, self.plan, goal, self.sites(detach=detach), self, sleep=self.sleep).run(detach=detach)
+        run = Run(self.folder, self.plan, self.study.facts, self.sites(detach=detach), self, sleep=self.sleep)
+        return run.run(detach=detach)
 
     def ends(self) -> list[dict[str, Any]]:
         return [read_json(path / "end.json") for path in self.folder.launches() if (path / "end.json").exists()]
@@ -653,7 +652,7 @@ def test_of_two_jobs_of_a_name_the_one_that_has_not_ended_counts(states: tuple[s
 
 def test_a_stored_launch_is_read_back_as_it_was_prepared(one: World) -> None:
     work = one.study.prepare(one.folder.path)[0]
-    assert replace(Work.stored(one.folder, work.launch_id, 300.0), folder=work.folder) == work
+    assert replace(PreparedLaunch.stored(one.folder, work.launch_id, 300.0), folder=work.folder) == work
 
 
 def test_targets_run_beside_one_another_each_with_its_own_jobs(tmp_path: Path) -> None:

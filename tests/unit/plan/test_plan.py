@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from worldsize.data.catalog import WORKLOADS
+from worldsize.data.catalog import facts_of
 from worldsize.errors import DamagedError
 from worldsize.folder.files import read_model, write_json, write_model
 from worldsize.machine import Machine
@@ -23,7 +23,7 @@ from worldsize.spec.training import ScheduleSpec, StrategyName, StrategySpec, Tr
 from worldsize.spec.workload import WorkloadSpec
 
 MACHINE = Machine(cores=16, gpus=0)
-FACTS = WORKLOADS["digits"].facts
+FACTS = facts_of(WorkloadSpec(name="digits"), Path())
 
 
 def spec(**changes: object) -> StudySpec:
@@ -365,5 +365,7 @@ def test_the_same_optimiser_under_two_names_is_named_twice() -> None:
 
 
 def test_labels_are_smoothed_where_there_are_some() -> None:
-    found = data_problems(spec(train=TrainSpec(epochs=1, label_smoothing=0.1)), WORKLOADS["linear"].facts)
+    found = data_problems(
+        spec(train=TrainSpec(epochs=1, label_smoothing=0.1)), facts_of(WorkloadSpec(name="linear"), Path())
+    )
     assert "needs a built-in workload with classes" in found[-1][1]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.made import Made, write_study
 from worldsize.answer.results import load
-from worldsize.data.catalog import WORKLOADS
+from worldsize.data.catalog import facts_of
 from worldsize.errors import SpecError, StoreError
 from worldsize.machine import Machine
 from worldsize.plan.grid import resolve, sites
@@ -16,10 +16,11 @@ from worldsize.plan.plan import make_plan
 from worldsize.spec.file import StudyFile, dump_yaml
 from worldsize.spec.place import OnSlurm
 from worldsize.spec.study import StudySpec
+from worldsize.spec.workload import WorkloadSpec
 from worldsize.study.study import Study
 
 HERE = Machine(cores=8, gpus=0)
-FACTS = WORKLOADS["digits"].facts
+FACTS = facts_of(WorkloadSpec(name="digits"), Path())
 STUDY = """\
 name: complete
 workload: digits

@@ -14,7 +14,7 @@ from worldsize.cli.main import app
 from worldsize.errors import SpecError
 from worldsize.folder.launches import InterconnectFile, LaunchFolder, LinkSweep, LinkTimes
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.launch.target import Silent
+from worldsize.launch.target import Progress
 from worldsize.machine import Machine
 from worldsize.plan.plan import Plan
 from worldsize.report.document import document
@@ -146,7 +146,7 @@ def test_adaptive_probes_follow_each_target_alone(tmp_path: Path) -> None:
     assert {trial.workers for trial in made.plan().trials.values() if trial.on == "v100"} == {2, 4}
     while plan is not None:
         run_plan(home, plan, Made(times=times), made)
-        plan = made._search_on(home, plan, Silent())
+        plan = made._search_on(home, plan, Progress())
     rows = {on: each.answer.row for on, each in load(home.path).apart.items()}
     assert {on: row and row.setting.workers for on, row in rows.items()} == {"t4": 2, "v100": 4}
     with pytest.raises(SpecError, match="this one has 2 targets"):

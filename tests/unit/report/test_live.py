@@ -14,7 +14,7 @@ from worldsize.answer.results import load
 from worldsize.cli.main import app
 from worldsize.errors import ReportError
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.launch.target import Silent
+from worldsize.launch.target import Progress
 from worldsize.machine import Machine
 from worldsize.plan.grid import sites
 from worldsize.report.write import page as page_module
@@ -60,7 +60,7 @@ def test_a_page_follows_trials_that_leave_a_core_free(tmp_path: Path, started: l
     results = load(made_study(tmp_path / "made").path)
     trial, record = next((results.trials[name], each) for name, each in results.records.items())
     clock = Clock()
-    page = LivePage(Silent(), tmp_path, sites(results.spec, Machine(cores=8, gpus=0)), clock=clock)
+    page = LivePage(Progress(), tmp_path, sites(results.spec, Machine(cores=8, gpus=0)), clock=clock)
     page.trial_ended(trial, record)
     assert started == [
         ["nice", "-n", "19", sys.executable, "-m", "worldsize.cli.main", "report", str(tmp_path), "--live"]
@@ -80,7 +80,7 @@ def test_a_full_machine_is_left_alone_until_the_next_launch(tmp_path: Path, star
     results = load(made_study(tmp_path / "made").path)
     trial, record = next((results.trials[name], each) for name, each in results.records.items())
     full = sites(results.spec, Machine(cores=trial.workers, gpus=0))
-    page = LivePage(Silent(), tmp_path, full, clock=Clock())
+    page = LivePage(Progress(), tmp_path, full, clock=Clock())
     page.launch_started("0001", [trial])
     page.trial_ended(trial, record)
     assert not started
@@ -94,7 +94,7 @@ def test_a_page_follows_trials_that_run_elsewhere(tmp_path: Path, started: list[
     slurm = OnSlurm(slurm=SlurmSpec(workers_per_node=trial.workers))
     full = sites(results.spec.model_copy(update={"on": slurm}), Machine(cores=1, gpus=0))
     assert full[""].machine.cores == trial.workers
-    page = LivePage(Silent(), tmp_path, full, clock=Clock())
+    page = LivePage(Progress(), tmp_path, full, clock=Clock())
     page.trial_ended(trial, record)
     assert len(started) == 1
 

@@ -123,7 +123,7 @@ def test_a_file_of_megabytes_is_refused_before_it_is_parsed(
     assert call("plan", "large.yaml", monkeypatch=monkeypatch) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert f"large.yaml has 4,000,096 bytes, and such a file at most {MOST_BYTES:,}" in said
+    assert f"large.yaml has 4,000,096 bytes, and such a file may have at most {MOST_BYTES:,}" in said
     with pytest.raises(SpecError, match=f"more than the {MOST_BYTES:,} that one may have"):
         Study.from_text(STUDY + "#" * MOST_BYTES, machine=HERE)
 
@@ -131,7 +131,7 @@ def test_a_file_of_megabytes_is_refused_before_it_is_parsed(
 def test_pipes_devices_and_folders_are_no_study_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     for path in (tmp_path / "pipe.yaml", Path("/dev/zero"), tmp_path):
-        with pytest.raises(SpecError, match="is no plain file"):
+        with pytest.raises(SpecError, match="is not a plain file"):
             StudyFile.read(path)
 
 

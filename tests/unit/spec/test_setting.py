@@ -85,7 +85,9 @@ def test_in_json_a_setting_is_flat() -> None:
 @pytest.mark.parametrize("batches", ["batch_per_worker: [32, 64]", "global_batch: [64, 128]"])
 def test_points_and_their_trials_have_the_same_settings(batches: str) -> None:
     axes = f"{{workers: [1, 2], {batches}, accumulation: [1, 2], strategy: [ddp, zero]}}"
-    spec = StudyFile(f"name: s\nworkload: digits\naxes: {axes}\ntrain: {{epochs: 1}}\n", "s.yaml").spec()
+    spec = StudyFile(
+        f"name: s\nworkload: digits\naxes: {axes}\ntrain: {{epochs: 1, base_batch: 32}}\n", "s.yaml"
+    ).spec()
     points = study_points(spec)
     assert {point.setting for point in points} == {trial.setting for trial in make_plan(spec).trials.values()}
     assert all(point.setting.global_batch == point.global_batch for point in points)

@@ -13,7 +13,7 @@ from worldsize.answer.results import Results, load
 from worldsize.errors import SpecError
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.launch.target import Silent
+from worldsize.launch.target import Progress
 from worldsize.machine import Machine
 from worldsize.plan.plan import full_grid
 from worldsize.spec.study import TrialSpec
@@ -42,7 +42,7 @@ def run(folder: Path, text: str, made: Made, machine: Machine = HERE) -> Results
     plan = study.plan()
     while plan is not None:
         run_plan(home, plan, made, study)
-        plan = study._search_on(home, plan, Silent())
+        plan = study._search_on(home, plan, Progress())
     return load(folder)
 
 
@@ -288,7 +288,7 @@ def test_a_stopped_study_goes_on_with_the_same_rounds(tmp_path: Path) -> None:
     study._write(home)
     run_plan(home, study.plan(), made, study)
     again = Study.from_text(AUTO, machine=HERE)  # another process
-    plan = again._search_on(home, load(home.path).plan, Silent())
+    plan = again._search_on(home, load(home.path).plan, Progress())
     assert plan is not None
     assert set(plan.trials) <= set(whole.trials)
 
@@ -308,11 +308,11 @@ def test_a_round_reads_every_record_once_and_none_follows_a_damaged_one(
         return record(self, trial_id)
 
     monkeypatch.setattr(StudyFolder, "record", counted)
-    assert study._search_on(home, plan, Silent()) is not None
+    assert study._search_on(home, plan, Progress()) is not None
     assert sorted(read) == sorted(plan.trials)
     damaged = home.trial(next(iter(plan.trials))) / "record.json"
     damaged.write_text("{")
-    assert study._search_on(home, load(home.path).plan, Silent()) is None
+    assert study._search_on(home, load(home.path).plan, Progress()) is None
 
 
 def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from worldsize.folder.files import has_room, is_disk_full, write_model
 from worldsize.folder.launches import LaunchEnd, RankFailure, Written
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import save_array
-from worldsize.launch.target import OnEvent, RunSite, Work
+from worldsize.launch.target import OnEvent, PreparedLaunch, RunSite
 from worldsize.machine import Machine
 from worldsize.study.study import Study
 from worldsize.worker.process import write_failure
@@ -33,22 +33,24 @@ class Ranks:
 
     def __init__(self, fault: Callable[[str], None] = lambda _: None) -> None:
         self.fault = fault
-        self.goes_on = True
+        self.known_to_run = True
 
-    def start(self, work: Work, on_event: OnEvent) -> Ranks:  # noqa: ARG002
-        self.work = work
-        (work.path / "rank00.log").write_text("".join(f"--- trial {trial_id}\n" for trial_id in work.trials))
-        for trial_id in work.trials:
+    def start(self, prepared: PreparedLaunch, on_event: OnEvent) -> Ranks:  # noqa: ARG002
+        self.prepared = prepared
+        (prepared.path / "rank00.log").write_text("".join(f"--- trial {trial_id}\n" for trial_id in prepared.trials))
+        for trial_id in prepared.trials:
             try:
                 self.fault(trial_id)
             except OSError as error:
-                write_failure(work.path, 0, trial_id, 3, error, out_of_memory=False)
+                write_failure(prepared.path, 0, trial_id, 3, error, out_of_memory=False)
                 break
-            record = TrialRecord(trial=trial_id, outcome="finished", launch=work.launch_id, started_at=0.0, wall_s=1.0)
-            work.folder.write_record(record)
+            record = TrialRecord(
+                trial=trial_id, outcome="finished", launch=prepared.launch_id, started_at=0.0, wall_s=1.0
+            )
+            prepared.folder.write_record(record)
         return self
 
-    def adopt(self, open_work: Sequence[Work], on_event: OnEvent) -> Sequence[Any]:  # noqa: ARG002
+    def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Sequence[Any]:  # noqa: ARG002
         return ()
 
     def poll(self) -> LaunchEnd:

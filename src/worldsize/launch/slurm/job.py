@@ -12,7 +12,7 @@ from typing import Any
 from worldsize.folder.launches import LaunchEnd, Reason, queued_s
 from worldsize.launch.follow import Follower
 from worldsize.launch.slurm.queue import FINAL, JobState, Queue
-from worldsize.launch.target import OnEvent, Progress, Work
+from worldsize.launch.target import OnEvent, PreparedLaunch, Progress
 
 GONE_AFTER = 2
 """Answers of squeue that leave a job out, before it is taken for gone."""
@@ -22,13 +22,16 @@ LEAST_PATIENCE_S = 120.0
 """Files of other hosts are seen late."""
 CANCEL_S = 90.0
 STACKS_S = 40.0
-"""A script that cannot have its ranks asked in this time is ended without."""
+"""A job whose script cannot ask its ranks in this time is ended without their answer."""
 
 
 class JobRunning:
-    def __init__(self, work: Work, queue: Queue, on_event: OnEvent, progress: Progress, *, cancel: bool) -> None:
-        self.work, self._queue, self._on_event, self._progress, self._cancel = work, queue, on_event, progress, cancel
-        job = work.files.job
+    def __init__(
+        self, prepared: PreparedLaunch, queue: Queue, on_event: OnEvent, progress: Progress, *, cancel: bool
+    ) -> None:
+        self.prepared, self._queue, self._cancel = prepared, queue, cancel
+        self._on_event, self._progress = on_event, progress
+        job = prepared.files.job
         assert job is not None
         self.job, self.name = job, job.name
         queue.names.add(self.name)
@@ -40,7 +43,7 @@ class JobRunning:
         self._stacks_before = 0
         self._still_at = queue.now()
         """When it was last known not to run."""
-        self._told = ""
+        self._noted = ""
         self._events: list[dict[str, Any]] = []
         self._follower: Follower | None = None
         self._read_events()
@@ -59,7 +62,7 @@ class JobRunning:
         return self.end("" if self._hung else reason)
 
     def _forgive_if_still(self) -> None:
-        """What is suspended, or waits again, cannot speak: silence counts from when it runs."""
+        """A job that is suspended, or waits again, cannot report: silence counts from when it runs."""
         if self._seen is None or self._seen.state != "RUNNING":
             self._still_at, self._asked_at = self._queue.now(), None
 
@@ -69,10 +72,12 @@ class JobRunning:
         if self._follower is None or self._seen is None or self._seen.state != "RUNNING" or self._hung:
             return
         if self._asked_at is not None:
-            told = self._stacks > self._stacks_before or self._queue.now() - self._asked_at > STACKS_S
-            self._hung = told and self._queue.scheduler.cancel([self._seen.id])
+            answered = self._stacks > self._stacks_before or self._queue.now() - self._asked_at > STACKS_S
+            self._hung = answered and self._queue.scheduler.cancel([self._seen.id])
         elif self._event("end") is None and self._silent(self._follower):
-            self._progress.note(f"{self.work.launch_id}: job {self._seen.id} hangs; asking its ranks where they stand")
+            self._progress.note(
+                f"{self.prepared.launch_id}: job {self._seen.id} hangs; asking its ranks where they stand"
+            )
             self._stacks_before = self._stacks
             self._queue.scheduler.ask_for_stacks(self._seen.id)
             self._asked_at = self._queue.now()
@@ -82,12 +87,12 @@ class JobRunning:
 
     @property
     def _stacks(self) -> int:
-        """How often it has told where its ranks stand."""
+        """How often it has reported where its ranks stand."""
         return sum(event["event"] == "stacks" for event in self._events)
 
     def stop(self) -> LaunchEnd | None:
         if not self._cancel:
-            self._progress.note(f"{self.work.launch_id}: job {self.id or self.name} goes on; --cancel would end it")
+            self._progress.note(f"{self.prepared.launch_id}: job {self.id or self.name} goes on; --cancel would end it")
             return None
         if self.id is not None:
             self._queue.scheduler.cancel([self.id])
@@ -105,12 +110,13 @@ class JobRunning:
     def id(self) -> str | None:
         if self._seen is not None:
             return self._seen.id
-        told: str | None = self._events[-1]["job"] if self._events else self.job.id
-        return told
+        job_id: str | None = self._events[-1]["job"] if self._events else self.job.id
+        return job_id
 
     @property
-    def goes_on(self) -> bool:
-        """Slurm has said so since this driver came. What is not listed, or just ended, is known after a few polls."""
+    def known_to_run(self) -> bool:
+        """Whether Slurm has said so since this driver started. A job that is not listed, or has just ended, is known
+        after a few polls."""
         return self._seen is not None and not self._missing and self._seen.state not in FINAL
 
     def _ask(self) -> None:
@@ -125,7 +131,7 @@ class JobRunning:
             self._tell(seen)
 
     def _tell(self, seen: JobState) -> None:
-        words = f"{self.work.launch_id}: job {seen.id} {seen.state.lower()}"
+        words = f"{self.prepared.launch_id}: job {seen.id} {seen.state.lower()}"
         if seen.state == "PENDING":
             words += f" ({seen.reason})" if seen.reason not in ("", "None") else ""
             words += f", attempt {self.attempts + 1}" if self.attempts else ""
@@ -135,14 +141,14 @@ class JobRunning:
                 words += f", attempt {self.attempts}"
             elif (queued := self.queued_s) is not None:
                 words += f" after {queued:.0f} s in the queue"
-        if words != self._told:
-            self._told = words
+        if words != self._noted:
+            self._noted = words
             self._progress.note(words)
 
     def _reason(self) -> Reason | None:
-        """Why it ended; None: it has not, or nobody knows."""
+        """Why it ended; None: it has not ended, or nobody knows."""
         ended = self._event("end") is not None
-        if ended and not self.work.left() and self.work.trials:
+        if ended and not self.prepared.left() and self.prepared.trials:
             return ""
         if self._missing >= GONE_AFTER:
             return self._reason_of_what_is_gone(ended=ended)
@@ -172,12 +178,18 @@ class JobRunning:
         return "time limit" if self._event("time-limit") else ""
 
     def _read_events(self) -> None:
-        events = self.work.files.job_events()
+        events = self.prepared.files.job_events()
         starts = sum(event["event"] == "start" for event in events)
         if starts > len(self._starts):
             # A new attempt: what it says comes after what the last one said, and it skips what has a record.
             self._follower = Follower(
-                *(self.work.folder, self.work.path, self.work.left(), self.work.hang_timeout_s, self._queue.now),
+                *(
+                    self.prepared.folder,
+                    self.prepared.path,
+                    self.prepared.left(),
+                    self.prepared.hang_timeout_s,
+                    self._queue.now,
+                ),
                 least_patience_s=LEAST_PATIENCE_S,
             )
             self._asked_at = None
@@ -196,7 +208,7 @@ class JobRunning:
         return queued_s(self.job, self._events)
 
     def _event(self, name: str) -> dict[str, Any] | None:
-        """Of the last attempt."""
+        """The last event of this name in the last attempt."""
         last: dict[str, Any] | None = None
         for event in self._events:
             if event["event"] == "start":

@@ -1,7 +1,8 @@
 """Slurm's commands: argv lists as pure functions, and the one place that runs them. Nothing is guessed: what Slurm does
 not say is None.
 
-What Slurm says of our jobs, asked seldom: one squeue for all, and patience with a controller that is away.
+`Queue` asks Slurm about our jobs, not too often: one squeue for all of them, and patience with a controller that does
+not answer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Protocol
 
 from worldsize.errors import LaunchError
 from worldsize.folder.launches import JobFile, Reason
-from worldsize.launch.target import Progress, Work
+from worldsize.launch.target import PreparedLaunch, Progress
 
 TIMEOUT_S = 30.0
 FORMAT = "%i|%j|%T|%r|%N"
@@ -53,16 +54,16 @@ class Scheduler(Protocol):
         """The id of the job. Raises SubmitError."""
 
     def states(self, names: Sequence[str]) -> dict[str, JobState] | None:
-        """Of the jobs with these names that Slurm still knows, ended ones too; None: it does not answer."""
+        """The jobs with these names that Slurm still knows, ended ones too; None: it does not answer."""
 
     def final_state(self, job_id: str) -> str | None:
-        """From the accounting, where there is one."""
+        """The state in the accounting, where there is one."""
 
     def cancel(self, job_ids: Sequence[str]) -> bool:
-        """Whether Slurm has heard it."""
+        """Returns whether Slurm accepted it."""
 
     def ask_for_stacks(self, job_id: str) -> bool:
-        """Tells the script of a job to have every rank write where it stands. Whether Slurm has heard it."""
+        """Tells the script of a job to have every rank write where it stands. Returns whether Slurm accepted it."""
 
 
 class Slurm:
@@ -70,10 +71,10 @@ class Slurm:
         answer = _run(sbatch_command(script, after))
         if answer is None:
             raise SubmitError(f"sbatch did not answer within {TIMEOUT_S:.0f} s")
-        found = re.match(r"(\d+)", answer.stdout.strip())
-        if answer.returncode != 0 or found is None:
+        job_id = re.match(r"(\d+)", answer.stdout.strip())
+        if answer.returncode != 0 or job_id is None:
             raise SubmitError(" ".join(answer.stderr.split()) or f"sbatch ended with {answer.returncode}")
-        return found.group(1)
+        return job_id.group(1)
 
     def states(self, names: Sequence[str]) -> dict[str, JobState] | None:
         answer = _run(squeue_command(names))
@@ -114,15 +115,15 @@ def sacct_command(job_id: str) -> list[str]:
 def parse_states(text: str) -> dict[str, JobState]:
     """One job of each name. A script that was submitted twice runs in one of its jobs, and the other leaves at once:
     what has not ended counts before what has, the newest among equals."""
-    found: dict[str, JobState] = {}
+    jobs: dict[str, JobState] = {}
     for line in text.splitlines():
         job_id, name, state, reason, nodes = (*line.split("|"), "", "", "", "", "")[:5]
         if not job_id.isdecimal():
             continue
         job = JobState(id=job_id, state=state, reason=reason, nodes=nodes)
-        if name not in found or _weight(job) > _weight(found[name]):
-            found[name] = job
-    return found
+        if name not in jobs or _weight(job) > _weight(jobs[name]):
+            jobs[name] = job
+    return jobs
 
 
 def _weight(job: JobState) -> tuple[bool, int]:
@@ -157,7 +158,7 @@ ASK_EVERY_S = 5.0
 LONGEST_PAUSE_S = 60.0
 SUBMISSIONS = 5
 AWAY = ("contact", "connect", "timed out", "did not answer", "socket", "try again", "zero bytes", "temporarily")
-"""In what sbatch says when the controller is the trouble, not the job."""
+"""Words of sbatch that show a problem with the controller, not with the job."""
 
 
 class Queue:
@@ -179,58 +180,59 @@ class Queue:
         self._pause_s = ASK_EVERY_S
 
     def look(self) -> dict[str, JobState]:
-        """As of the last answer. Asks again when it is time to."""
+        """The jobs as of the last answer. Asks again when it is time to."""
         if self.names and self.now() >= self._next_at:
             self._ask()
         return self._known
 
     def _ask(self) -> bool:
-        found = self.scheduler.states(sorted(self.names))
-        if found is None:
+        states = self.scheduler.states(sorted(self.names))
+        if states is None:
             if self._pause_s == ASK_EVERY_S:
                 self._progress.note("Slurm does not answer; what runs goes on, asking again")
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         else:
             if self._pause_s > ASK_EVERY_S:
                 self._progress.note("Slurm answers again")
-            self._known, self._pause_s = found, ASK_EVERY_S
+            self._known, self._pause_s = states, ASK_EVERY_S
             self.answers += 1
         self._next_at = self.now() + self._pause_s
-        return found is not None
+        return states is not None
 
     def fresh(self) -> dict[str, JobState]:
-        """As of now, and for certain: waits until Slurm may be asked again, and until it answers."""
+        """The jobs as of now: waits until Slurm may be asked again, and until it answers."""
         while True:
             self.sleep(max(0.0, self._next_at - self.now()))
             if self._ask():
                 return self._known
 
-    def submit(self, work: Work, name: str, after: list[str]) -> str:
-        """The id of the job. The name is written down first and looked up after a failure, so no job is lost and none
-        submitted twice."""
+    def submit(self, prepared: PreparedLaunch, name: str, after: list[str]) -> str:
+        """Returns the id of the job. The name is written down first and looked up after a failure, so no job is lost
+        and none is submitted twice."""
         self.names.add(name)
         if not self.answers and not self._ask():
             raise LaunchError(
                 "Slurm does not answer, so nothing was submitted; see what `squeue` says, then run the same command"
             )
-        told = JobFile(name=name, id=None, submitted_at=time.time())
-        work.files.write(told)
+        job = JobFile(name=name, id=None, submitted_at=time.time())
+        prepared.files.write(job)
         for attempt in range(1, SUBMISSIONS + 1):
             try:
-                job_id = self.scheduler.submit(work.path / "job.sh", after)
+                job_id = self.scheduler.submit(prepared.path / "job.sh", after)
                 break
             except SubmitError as error:
-                if (found := self.fresh().get(name)) is not None:
+                if (queued := self.fresh().get(name)) is not None:
                     self._progress.note(
-                        f"{work.launch_id}: sbatch failed ({error}), but job {found.id} is in the queue"
+                        f"{prepared.launch_id}: sbatch failed ({error}), but job {queued.id} is in the queue"
                     )
-                    job_id = found.id
+                    job_id = queued.id
                     break
                 if attempt == SUBMISSIONS or not any(word in str(error).lower() for word in AWAY):
                     raise LaunchError(
-                        f"sbatch refused {work.path / 'job.sh'}: {error}; change `on.slurm`, then run the same command"
+                        f"sbatch refused {prepared.path / 'job.sh'}: {error}; "
+                        "change `on.slurm`, then run the same command"
                     ) from None
-                self._progress.note(f"{work.launch_id}: sbatch failed ({error}); submitting again")
+                self._progress.note(f"{prepared.launch_id}: sbatch failed ({error}); submitting again")
                 self.sleep(ASK_EVERY_S)
-        work.files.write(told.model_copy(update={"id": job_id}))
+        prepared.files.write(job.model_copy(update={"id": job_id}))
         return job_id

@@ -17,7 +17,7 @@ from worldsize.spec.place import SlurmSpec
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 LONGEST_WARNING_S = 60
 FIRST_PORT, PORTS = 10_000, 20_000
-"""Below what systems give out by themselves."""
+"""Below the ports that systems assign by themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Job:
     """Fixed before torch is imported."""
     python: str
     time: str | None = None
-    """Another limit than the study's."""
+    """A time limit instead of the study's."""
 
 
 def job_script(job: Job, slurm: SlurmSpec) -> str:
@@ -86,12 +86,12 @@ def warning_before_end_s(time_s: float) -> int:
 
 
 def cpus(job: Job, slurm: SlurmSpec) -> int:
-    """Of the one task that a node has: torchrun, with all its workers."""
+    """CPUs of the one task that a node has: torchrun, with all its workers."""
     return job.workers_per_node * (slurm.cpus_per_task or job.threads)
 
 
 def gpus(job: Job, slurm: SlurmSpec) -> int | None:
-    """Of a node: a launch of few workers does not keep GPUs from others."""
+    """GPUs per node: a launch of few workers does not keep GPUs from others."""
     return min(slurm.gpus_per_node, job.workers_per_node) if slurm.gpus_per_node else None
 
 
@@ -113,7 +113,7 @@ python=({python})        # a setup line may change it: python=(apptainer exec im
 cd "$study" || exit 72
 exec >>"$launch/job.log" 2>&1
 
-# Everything that happens to this job is told here, so that no accounting is needed.
+# Everything that happens to this job is written here, so that no accounting is needed.
 say() {{ printf '{{"event": "%s", "job": "%s", "attempt": %d, "at": %s%s}}\\n' \\
   "$1" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" "$(date +%s.%N)" "${{2:-}}" >>"$launch/job-events.jsonl"; }}
 
@@ -136,7 +136,7 @@ say start ", \\"nodes\\": \\"$SLURM_JOB_NODELIST\\", \\"hosts\\": $SLURM_JOB_NUM
 # {warning_s} s before the time limit the workers stop at a step: finished trials stay, the rest is submitted again.
 warned() {{ say time-limit; touch "$launch/stop-$attempt"; }}
 ended() {{ status=$?; say end ", \\"returncode\\": $status"; rm -rf "$launch/owner"; }}
-# When nothing is heard of them any more, the driver asks (SIGHUP) that every rank writes where it stands into its log.
+# When the workers fall silent, the driver asks (SIGHUP) every rank to write where it stands into its log.
 stacks() {{
   timeout 20 srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 \\
     "${{python[@]}}" -m worldsize.launch.stacks "$study" "$launch_id"
@@ -153,7 +153,7 @@ set +u  # modules and environments of others need not hold to it
 
 {environment}
 export WORLDSIZE_ATTEMPT="$attempt" WORLDSIZE_LAUNCHED_AT="$(date +%s.%N)"
-# One torchrun a node; they meet on the first host, which runs this script, at a port of this job's own.
+# One torchrun per node; they meet on the first host, which runs this script, at a port of this job's own.
 port=$(({first} + SLURM_JOB_ID % {ports}))
 while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done  # somebody else listens there
 srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task={cpus} --kill-on-bad-exit=1 \\

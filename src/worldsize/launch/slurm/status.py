@@ -19,10 +19,10 @@ class JobStatus:
     state: str
     """Slurm's; `unknown` where it does not say, `ended` once the driver has closed the launch."""
     why: str = ""
-    """It waits."""
+    """Why it waits."""
     nodes: str = ""
     reason: str = ""
-    """It ended, where its own processes did not end it."""
+    """Why it ended, where its own processes did not end it."""
     attempts: int = 0
     queued_s: float | None = None
     wall_s: float | None = None
@@ -30,22 +30,22 @@ class JobStatus:
 
 
 def closed_jobs(folder: StudyFolder) -> list[JobStatus]:
-    """Those whose end the driver has seen, by their folders alone."""
+    """The jobs whose end the driver has seen, from their folders alone."""
     return [job for launch in launch_folders(folder) if (job := _closed(launch)) is not None]
 
 
 def submitted_job(folder: StudyFolder) -> str | None:
-    """One whose end no driver has seen."""
+    """A job whose end no driver has seen."""
     for launch in launch_folders(folder):
         if not launch.is_over and (job := launch.job) is not None:
-            told = [job.id, *(event["job"] for event in launch.job_events())]
-            if known := [str(each) for each in told if each]:
+            ids = [job.id, *(event["job"] for event in launch.job_events())]
+            if known := [str(job_id) for job_id in ids if job_id]:
                 return known[-1]
     return None
 
 
 def _closed(launch: LaunchFolder) -> JobStatus | None:
-    """None: still open, or none that ever reached the queue."""
+    """None: it is still open, or never reached the queue."""
     end = launch.end
     if end is None or end.job is None or launch.job is None:
         return None
@@ -62,7 +62,7 @@ def _closed(launch: LaunchFolder) -> JobStatus | None:
 
 
 def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> list[JobStatus]:
-    """Of every job, oldest first. Works without Slurm, on a copy of the folder."""
+    """The status of every job, oldest first. Works without Slurm, on a copy of the folder."""
     jobs = [(launch, job) for launch in launch_folders(folder) if (job := launch.job) is not None]
     still_open = [job.name for launch, job in jobs if not launch.is_over]
     known: dict[str, JobState] = {}
@@ -71,16 +71,16 @@ def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> lis
             known = (scheduler or Slurm()).states(still_open) or {}
         except LaunchError:  # no Slurm here
             known = {}
-    found = []
+    statuses = []
     for launch, job in jobs:
         if launch.is_over:
-            found += [closed] if (closed := _closed(launch)) is not None else []
+            statuses += [closed] if (closed := _closed(launch)) is not None else []
             continue
         events = launch.job_events()
         starts = sum(event["event"] == "start" for event in events)
         common = {"launch": launch.name, "attempts": starts, "queued_s": queued_s(job, events)}
-        found.append(_open(job, events, known.get(job.name), common))
-    return found
+        statuses.append(_open(job, events, known.get(job.name), common))
+    return statuses
 
 
 def _open(job: JobFile, events: list[dict[str, Any]], seen: JobState | None, common: dict[str, Any]) -> JobStatus:

@@ -1,4 +1,4 @@
-"""Launches as Slurm jobs: one job a launch, several at once, adopted by whichever driver comes next."""
+"""Launches as Slurm jobs: one job per launch, several at once, adopted by whichever driver comes next."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from worldsize.errors import LaunchError
 from worldsize.folder.files import write_atomic
 from worldsize.folder.launches import JobFile
 from worldsize.launch.autopsy import launch_log
-from worldsize.launch.commands import fixed_environment
+from worldsize.launch.commands import worker_environment
 from worldsize.launch.slurm.job import JobRunning
 from worldsize.launch.slurm.queue import Queue
 from worldsize.launch.slurm.script import Job, job_script
-from worldsize.launch.target import OnEvent, Progress, Running, Work
-from worldsize.launch.verdict import conclude
+from worldsize.launch.target import OnEvent, PreparedLaunch, Progress, RunningLaunch
+from worldsize.launch.verdict import finish_launch
 from worldsize.spec.place import nodes_for
 from worldsize.spec.study import StudySpec
 
@@ -46,76 +46,80 @@ class SlurmTarget:
         self.at_once = ANY_NUMBER if detach else self._slurm.max_jobs
         self._submitted: list[str] = []
 
-    def start(self, work: Work, on_event: OnEvent) -> JobRunning:
-        name = write_script(work, self._spec)
+    def start(self, prepared: PreparedLaunch, on_event: OnEvent) -> JobRunning:
+        name = write_script(prepared, self._spec)
         before = self._submitted[-self._slurm.max_jobs :] if self._detach else []
         after = before[:1] if len(before) == self._slurm.max_jobs else []
-        job_id = self._queue.submit(work, name, after)
+        job_id = self._queue.submit(prepared, name, after)
         self._submitted.append(job_id)
-        self._progress.note(f"{work.launch_id}: submitted as job {job_id}")
-        return JobRunning(work, self._queue, on_event, self._progress, cancel=self._cancel)
+        self._progress.note(f"{prepared.launch_id}: submitted as job {job_id}")
+        return JobRunning(prepared, self._queue, on_event, self._progress, cancel=self._cancel)
 
-    def adopt(self, open_work: Sequence[Work], on_event: OnEvent) -> Sequence[Running]:
+    def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Sequence[RunningLaunch]:
         """Jobs of an earlier driver, or submitted by hand. What never reached the queue is closed, so that nobody
         submits it later."""
-        adopted: list[Running] = []
-        jobs = [work for work in open_work if work.files.job is not None]
-        found = [JobRunning(work, self._queue, on_event, self._progress, cancel=self._cancel) for work in jobs]
-        known = self._queue.fresh() if any(running.id is None for running in found) else {}
-        for work, running in zip(jobs, found, strict=True):
+        adopted: list[RunningLaunch] = []
+        jobs = [prepared for prepared in open_launches if prepared.files.job is not None]
+        followed = [
+            JobRunning(prepared, self._queue, on_event, self._progress, cancel=self._cancel) for prepared in jobs
+        ]
+        known = self._queue.fresh() if any(running.id is None for running in followed) else {}
+        for prepared, running in zip(jobs, followed, strict=True):
             if running.id is None and running.name not in known:
-                conclude(work, running.end("interrupted"), None, 0, self._progress)
+                finish_launch(prepared, running.end("interrupted"), None, 0, self._progress)
                 continue
-            self._progress.note(f"{work.launch_id}: following job {running.id or running.name}")
+            self._progress.note(f"{prepared.launch_id}: following job {running.id or running.name}")
             if running.id is not None:
                 self._submitted.append(running.id)
             adopted.append(running)
         return adopted
 
-    def smoke(self, work: Work) -> None:
-        """A job of a minute in which all workers meet and leave: what is wrong with a set-up shows before hours of
-        waiting for a large one."""
-        name = write_script(work, self._spec, time=SMOKE_TIME)
-        job_id = self._queue.submit(work, name, [])
-        self._progress.note(f"{work.launch_id}: submitted as job {job_id}, to see that workers can start")
-        running = JobRunning(work, self._queue, lambda *_: None, self._progress, cancel=True)
+    def smoke(self, prepared: PreparedLaunch) -> None:
+        """Submits a job of one minute in which all workers meet and leave: a wrong setup shows before hours of waiting
+        for a large job."""
+        name = write_script(prepared, self._spec, time=SMOKE_TIME)
+        job_id = self._queue.submit(prepared, name, [])
+        self._progress.note(f"{prepared.launch_id}: submitted as job {job_id}, to see that workers can start")
+        running = JobRunning(prepared, self._queue, lambda *_: None, self._progress, cancel=True)
         try:
             while (end := running.poll()) is None:
                 self._queue.sleep(self.poll_s)
         except KeyboardInterrupt:
             self._queue.scheduler.cancel([job_id])
             raise
-        conclude(work, end, None, 0, self._progress)
-        if work.files.phases is None:
-            lines = "\n  ".join(launch_log(work.path)[-8:])
+        finish_launch(prepared, end, None, 0, self._progress)
+        if prepared.files.phases is None:
+            lines = "\n  ".join(launch_log(prepared.path)[-8:])
             raise LaunchError(
-                f"the smoke job {end.job} failed ({end.reason or end.returncode}); see {work.path}\n  {lines}"
+                f"the smoke job {end.job} failed ({end.reason or end.returncode}); see {prepared.path}\n  {lines}"
             )
         waited = f" after {end.queued_s:.0f} s in the queue" if end.queued_s is not None else ""
-        self._progress.note(f"{work.launch_id}: workers start and meet, in {end.wall_s:.0f} s{waited}")
+        self._progress.note(f"{prepared.launch_id}: workers start and meet, in {end.wall_s:.0f} s{waited}")
 
 
-def write_script(work: Work, spec: StudySpec, *, time: str | None = None) -> str:
-    """Into the folder of the launch. Returns the name of the job, which no other has."""
-    name = f"ws-{spec.name[:40]}-{work.launch_id}-{secrets.token_hex(4)}"
-    job = job_of(spec, work.folder.path, work.launch_id, work.workers, name=name, cpu_limit_gb=work.cpu_limit_gb)
+def write_script(prepared: PreparedLaunch, spec: StudySpec, *, time: str | None = None) -> str:
+    """Writes job.sh into the folder of the launch. Returns the name of the job, which is unique."""
+    name = f"ws-{spec.name[:40]}-{prepared.launch_id}-{secrets.token_hex(4)}"
+    job = job_of(
+        spec, prepared.folder.path, prepared.launch_id, prepared.workers, name=name, cpu_limit_gb=prepared.cpu_limit_gb
+    )
     assert spec.slurm is not None
     script = job_script(job if time is None else replace(job, time=time), spec.slurm)
-    write_atomic(work.path / "job.sh", script.encode())
+    write_atomic(prepared.path / "job.sh", script.encode())
     return name
 
 
-def prepare_by_hand(work: Work, spec: StudySpec) -> Path:
-    """For somebody who submits it: `worldsize run` then finds the job by its name."""
-    name = write_script(work, spec)
-    work.files.write(JobFile(name=name, id=None, submitted_at=None))
-    return work.path / "job.sh"
+def prepare_by_hand(prepared: PreparedLaunch, spec: StudySpec) -> Path:
+    """Writes job.sh for somebody who submits it: `worldsize run` then finds the job by its name."""
+    name = write_script(prepared, spec)
+    prepared.files.write(JobFile(name=name, id=None, submitted_at=None))
+    return prepared.path / "job.sh"
 
 
 def job_of(
     spec: StudySpec, folder: Path, launch_id: str, workers: int, *, name: str, cpu_limit_gb: float | None = None
 ) -> Job:
-    """How a launch is laid out over nodes; `plan/problems.py` has seen to it that it divides."""
+    """How a launch is laid out over nodes; `plan/problems.py` has checked that it divides."""
     assert spec.slurm is not None
     nodes = nodes_for(spec.slurm, workers)
     return Job(
@@ -125,6 +129,6 @@ def job_of(
         nodes=nodes,
         workers_per_node=workers // nodes,
         threads=spec.threads,
-        environment=tuple(fixed_environment(spec.threads, cpu_limit_gb).items()),
+        environment=tuple(worker_environment(spec.threads, cpu_limit_gb).items()),
         python=sys.executable,
     )

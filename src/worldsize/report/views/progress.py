@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from rich.text import Text
 
 from worldsize.data.catalog import WorkloadFacts
 from worldsize.data.sets import DataFile
 from worldsize.errors import visible
+from worldsize.folder.launches import kind_of
 from worldsize.folder.record import TrialRecord
+from worldsize.launch.target import Progress
 from worldsize.plan.cost import CORE_FLOP_PER_S, LAUNCH_START_S, StepTimes, trial_s
 from worldsize.plan.plan import Plan
 from worldsize.report.views.status import failure_view
@@ -22,7 +25,7 @@ from worldsize.spec.study import TrialSpec
 OUTCOME_WORDS = {"plateaued": "no longer got better", "stopped": "stopped as hopeless beside the others"}
 
 
-class StudyProgress:
+class StudyProgress(Progress):
     """Counts work in estimated seconds, and corrects the estimate by how long trials really took."""
 
     def __init__(
@@ -37,7 +40,7 @@ class StudyProgress:
         self._plan, self._facts, self._step_s = plan, facts, dict(step_s)
         self._left = [trial_id for trial_id in plan.trials if trial_id not in finished]
         self._total = len(plan.trials)
-        self._live: Progress | None = None
+        self._live: Bars | None = None
         self._study_bar = self._trial_bar = TaskID(0)
         self._steps: dict[str, int | None] = {}
         self._shown = ""
@@ -45,7 +48,7 @@ class StudyProgress:
 
     def __enter__(self) -> StudyProgress:
         if self._console.is_terminal and self._left:
-            self._live = Progress(
+            self._live = Bars(
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
@@ -75,12 +78,12 @@ class StudyProgress:
             self._step_s[trial.setting] = trial.global_batch / event["samples_per_s"]
         if self._live is None:
             return
-        if event["event"] == "start":
+        if kind_of(event) == "start":
             self._steps[trial.id] = event.get("steps")
-        if event["event"] == "start" or not self._shown:
+        if kind_of(event) == "start" or not self._shown:
             self._shown = trial.id
             self._live.reset(self._trial_bar, total=self._steps.get(trial.id), description=trial.id, words="")
-        match event["event"] if trial.id == self._shown else "":
+        match kind_of(event) if trial.id == self._shown else "":
             case "progress":
                 pace = event["samples_per_s"] * self._facts.units_per_sample
                 words = f"step {event['step']}, {number(pace)} {self._facts.unit}/s"
@@ -162,7 +165,7 @@ class DownloadProgress:
         self._console = console
         self._bars: dict[str, TaskID] = {}
         self._tenths: dict[str, int] = {}
-        self._live = Progress(
+        self._live = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             DownloadColumn(),

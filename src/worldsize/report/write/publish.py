@@ -101,7 +101,7 @@ def last_page(results: Results) -> str:
     return f"The report is {visible(str(made.page))}; `worldsize report` adds figures for print"
 
 
-class LivePage:
+class LivePage(Progress):
     """Stands between the driver and what shows its progress.
 
     Where workers leave a core free, a page follows each trial; else only between launches, while the next one starts
