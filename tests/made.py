@@ -16,6 +16,7 @@ from worldsize.folder.record import SPAN_UNIT_S, SPANS, ArrayFile, Epoch, Failur
 from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.machine import Machine
 from worldsize.plan.plan import Launch, Plan
+from worldsize.spec.file import StudyFile
 from worldsize.spec.study import TrialSpec
 from worldsize.spec.training import steps_per_epoch
 from worldsize.study.study import Study
@@ -49,11 +50,18 @@ class Made:
 
 def write_study(folder: Path, text: str, made: Made, machine: Machine | None = None) -> Results:
     """The first plan of a study, run to its end."""
-    study = Study.from_text(text, machine=machine or Machine(cores=16, gpus=0))
-    home = StudyFolder(folder)
-    study._write(home)
-    run_plan(home, study.plan(), made, study)
+    study = Study.from_text(text, folder=folder, machine=machine or Machine(cores=16, gpus=0))
+    study._write()
+    run_plan(StudyFolder(folder), study.plan, made, study)
     return load(folder)
+
+
+def study_set(text: str, *assignments: str, **options: Any) -> Study:
+    """A study as `--set` changes it."""
+    file = StudyFile(text, "study")
+    for assignment in assignments:
+        file.override_text(assignment)
+    return Study(file, **options)
 
 
 def run_plan(home: StudyFolder, plan: Plan, made: Made, study: Study) -> None:

@@ -2,7 +2,7 @@
 
 import worldsize
 
-results = worldsize.Study.from_file("quickstart").run()
+results = worldsize.Study("quickstart").run()
 print(results.to_rows())
 results = worldsize.load("runs/quickstart")
 worldsize.predict(results, workers=[8, 16])
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from worldsize.errors import WorldsizeError
     from worldsize.exports.study import export
     from worldsize.report.write.publish import write_report
+    from worldsize.study.checks import JobOptions
     from worldsize.study.study import Study
 
 __version__ = "0.1.0"
 __all__ = [
+    "JobOptions",
     "Prediction",
     "Projection",
     "Results",
@@ -43,6 +45,7 @@ __all__ = [
     "write_report",
 ]
 HOMES = {
+    "JobOptions": "study.checks",
     "Prediction": "answer.predict.predict",
     "Projection": "answer.predict.table_projection",
     "Results": "answer.results",

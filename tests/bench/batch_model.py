@@ -115,7 +115,7 @@ def medians(found: Iterable[HeldOut]) -> tuple[float, float]:
 
 def main() -> int:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp()) / "batches"
-    trained = curves(worldsize.Study.from_text(STUDY).run(folder))
+    trained = curves(worldsize.Study.from_text(STUDY, folder=folder).run())
     for variant in dict.fromkeys(curve.variant for curve in trained):
         found = cases([curve for curve in trained if curve.variant == variant])
         for doublings in (1, 2):

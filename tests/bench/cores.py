@@ -61,7 +61,7 @@ threads: 1
 probe: {{max_seconds: {seconds}, repeats: {repeats}}}
 interconnect_s: 2
 """
-    return Study.from_text(text).run(folder)
+    return Study.from_text(text, folder=folder).run()
 
 
 def _is_done(results: Results) -> bool:

@@ -30,7 +30,7 @@ TARGETS = (0.93, 0.94, 0.95)
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """24 trainings, a minute or so on one core."""
-    return worldsize.Study.from_text(STUDY).run(tmp_path_factory.mktemp("batches") / "study")
+    return worldsize.Study.from_text(STUDY, folder=tmp_path_factory.mktemp("batches") / "study").run()
 
 
 @pytest.mark.long

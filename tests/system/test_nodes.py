@@ -67,10 +67,10 @@ def test_two_hosts_meet_by_the_printed_commands_and_scale_as_their_link_allows(t
 
 
 def run_by_hand(study: Path, folder: Path, cable: Cable) -> worldsize.Results:
-    """What `worker-command` prints, typed on each host."""
+    """What `by-hand` prints, typed on each host."""
     hosts = [node.address for node in cable.nodes]
     options = ("--nodes", "2", "--hosts", ",".join(hosts), "--dir", str(folder))
-    printed = worldsize_command("worker-command", str(study), *options)
+    printed = worldsize_command("by-hand", str(study), *options)
     assert printed.returncode == 0, printed.stdout
     lines = [line for line in printed.stdout.splitlines() if not line.startswith("#")]
     assert len(lines) == 2

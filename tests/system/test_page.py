@@ -68,7 +68,7 @@ def quickstart(home: Path) -> Path:
 
 def optimizers_linear(home: Path) -> Path:
     """A built-in study in full: 33 or so trials of a search, some of which diverge."""
-    return publish(worldsize.Study.from_file("optimizers-linear").run(home / "study")).page.parent
+    return publish(worldsize.Study("optimizers-linear", folder=home / "study").run()).page.parent
 
 
 def largest_batch(home: Path) -> Path:

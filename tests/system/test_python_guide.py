@@ -34,6 +34,7 @@ def test_examples_that_read_a_study(tmp_path: Path) -> None:
     assert "8 workers: " in said
     assert "projected" in said
     assert 'Did you mean "workers"?' in said
+    assert 'overrides["train.epochs"]: train.epochs=-1' in said
     assert (tmp_path / "reports/quickstart/index.html").is_file()
     assert (tmp_path / "exports/quickstart/parquet/trials.parquet").is_file()
 

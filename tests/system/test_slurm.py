@@ -343,7 +343,7 @@ def test_an_adaptive_study_goes_on_round_by_round_while_nobody_watches(driver: D
 
 
 def test_a_script_submitted_by_hand_does_the_same(driver: Driver, tmp_path: Path) -> None:
-    output = driver.run(*ONE, "--set", "repeats=2", command="worker-command")
+    output = driver.run(*ONE, "--set", "repeats=2", command="by-hand")
     (line,) = [line for line in output.splitlines() if line.startswith("sbatch ")]
     driver.slurm.call(*line.split())
     driver.run(*ONE, "--set", "repeats=2")

@@ -27,7 +27,7 @@ DRIVER = """\
 import json, sys, time
 from worldsize.study.study import Study
 began = time.monotonic()
-results = Study.from_file(sys.argv[1]).run(sys.argv[2])
+results = Study(sys.argv[1], folder=sys.argv[2]).run()
 told = {"cpu_s": time.process_time(), "wall_s": time.monotonic() - began, "records": len(results.records)}
 print(json.dumps(told))
 """
@@ -41,7 +41,7 @@ def test_200_trials_in_20_launches_cost_the_driver_little(tmp_path: Path) -> Non
     tools.mkdir()
     (tools / "squeue").write_text(COUNTED.format(asked=asked_at))
     (tools / "squeue").chmod(0o755)
-    plan = Study.from_file(study).plan()
+    plan = Study(study).plan
     assert (len(plan.trials), len(plan.launches)) == (200, 20)
     with cluster(tmp_path / "slurm") as slurm:
         done = subprocess.run(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.made import study_set
 from worldsize.analysis.estimate import Interval
 from worldsize.analysis.speed.largest_batch import Tried, largest_batches
 from worldsize.analysis.speed.recommend import Finding
@@ -173,7 +174,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(more: str, said
     text = STUDY if assignments else STUDY + more + "\n"
     machine = Machine(cores=4, gpus=2 if "sync_batch_norm" in more else 0)
     if not said:
-        plan = Study.from_text(text, assignments, machine).plan()
+        plan = study_set(text, *assignments, machine=machine).plan
         assert {(trial.kind, trial.batch_per_worker, trial.largest is not None) for trial in plan.trials.values()} == {
             ("probe", 32, True)
         }
@@ -181,15 +182,16 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(more: str, said
         assert "-largest-" in next(iter(plan.trials))
         return
     with pytest.raises(SpecError) as refused:
-        Study.from_text(text, assignments, machine)
+        study_set(text, *assignments, machine=machine)
     assert said in str(refused.value)
 
 
 def test_a_search_on_a_cpu_has_a_limit_in_any_case() -> None:
     machine = Machine(cores=4, gpus=0)
     given = Study.from_text(STUDY, machine=machine).spec
-    free = Study.from_text(STUDY, ["memory_limit_gb=null"], machine).spec
-    listed = Study.from_text(STUDY, ["memory_limit_gb=null", "axes.batch_per_worker=[32]"], machine).spec
+    free = Study.from_text(STUDY, {"memory_limit_gb": None}, machine=machine).spec
+    overrides = {"memory_limit_gb": None, "axes.batch_per_worker": [32]}
+    listed = Study.from_text(STUDY, overrides, machine=machine).spec
     assert [memory_limit_gb(spec, "cpu", 2, 10e9) for spec in (given, free, listed)] == [4.0, 4.0, None]
     assert memory_limit_gb(free, "cuda", 2, 10e9) is None
 
@@ -208,7 +210,7 @@ def test_the_rank_that_is_out_of_memory_is_blamed_and_the_trial_not_tried_again(
 
 def test_a_search_that_died_keeps_its_tries(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path)
-    plan = Study.from_text(STUDY, machine=Machine(cores=4, gpus=0)).plan()
+    plan = Study.from_text(STUDY, machine=Machine(cores=4, gpus=0)).plan
     trial = next(iter(plan.trials.values()))
     done = Try(batch_per_worker=32, outcome="finished", samples_per_s=10.0)
     told: list[dict[str, object]] = [

@@ -1,32 +1,112 @@
-"""What people type: arguments and options, worker counts, durations. The rule is in the error."""
+"""What people type: arguments and options, worker counts, durations, networks. The rule is in the error."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from worldsize.errors import SpecError
 
+if TYPE_CHECKING:
+    from worldsize.analysis.speed.network import Network
+    from worldsize.machine import Machine
+    from worldsize.study.study import Study
+
+Parsed = TypeVar("Parsed")
+SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)")
+MOST_WORKERS = 10_000_000
+
+
+def option_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
+    """A parser for `typer.Option(parser=...)`: what is wrong with the text is told with the name of the option."""
+
+    def parsed(text: str) -> Parsed:
+        try:
+            return parse(text)
+        except SpecError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return parsed
+
+
+def worker_counts(text: str) -> tuple[int, ...]:
+    """`8,16,1024`."""
+    for part in text.split(","):
+        if not re.fullmatch(r"\s*[0-9]{1,8}\s*", part) or not 0 < int(part) <= MOST_WORKERS:
+            raise SpecError(f"{part.strip()!r} is not a number of workers; write --workers 8,16,1024")
+    return tuple(map(int, text.split(",")))
+
+
+def counts_or_auto(text: str) -> tuple[int, ...] | str:
+    return text if text == "auto" else worker_counts(text)
+
+
+def seconds(text: str) -> float:
+    """`90 min`, `1h30min`, `2d`."""
+    parts = DURATION_PART.findall(text.strip())
+    if not parts or DURATION_PART.sub("", text).strip() or not sum(float(number) for number, _ in parts):
+        raise SpecError(f"{text!r} is not a duration; write 45s, 90min, 1h30min or 2d")
+    return sum(float(number) * SECONDS[unit] for number, unit in parts)
+
+
+def number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise SpecError(f"{text!r} is not a finite number; write one, like 2.5")
+    return value
+
+
+def amount(text: str) -> float:
+    """Of money."""
+    if (value := number(text)) < 0:
+        raise SpecError(f"{text!r} is negative; write 0 or more")
+    return value
+
+
+def network(text: str) -> Network:
+    from worldsize.answer.predict.question import parse_network
+
+    return parse_network(text)
+
+
+def formats(text: str) -> tuple[str, ...]:
+    """`csv,mlflow`."""
+    from worldsize.exports.study import check_formats
+
+    return check_formats(text)
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
-FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A study folder.")]
-
-
-StudyArgument = Annotated[str, typer.Argument(help="A study file, or the name of a built-in study.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="A study folder.")]
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or the name of a built-in study.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change one field: --set train.epochs=2.")
 ]
-WorkersOption = Annotated[str, typer.Option(metavar="1,2,4", help="Short for --set axes.workers=[1,2,4]; or auto.")]
-DirOption = Annotated[Path | None, typer.Option("--dir", help="The study folder. Default: runs/NAME.")]
+WorkersOption = Annotated[
+    Any,
+    typer.Option(
+        parser=option_type(counts_or_auto),
+        metavar="1,2,4",
+        help="Short for --set axes.workers=[1,2,4]; or auto.",
+        show_default=False,
+    ),
+]
+DirOption = Annotated[
+    Path | None, typer.Option("--dir", metavar="FOLDER", help="The study folder. Default: runs/NAME.")
+]
 SmallOption = Annotated[bool, typer.Option("--small", help="The study's small version: seconds instead of minutes.")]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Where the data sets are. Default: WORLDSIZE_DATA, or the cache."),
+    typer.Option("--data", metavar="FOLDER", help="Where the data sets are. Default: WORLDSIZE_DATA, or the cache."),
 ]
 OnOption = Annotated[
     str | None,
@@ -34,49 +114,36 @@ OnOption = Annotated[
 ]
 
 
-def use_data(folder: Path | None) -> None:
-    """For this process and the workers it starts."""
-    if folder is not None:
-        os.environ["WORLDSIZE_DATA"] = str(folder.absolute())
+def study_of(
+    study: str,
+    assignments: list[str] | None,
+    workers: tuple[int, ...] | str | None,
+    *,
+    folder: Path | None,
+    small: bool,
+    data: Path | None,
+    on: str | None,
+    machine: Machine | None = None,
+) -> Study:
+    """The study as it is asked for; problems with a value name the option that it came from."""
+    from worldsize.spec.file import StudyFile, find_study
+    from worldsize.study.study import Study
 
-
-def assignments(set_: list[str] | None, workers: str) -> list[str]:
-    if workers == "auto":
-        return [*(set_ or ()), "axes.workers=auto"]
-    return [*(set_ or ()), *([f"axes.workers=[{workers}]"] if workers else [])]
-
-
-SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)")
-MOST_WORKERS = 10_000_000
-
-
-def counts_of(text: str) -> tuple[int, ...]:
-    """`8,16,1024`."""
-    found = []
-    for part in text.split(","):
-        if not re.fullmatch(r"\s*[0-9]{1,8}\s*", part) or not 0 < int(part) <= MOST_WORKERS:
-            raise SpecError(f"workers={text!r}: {part.strip()!r} is no count of workers; write --workers 8,16,1024")
-        found.append(int(part))
-    return tuple(sorted(set(found)))
-
-
-def seconds_of(text: str) -> float:
-    """`90 min`, `1h30min`, `2d`."""
-    parts = PART.findall(text.strip())
-    if not parts or PART.sub("", text).strip() or not sum(float(number) for number, _ in parts):
-        raise SpecError(f"{text!r} is no duration; write 45s, 90min, 1h30min or 2d")
-    return sum(float(number) * SECONDS[unit] for number, unit in parts)
-
-
-def refuse_infinite(given: Mapping[str, float | None]) -> None:
-    for name, value in given.items():
-        if value is not None and not math.isfinite(value):
-            raise SpecError(f"{name}={value} is no finite number; write one, like --{name} 2.5")
+    file = StudyFile.read(find_study(study))
+    if small:
+        file.apply_small()
+    if on is not None:
+        file.move_to(on, f"--on {on}")
+    for assignment in assignments or ():
+        file.override_text(assignment)
+    if workers is not None:
+        typed = workers if isinstance(workers, str) else ",".join(map(str, workers))
+        file.override("axes.workers", workers, f"--workers {typed}")
+    return Study(file, folder=folder, data=data, machine=machine)
 
 
 def refuse_for_tables(given: Mapping[str, object]) -> None:
     """A table holds neither parts of a step nor what training costs."""
     for name, value in given.items():
         if value is not None:
-            raise SpecError(f"--{name} needs a study folder: a table has throughput or times alone; leave it out")
+            raise SpecError(f"--{name} needs a study folder: a table has only throughput or times; leave it out")

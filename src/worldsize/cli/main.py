@@ -4,6 +4,7 @@ quick.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -13,9 +14,9 @@ from typing import Annotated
 import typer
 
 from worldsize import __version__
-from worldsize.cli.arguments import DataOption
+from worldsize.cli.arguments import DataOption, JsonOption
 from worldsize.cli.read import compare, export, predict, report, serve, status
-from worldsize.cli.run import plan, run, worker_command
+from worldsize.cli.run import by_hand, plan, run
 from worldsize.errors import WorldsizeError, visible
 
 app = typer.Typer(
@@ -32,14 +33,20 @@ data_app = typer.Typer(help="Data sets: list them, fetch one.", no_args_is_help=
 app.add_typer(data_app, name="data")
 
 
-def studies() -> None:
+def studies(as_json: JsonOption = False) -> None:
     """List the built-in studies."""
     from worldsize.report.write.console import console
     from worldsize.spec.file import builtin_studies
 
-    for name, path in builtin_studies().items():
-        about = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        console().print(f"{name:20} {about}", soft_wrap=True)
+    about = {
+        name: path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        for name, path in builtin_studies().items()
+    }
+    if as_json:
+        print(json.dumps([{"name": name, "about": text} for name, text in about.items()], indent=1))
+        return
+    for name, text in about.items():
+        console().print(f"{name:20} {text}", soft_wrap=True)
 
 
 def new(name: Annotated[str, typer.Argument(help="A built-in study to copy.")]) -> None:
@@ -57,13 +64,19 @@ def new(name: Annotated[str, typer.Argument(help="A built-in study to copy.")]) 
 
 
 @data_app.command("list")
-def data_list(data: DataOption = None) -> None:
+def data_list(data: DataOption = None, as_json: JsonOption = False) -> None:
     """List the data sets that can be fetched, and which are here."""
+    from dataclasses import asdict
+
     from worldsize.data.sets import data_root, status
     from worldsize.report.views.status import data_view
     from worldsize.report.write.console import console
 
-    console().print(data_view(status(data_root(data)), data_root(data)), soft_wrap=True)
+    root = data_root(data)
+    if as_json:
+        print(json.dumps({"folder": str(root), "data_sets": [asdict(row) for row in status(root)]}, indent=1))
+    else:
+        console().print(data_view(status(root), root), soft_wrap=True)
 
 
 @data_app.command("fetch")
@@ -82,7 +95,7 @@ def data_fetch(
     console().print(f"{name} is in {root}", soft_wrap=True)
 
 
-for command in (run, plan, status, worker_command, studies, new, predict, report, compare, export, serve):
+for command in (run, plan, status, by_hand, studies, new, predict, report, compare, export, serve):
     app.command()(command)
 
 
@@ -101,12 +114,20 @@ def _callback(
     del version
 
 
+RENAMED = {"worker-command": "by-hand", "--target": "--until"}
+"""Words that the command line once knew."""
+
+
 def main() -> None:
     """Errors that a user can mend are one line and an exit code; a terminated driver stops as on Ctrl-C."""
     # Not what SIGINT does: a driver started in the background ignores that, and must not ignore this.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
+    except SystemExit as left:
+        for word in (word for word in sys.argv[1:] if left.code == WorldsizeError.exit_code and word in RENAMED):
+            print(f"worldsize: {word} is now called {RENAMED[word]}", file=sys.stderr)
+        raise
     except WorldsizeError as error:
         print(f"worldsize: {visible(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)

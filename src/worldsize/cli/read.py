@@ -8,7 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from worldsize.cli.arguments import FolderArgument, JsonOption
+from worldsize.cli.arguments import (
+    FolderArgument,
+    JsonOption,
+    amount,
+    formats,
+    network,
+    number,
+    option_type,
+    refuse_for_tables,
+    seconds,
+    worker_counts,
+)
 from worldsize.errors import visible
 
 
@@ -41,36 +52,65 @@ def _running_trial(results: Any) -> str | None:
 
 
 def predict(
-    source: Annotated[Path, typer.Argument(metavar="DIR|TABLE.csv", help="A study folder, or a table of workers.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FOLDER|TABLE.csv", help="A study folder, or a table of workers and times.")
+    ],
     workers: Annotated[
-        str | None,
+        Any,
         typer.Option(
-            metavar="8,16,1024", help="Counts to ask about. Default: 2, 4 and 8 times more.", show_default=False
+            parser=option_type(worker_counts),
+            metavar="8,16,1024",
+            help="Counts to ask about. Default: 2, 4 and 8 times more.",
+            show_default=False,
         ),
     ] = None,
-    target: Annotated[float | None, typer.Option(help="Time until this test metric; default: the study's own.")] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="Of a worker for an hour, in any currency.")] = None,
-    budget: Annotated[float | None, typer.Option(min=0, help="Name the fastest count that costs no more.")] = None,
+    until: Annotated[
+        float | None,
+        typer.Option(
+            parser=option_type(number),
+            metavar="VALUE",
+            help="Time until the test metric is this good. Default: the study's own.",
+        ),
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(parser=option_type(amount), metavar="PRICE", help="Price per worker-hour, in any currency."),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            parser=option_type(amount), metavar="COST", help="Find the fastest worker count within this cost."
+        ),
+    ] = None,
     deadline: Annotated[
-        str | None, typer.Option(metavar="90min", help="Name the cheapest count that is done by then.")
+        float | None,
+        typer.Option(
+            parser=option_type(seconds),
+            metavar="TIME",
+            help="Find the cheapest worker count that finishes in this time, e.g. 90min.",
+        ),
     ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(metavar="SPEC", help="Another network: '8 x 450GB/s 2us, 50GB/s 5us', or a preset: dgx-h100."),
+    declared_network: Annotated[
+        Any,
+        typer.Option(
+            "--network",
+            parser=option_type(network),
+            metavar="NETWORK",
+            help="Another network: '8 x 450GB/s 2us, 50GB/s 5us', or a preset: dgx-h100.",
+        ),
     ] = None,
-    workers_per_node: Annotated[int | None, typer.Option(min=1, help="Default: as many as fit or ran there.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples a worker; default: those of the answer.")] = None,
+    workers_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Workers per node (default: as measured).")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Batch per worker (default: the recommended one).")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Project to worker counts never run: throughput, time, cost, with intervals. Runs nothing.
 
-    Of a table: --workers, --workers-per-node and --json; all else needs what a study folder has stored.
+    A table takes --workers, --workers-per-node and --json; the other options need a study folder.
     """
-    from worldsize.cli.arguments import counts_of, refuse_for_tables, refuse_infinite, seconds_of
     from worldsize.report.write.console import console
 
-    refuse_infinite({"target": target, "price": price, "budget": budget})
-    asked = () if workers is None else counts_of(workers)
     if source.is_dir():
         from worldsize.answer.predict.predict import predict_study
         from worldsize.answer.results import load
@@ -80,13 +120,13 @@ def predict(
         results = load(source)
         predictions = predict_study(
             results,
-            asked,
+            workers or (),
             batch_per_worker=batch,
-            target=target,
+            until=until,
             price=price,
             budget=budget,
-            deadline_s=None if deadline is None else seconds_of(deadline),
-            network=network,
+            deadline_s=deadline,
+            network=declared_network,
             workers_per_node=workers_per_node,
         )
         if as_json:
@@ -102,11 +142,10 @@ def predict(
     from worldsize.answer.predict.table_projection import further, project_table
     from worldsize.report.sections.projection import table_view
 
-    refuse_for_tables(
-        {"target": target, "price": price, "budget": budget, "deadline": deadline, "network": network, "batch": batch}
-    )
+    for_studies = {"until": until, "price": price, "budget": budget, "deadline": deadline}
+    refuse_for_tables({**for_studies, "network": declared_network, "batch": batch})
     table = read_table(source, workers_per_node=workers_per_node)
-    projected = project_table(table, asked or further(table), measured_too=not as_json)
+    projected = project_table(table, sorted(set(workers or ())) or further(table), measured_too=not as_json)
     if as_json:
         from dataclasses import asdict
 
@@ -117,21 +156,21 @@ def predict(
 
 def report(
     folder: FolderArgument,
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write. Default: DIR/report.")] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="A page that comes back by itself, while the study runs.")
-    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="Where to write. Default: report in the study folder."),
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", hidden=True, help="Refresh the page while the study runs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write the report of a study: a page for any browser, figures and tables for papers. --json writes nothing."""
     from worldsize.answer.results import load
-    from worldsize.report.document import document
     from worldsize.report.write.console import console
-    from worldsize.report.write.publish import publish, to_json
+    from worldsize.report.write.publish import publish, report_json
 
     results = load(folder)
     if as_json:
-        print(to_json(document(results)), end="")
+        print(report_json(results), end="")
         return
     made = publish(results, out, printed=not live, live=live)
     console().print(
@@ -143,7 +182,7 @@ def report(
 
 def compare(
     baseline: Annotated[Path, typer.Argument(metavar="FOLDER", help="Baseline study folder.")],
-    others: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Study folders to compare with it.")],
+    others: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Study folders to compare with it.")],
     page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as a page too.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -165,23 +204,28 @@ def compare(
 
 def export(
     folder: FolderArgument,
-    to: Annotated[str, typer.Option(metavar="csv,...", help="Any of csv, parquet, tensorboard, mlflow.")] = "csv",
-    out: Annotated[Path | None, typer.Option(help="Where to. Default: DIR/export.", show_default=False)] = None,
+    to: Annotated[
+        Any,
+        typer.Option(parser=option_type(formats), metavar="FORMATS", help="Any of csv, parquet, tensorboard, mlflow."),
+    ] = "csv",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write. Default: export in the study folder.")
+    ] = None,
     steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank too, not only medians.")] = False,
 ) -> None:
     """Write what a study measured for the tools people already use."""
     from worldsize.answer.results import load
-    from worldsize.exports.study import export_study, formats_of
+    from worldsize.exports.study import export_study
 
-    for written in export_study(load(folder), formats_of(to), out or folder / "export", steps=steps):
+    for written in export_study(load(folder), to, out or folder / "export", steps=steps):
         print(visible(str(written)))
 
 
 def serve(
     folder: FolderArgument,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port (0 picks a free one).")] = 0,
 ) -> None:
-    """Show a study's report in a browser of this machine. Read-only; Ctrl-C ends it."""
+    """Serve a study's report on 127.0.0.1."""
     from worldsize.report.write.serve import report_server
 
     with report_server(folder, port) as server:

@@ -219,7 +219,7 @@ def unfit(workload: WorkloadSpec) -> str | None:
 def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
     """Raises DataError when data that must be counted are not there."""
     if workload.own:
-        return _ask(workload)
+        return _ask(workload, root)
     entry = WORKLOADS[workload.name]
     counts = entry.count(workload, root)
     flop = entry.flop
@@ -239,9 +239,9 @@ def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
     )
 
 
-def _ask(workload: WorkloadSpec) -> WorkloadFacts:
+def _ask(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
     """The user's function is called where torch may be imported, not here."""
-    command = [sys.executable, "-m", "worldsize.worker.workloads.own", workload.model_dump_json()]
+    command = [sys.executable, "-m", "worldsize.worker.workloads.own", workload.model_dump_json(), str(root)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         lines = (answer.stderr or answer.stdout).strip().splitlines() or ["no message"]

@@ -80,7 +80,7 @@ def fetch(
     except OSError as error:
         raise DataError(
             f"data set {dataset.name} cannot be written to {root}: {error}; make room or fix the permissions there, or "
-            f"choose another folder with --data DIR or WORLDSIZE_DATA"
+            f"choose another folder with --data FOLDER or WORLDSIZE_DATA"
         ) from error
 
 

@@ -153,7 +153,7 @@ DATASETS: dict[str, DataSet] = {
 
 
 def data_root(option: Path | None = None) -> Path:
-    """The folder with the data sets: `--data DIR`, else $WORLDSIZE_DATA, else the user's cache."""
+    """The folder with the data sets: `--data FOLDER`, else $WORLDSIZE_DATA, else the user's cache."""
     if option is None and (named := os.environ.get("WORLDSIZE_DATA")):
         option = Path(named)
     if option is not None:
@@ -200,8 +200,8 @@ def require(name: str, root: Path, *, deep: bool = True) -> None:
         more = f" (and {len(faults) - 1} more of its files)" if len(faults) > 1 else ""
         raise DataError(
             f"data set {name}: {faults[0].text}{more}; fetch it with `worldsize data fetch {name}`, or name a folder "
-            f"that has it with --data DIR or WORLDSIZE_DATA; where compute nodes have no internet, fetch on the login "
-            f"node"
+            f"that has it with --data FOLDER or WORLDSIZE_DATA; where compute nodes have no internet, fetch on the "
+            f"login node"
         )
 
 
@@ -277,7 +277,7 @@ def find_path(spec: WorkloadSpec, root: Path) -> Path:
     looked = " and ".join(str(place) for place in dict.fromkeys(places))
     raise DataError(
         f"path={spec.path!r} of the workload {spec.name} is not there (looked at {looked}); correct it, or give the "
-        "folder that holds it with --data DIR or WORLDSIZE_DATA"
+        "folder that holds it with --data FOLDER or WORLDSIZE_DATA"
     )
 
 

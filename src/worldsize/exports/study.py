@@ -25,18 +25,19 @@ NEEDS = {
 """The formats, and what each must be able to import."""
 
 
-def formats_of(text: str) -> tuple[str, ...]:
-    """`csv,mlflow` -> its formats, each one known and installed."""
-    asked = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+def check_formats(formats: str | Sequence[str]) -> tuple[str, ...]:
+    """Formats, as a list or as `csv,mlflow`: each once. All are known, and what they need is installed."""
+    names = formats.split(",") if isinstance(formats, str) else formats
+    asked = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not asked:
-        raise SpecError(f"--to {text!r} names no format; give any of {', '.join(NEEDS)}")
+        raise SpecError(f"no format is named; choose any of {', '.join(NEEDS)}")
     for name in asked:
         if name not in NEEDS:
-            raise SpecError(f"--to {name!r} is no format that is known; give any of {', '.join(NEEDS)}")
+            raise SpecError(f"{name!r} is not a format; choose any of {', '.join(NEEDS)}")
         missing = [module for module in NEEDS[name] if importlib.util.find_spec(module) is None]
         if missing:
             raise SpecError(
-                f"--to {name} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+                f"{name} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
                 f"installed; `pip install 'worldsize[{name}]'`"
             )
     return asked
@@ -54,7 +55,7 @@ def export(
     Default: `export` in the study folder. `steps` adds every step of every rank.
     """
     results = as_results(study)
-    wanted = formats_of(formats if isinstance(formats, str) else ",".join(formats))
+    wanted = check_formats(formats)
     return list(export_study(results, wanted, Path(folder or results.folder.path / "export"), steps=steps))
 
 

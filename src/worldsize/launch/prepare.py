@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from worldsize.data.catalog import WorkloadFacts
-from worldsize.data.sets import cache_root, data_root
+from worldsize.data.sets import cache_root
 from worldsize.folder.files import write_atomic
 from worldsize.folder.launches import LaunchFile, LaunchFolder
 from worldsize.folder.record import rival_curve
@@ -72,7 +72,7 @@ def _write(
             interconnect_s=spec.interconnect_s if launch.trials else 0.0,
             rivals=rivals,
             commit=_commit(),
-            data=str(data_root()),
+            data=str(site.data),
             cache=str(cache_root()),
             launched_at=time.time(),
         )

@@ -98,6 +98,8 @@ class RunSite(Site):
     """A place of a study with the target that starts its launches."""
 
     target: Target
+    data: Path
+    """Where the data sets are."""
 
 
 def open_launches(folder: StudyFolder, on: str, hang_timeout_s: float) -> list[PreparedLaunch]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from worldsize.data.catalog import WorkloadFacts
+from worldsize.data.sets import data_root
 from worldsize.machine import Machine
 from worldsize.spec.optimizer import SGD_KINDS, OptimizerSpec
 from worldsize.spec.place import OnSlurm, Place, machine_of
@@ -170,16 +172,18 @@ class Site:
 
     spec: StudySpec
     machine: Machine
+    data: Path = field(default_factory=data_root)
+    """Where its workers find the data sets."""
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
         return self.machine.device(self.spec.device)
 
 
-def sites(spec: StudySpec, here: Machine) -> dict[str, Site]:
+def sites(spec: StudySpec, here: Machine, data: Path | None = None) -> dict[str, Site]:
     """By the name of the place, of a study that is resolved; `here` is where the driver runs."""
     return {
-        on: Site(spec=on_target(spec, on), machine=machine_of(place, here, threads=spec.threads))
+        on: Site(spec=on_target(spec, on), machine=machine_of(place, here, threads=spec.threads), data=data_root(data))
         for on, place in spec.targets.items()
     }
 

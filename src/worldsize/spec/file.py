@@ -154,7 +154,9 @@ def plain(node: Any, label: str) -> Any:
 
 def _where(node: Any, part: str | int, label: str) -> str:
     line = line_of(node, (part,))
-    return label if line is None else f"{label.partition(', line ')[0]}, line {line}"
+    if line is None:
+        return label if hasattr(node, "lc") else f"{label}.{part}"
+    return f"{label.partition(', line ')[0]}, line {line}"
 
 
 def has(node: Any, part: str | int) -> bool:
@@ -196,7 +198,7 @@ def find_study(study: str) -> Path:
 
 
 class StudyFile:
-    """The text of a study with its lines, and what the command line changed in it."""
+    """A study as it was written, with its lines, and what options and overrides changed in it."""
 
     def __init__(self, text: str, label: str) -> None:
         self.label = label
@@ -204,6 +206,15 @@ class StudyFile:
         if self._tree is None:
             self._tree = {}
         self._options: dict[Loc, str] = {}
+        self._has_lines = True
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> StudyFile:
+        """A study as plain Python values, which have no lines: problems name the dotted key."""
+        file = cls("", "study")
+        file._has_lines = False
+        file._tree = {str(key): plain(value, str(key)) for key, value in values.items()}
+        return file
 
     @classmethod
     def read(cls, path: Path) -> StudyFile:
@@ -215,35 +226,40 @@ class StudyFile:
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
 
-    def apply_small(self) -> None:
+    def apply_small(self, option: str = "--small") -> None:
         """What the study's own `small:` says. Its folder is another one, so that both versions can stand."""
         values = self._tree.get("small") if isinstance(self._tree, dict) else None
         if not isinstance(values, dict) or not values:
-            raise SpecError([Problem("has no `small:` values; leave --small out", self.label)])
+            raise SpecError([Problem(f"has no `small:` values; leave {option} out", self.label)])
         for key, value in dict(values).items():
             self._put(str(key), plain(value, self.label), f"small: {key}")
         self._put("name", f"{self._tree.get('name')}-small", "small: name")
 
-    def override(self, assignment: str) -> None:
-        """`train.epochs=2`: sets one field, read as YAML."""
+    def override(self, key: str, value: Any, option: str = "") -> None:
+        """Set one field, by its dotted key, to a plain value. Problems with it name the option."""
+        option = option or f"overrides[{shorten(key)}]"
+        self._put(key, plain(value, option), option)
+
+    def override_text(self, assignment: str) -> None:
+        """`--set train.epochs=2`: set one field to a value that is written as YAML."""
         key, equals, text = assignment.partition("=")
         option = f"--set {assignment if len(assignment) <= 80 else assignment[:77] + '...'}"
         if not equals or not key:
             raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
-        self._put(key, plain(parse(text, option), option), option)
+        self.override(key, parse(text, option), option)
 
-    def move_to(self, target: str) -> None:
-        """`--on slurm`: what the study says of its jobs is kept; of several targets, the one of this name."""
+    def move_to(self, target: str, option: str) -> None:
+        """Run it on local, slurm or mpi, or on one of its targets. What the study says of its jobs is kept."""
         on = self._tree.get("on") if isinstance(self._tree, dict) else None
         if not isinstance(on, dict) or not on:
-            self._put("on", target, f"--on {target}")
+            self._put("on", target, option)
         elif "slurm" not in on:
             if target not in on:
                 names = ", ".join(map(str, on))
-                raise SpecError([Problem(f"the study has the targets {names}; choose one of them", f"--on {target}")])
-            self._put("on", on[target], f"--on {target}")
+                raise SpecError([Problem(f"the study has the targets {names}; choose one of them", option)])
+            self._put("on", on[target], option)
         elif target != "slurm":
-            self._put("on", target, f"--on {target}")
+            self._put("on", target, option)
 
     def _put(self, key: str, value: Any, option: str) -> None:
         if len(key) > LONGEST_KEY:
@@ -283,9 +299,7 @@ class StudyFile:
             told = [item for item in items if item["type"] != "too_short" or item["loc"] not in inner]
             # Parts in brackets are tags of a union.
             locs = [tuple(part for part in item["loc"] if not str(part).startswith("<")) for item in told]
-            found = [
-                Problem(worded(item, loc, StudySpec), self.where(loc)) for item, loc in zip(told, locs, strict=True)
-            ]
+            found = [self.problem(worded(item, loc, StudySpec), loc) for item, loc in zip(told, locs, strict=True)]
             raise SpecError(list(dict.fromkeys(found))) from error
 
     def where(self, loc: Loc) -> str:
@@ -293,8 +307,15 @@ class StudyFile:
         for length in range(len(loc), 0, -1):
             if loc[:length] in self._options:
                 return self._options[loc[:length]]
+        if not self._has_lines:
+            return ".".join(map(str, loc)) or self.label
         line = line_of(self._tree, loc)
         return f"{self.label}, line {line}" if line else self.label
+
+    def problem(self, text: str, loc: Loc) -> Problem:
+        """What is wrong with the value at `loc`, and where it stands; not twice, where the text begins with that."""
+        where = self.where(loc)
+        return Problem(text) if text.startswith(f"{where}=") else Problem(text, where)
 
 
 def dump_yaml(spec: StudySpec) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 from worldsize.errors import SpecError
 from worldsize.launch.commands import mpirun_command, node_commands, worker_environment
@@ -23,22 +22,22 @@ def nodes_like(machine: Machine, nodes: int) -> Machine:
     return Machine(cores=machine.cores * nodes, gpus=machine.gpus * nodes)
 
 
-def commands_by_hand(study: Study, folder: Path, *, nodes: int, hosts: str, port: int) -> list[str]:
+def commands_by_hand(study: Study, *, nodes: int, hosts: str, port: int) -> list[str]:
     """For a shell; comments say where each is to be typed. Everything is checked before anything is written."""
     names = hosts.split(",") if hosts else [f"HOST{number}" for number in range(1, nodes + 1)]
     if len(names) != nodes or not all(HOST.fullmatch(name) for name in names):
         raise SpecError(
             f"--hosts {hosts!r} names no {nodes} hosts; write addresses with commas: --hosts 10.0.0.1,10.0.0.2"
         )
-    for launch in study.plan().launches:
+    for launch in study.plan.launches:
         plain = study.spec.targets[launch.on] == "local"
         if plain and launch.workers % min(nodes, launch.workers):
             raise SpecError(f"workers={launch.workers} does not divide among --nodes {nodes}; use a count that does")
     lines = []
-    for work in study.prepare(folder.absolute()):
+    for work in study.prepare():
         lines.append(f"# {work.launch_id}: trials {len(work.trials)}, workers {work.workers}")
         lines += _commands(study.sites[work.on].spec, work, names, port)
-    return lines or [f"# nothing is left to run in {folder}"]
+    return lines or [f"# nothing is left to run in {study.folder}"]
 
 
 def _commands(spec: StudySpec, work: PreparedLaunch, hosts: list[str], port: int) -> Iterator[str]:

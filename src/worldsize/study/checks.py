@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import disk_usage, which
 
 from worldsize.answer.results import read_study
 from worldsize.data.catalog import WORKLOADS, facts_of
-from worldsize.data.sets import data_root, require
+from worldsize.data.sets import require
 from worldsize.errors import SpecError, StoreError
 from worldsize.folder.files import read_model
 from worldsize.folder.study_folder import StudyFolder
@@ -20,12 +21,24 @@ from worldsize.spec.study import StudySpec
 from worldsize.study.adaptive_rounds import first_points
 
 
-def check_jobs(spec: StudySpec, home: StudyFolder, *, smoke: bool, detach: bool, cancel: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """How a run deals with its Slurm jobs."""
+
+    smoke: bool = False
+    """Submit a one-minute test job first."""
+    detach: bool = False
+    """Return once all jobs are submitted; a later run follows them."""
+    cancel: bool = False
+    """Cancel the jobs on KeyboardInterrupt. Otherwise they go on, and the next run follows them."""
+
+
+def check_job_options(spec: StudySpec, home: StudyFolder, jobs: JobOptions) -> None:
     submits = {on: isinstance(place, OnSlurm) for on, place in spec.targets.items()}
-    if (smoke or detach or cancel) and not any(submits.values()):
+    if jobs != JobOptions() and not any(submits.values()):
         raise SpecError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
-    if detach and not all(submits.values()):
-        name = next(on for on, jobs in submits.items() if not jobs)
+    if jobs.detach and not all(submits.values()):
+        name = next(on for on, by_jobs in submits.items() if not by_jobs)
         raise SpecError(f"detach leaves jobs behind, and {name} runs on this machine; choose others with --on")
     if any(submits.values()) and not home.study_file.exists() and which("sbatch") is None:
         raise SpecError(
@@ -96,15 +109,15 @@ def _in_words(devices: Mapping[str, str]) -> str:
     return ", ".join(f"{device} ({on})" if on else device for on, device in devices.items())
 
 
-def check_data(spec: StudySpec, *, deep: bool = True) -> None:
+def check_data(spec: StudySpec, root: Path, *, deep: bool = True) -> None:
     """Before anything trains: every file there, and `deep`, the bytes that were published. Data for pretraining is then
     counted, too; the study's own was when it was made."""
     used = [spec.workload]
     if spec.pretrain is not None:
         used.append(spec.pretrain.workload)
         if deep:
-            facts_of(spec.pretrain.workload, data_root())
+            facts_of(spec.pretrain.workload, root)
     for workload in used:
         entry = WORKLOADS.get(workload.name)
         if entry is not None and entry.dataset is not None:
-            require(entry.dataset, data_root(), deep=deep)
+            require(entry.dataset, root, deep=deep)

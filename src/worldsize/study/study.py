@@ -1,16 +1,16 @@
-"""A study that can be run: from a file, its plan, its run. With `answer/results.py` this is the Python API."""
+"""A study that can be run: its spec, its plan, its run. With `answer/results.py` this is the Python API."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from worldsize.answer.results import Results, load, read_plan
 from worldsize.data.catalog import WorkloadFacts, facts_of
 from worldsize.data.sets import data_root
-from worldsize.errors import DataError, DiskFullError, Problem, SpecError
+from worldsize.errors import DataError, DiskFullError, SpecError
 from worldsize.folder.files import is_disk_full, write_atomic, write_model
 from worldsize.folder.lock import study_lock
 from worldsize.folder.record import TrialRecord
@@ -30,123 +30,140 @@ from worldsize.spec.base import Loc
 from worldsize.spec.file import StudyFile, dump_yaml, find_study
 from worldsize.spec.study import StudySpec
 from worldsize.study.adaptive_rounds import first_points, next_climb
-from worldsize.study.checks import check_data, check_device, check_jobs, check_space, free_bytes, is_same, megabytes
+from worldsize.study.checks import (
+    JobOptions,
+    check_data,
+    check_device,
+    check_job_options,
+    check_space,
+    free_bytes,
+    is_same,
+    megabytes,
+)
 from worldsize.study.search_rounds import next_round
 
 
 class Study:
     """A study that can be run: its spec has no problems on this machine.
 
-    >>> study = Study.from_file("quickstart", set=["train.epochs=1"])
+    >>> study = Study("quickstart", overrides={"train.epochs": 1})
     >>> results = study.run()
-    >>> results.table()
+    >>> results.to_rows()
     """
 
-    def __init__(self, spec: StudySpec, sites: dict[str, Site], plan: Plan, facts: WorkloadFacts) -> None:
-        self.spec, self.sites, self.facts, self._plan = spec, sites, facts, plan
+    spec: StudySpec
+    """What is asked, with its defaults filled in."""
+    plan: Plan
+    """The trials and launches, as far as they are known before anything is measured."""
+    facts: WorkloadFacts
+    sites: dict[str, Site]
+    """Where it runs, by the name of the place."""
+    folder: Path
+    """Where it is kept: `runs/NAME`, or what was given."""
+    data: Path
+    """Where the data sets are."""
 
-    @classmethod
-    def from_file(
-        cls,
-        study: str | Path,
-        set: Iterable[str] = (),
+    def __init__(
+        self,
+        source: str | Path | Mapping[str, Any] | StudySpec | StudyFile,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        run_on: str | None = None,
+        small: bool = False,
+        folder: Path | str | None = None,
+        data: Path | str | None = None,
         machine: Machine | None = None,
-        *,
-        small: bool = False,
-        on: str | None = None,
-    ) -> Self:
-        """A file, or the name of a built-in study. `set` takes what `--set` takes: "train.epochs=2"; `on` moves it to
-        local, slurm or mpi, or to one of its targets."""
-        return cls._from(StudyFile.read(find_study(str(study))), set, machine, small=small, on=on)
+    ) -> None:
+        """`source` is a study file, the name of a built-in study, or a study as a dict or StudySpec.
 
-    @classmethod
-    def from_text(cls, text: str, set: Iterable[str] = (), machine: Machine | None = None) -> Self:
-        """The YAML itself."""
-        return cls._from(StudyFile(text, "study"), set, machine)
-
-    @classmethod
-    def _from(
-        cls,
-        file: StudyFile,
-        assignments: Iterable[str],
-        machine: Machine | None,
-        *,
-        small: bool = False,
-        on: str | None = None,
-    ) -> Self:
+        `overrides` changes fields by dotted key: `{"train.epochs": 2}`. `small` takes the study's small version.
+        `run_on` is local, slurm or mpi, or one of the study's targets. `folder` is the study folder (default:
+        `runs/NAME`), `data` the folder with the data sets (default: `WORLDSIZE_DATA`, or the user's cache), and
+        `machine` a machine other than this one.
+        """
+        file = _file_of(source)
         if small:
-            file.apply_small()
-        if on is not None:
-            file.move_to(on)
-        for assignment in assignments:
-            file.override(assignment)
+            file.apply_small("small=True")
+        if run_on is not None:
+            file.move_to(run_on, f"run_on={run_on!r}")
+        for key, value in (overrides or {}).items():
+            file.override(key, value)
         machine = machine or this_machine()
-        spec = file.spec()
-        _refuse(workload_problems(spec), file)
-        facts = facts_of(spec.workload, data_root())
-        _refuse(auto_problems(spec, machine, facts), file)
-        spec = resolve(spec, machine, facts)
+        self.data = data_root(None if data is None else Path(data))
+        written = file.spec()
+        _refuse(workload_problems(written), file)
+        self.facts = facts_of(written.workload, self.data)
+        _refuse(auto_problems(written, machine, self.facts), file)
+        self.spec = spec = resolve(written, machine, self.facts)
         _refuse(problems(spec, machine), file)
-        _refuse(data_problems(spec, facts), file)
-        return cls(spec, sites(spec, machine), make_plan(spec, first_points(spec)), facts)
+        _refuse(data_problems(spec, self.facts), file)
+        self.sites, self.plan = sites(spec, machine, self.data), make_plan(spec, first_points(spec))
+        self.folder = Path("runs") / spec.name if folder is None else Path(folder)
+
+    @classmethod
+    def from_text(
+        cls,
+        text: str,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        run_on: str | None = None,
+        small: bool = False,
+        folder: Path | str | None = None,
+        data: Path | str | None = None,
+        machine: Machine | None = None,
+    ) -> Self:
+        """A study as the text of a study file. All else is as for `Study`."""
+        file = StudyFile(text, "study")
+        return cls(file, overrides, run_on=run_on, small=small, folder=folder, data=data, machine=machine)
 
     @property
-    def default_folder(self) -> Path:
-        return Path("runs") / self.spec.name
+    def _home(self) -> StudyFolder:
+        return StudyFolder(self.folder)
 
-    def plan(self) -> Plan:
-        return self._plan
-
-    def estimate(self, folder: Path | None = None) -> Cost:
-        """What the whole plan costs; from the steps that `folder` has measured, where it has."""
-        folder = folder or self.default_folder
-        known = load(folder).step_s() if (folder / "study.yaml").exists() else {}
-        return estimate(self.sites, self._plan, self.facts, known)
+    def estimate(self) -> Cost:
+        """What the whole plan costs; from the steps that its folder has measured, if it has."""
+        known = load(self.folder).step_s() if self._home.study_file.exists() else {}
+        return estimate(self.sites, self.plan, self.facts, known)
 
     def missing_data(self) -> str | None:
         """What of a known data set would keep it from running here, and the remedy; by names and sizes of files."""
         try:
-            check_data(self.spec, deep=False)
+            check_data(self.spec, self.data, deep=False)
         except DataError as error:
             return str(error)
         return None
 
     def run(
         self,
-        folder: Path | str | None = None,
         *,
         progress: Progress | None = None,
         take_over: bool = False,
         retry_failed: bool = False,
-        smoke: bool = False,
-        detach: bool = False,
-        cancel: bool = False,
+        jobs: JobOptions | None = None,
     ) -> Results:
-        """Runs what has no record yet. KeyboardInterrupt leaves a folder that the same call continues.
+        """Run what has no record yet. KeyboardInterrupt leaves a folder that the same call continues.
 
-        Of jobs: `smoke` submits a short one first, `detach` returns once all are submitted, and `cancel` ends them on
-        KeyboardInterrupt, which else leaves them running for the next call to follow.
+        `take_over` takes over from a driver that no longer runs. `retry_failed` runs failed trials again.
         """
-        home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
-        progress = progress or Progress()
-        check_jobs(self.spec, home, smoke=smoke, detach=detach, cancel=cancel)
-        with self._full_disk_told(home), self._opened(home, take_over=take_over) as stored:
+        progress, jobs = progress or Progress(), jobs or JobOptions()
+        check_job_options(self.spec, self._home, jobs)
+        with self._full_disk_told(), self._opened(take_over=take_over) as stored:
             plan: Plan | None = stored
             if retry_failed:
-                _forget_failures(home)
-            run_sites = self._run_sites(progress, detach=detach, cancel=cancel)
-            if smoke:
-                self._smoke(home, stored, run_sites)
+                _forget_failures(self._home)
+            run_sites = self._run_sites(progress, jobs)
+            if jobs.smoke:
+                self._smoke(stored, run_sites)
             while plan is not None:
-                if not Run(home, plan, self.facts, run_sites, progress).run(detach=detach):
+                if not Run(self._home, plan, self.facts, run_sites, progress).run(detach=jobs.detach):
                     break
-                plan = self._search_on(home, plan, progress)
-        return load(home.path)
+                plan = self._search_on(plan, progress)
+        return load(self.folder)
 
-    def prepare(self, folder: Path | str | None = None) -> list[PreparedLaunch]:
+    def prepare(self) -> list[PreparedLaunch]:
         """Launches for what has no record yet, to be started by hand. A later `run` closes those that were not."""
-        home = StudyFolder(Path(folder) if folder is not None else self.default_folder)
-        with self._opened(home) as plan:
+        home = StudyFolder(self.folder.absolute())  # they may be started from another folder
+        with self._opened() as plan:
             left = {launch: [each for each in launch.trials if not home.has_record(each)] for launch in plan.launches}
             return [
                 prepare(home, plan, self.facts, self.sites[launch.on], launch, trials)
@@ -155,42 +172,44 @@ class Study:
             ]
 
     @contextmanager
-    def _opened(self, home: StudyFolder, *, take_over: bool = False) -> Iterator[Plan]:
+    def _opened(self, *, take_over: bool = False) -> Iterator[Plan]:
         """The folder, ours alone, with its plan as stored: a later version may number or order trials differently."""
-        same = is_same(self.spec, self._plan, home)
-        check_data(self.spec)
-        if (left := self._left(home)).trials:
+        home = self._home
+        same = is_same(self.spec, self.plan, home)
+        check_data(self.spec, self.data)
+        if (left := self._left()).trials:
             check_space(home, space_bytes(self.sites, left, self.facts), len(left.trials))
         with study_lock(home.path, take_over=take_over):
             if not same or not home.study_file.exists():
                 home.remove_temporaries()
-                self._write(home)
+                self._write()
             check_device(self._devices, home)
             yield read_plan(home).plan
 
-    def _left(self, home: StudyFolder) -> Plan:
+    def _left(self) -> Plan:
         """The trials without a record, as far as they are known."""
-        plan = read_plan(home).plan if home.study_file.exists() else self._plan
+        home = self._home
+        plan = read_plan(home).plan if home.study_file.exists() else self.plan
         trials = {name: trial for name, trial in plan.trials.items() if not home.has_record(name)}
         return Plan(trials=trials, launches=())
 
     @contextmanager
-    def _full_disk_told(self, home: StudyFolder) -> Iterator[None]:
+    def _full_disk_told(self) -> Iterator[None]:
         """Says how much room the rest of the study needs when a disk fills up, here or on a rank."""
         try:
             yield
         except (OSError, DiskFullError) as error:
             if isinstance(error, OSError) and not is_disk_full(error):
                 raise
-            left = self._left(home)
+            left = self._left()
             needed = megabytes(space_bytes(self.sites, left, self.facts))
             raise DiskFullError(
                 f"the disk is full: {error}. Finished trials are kept. The {len(left.trials)} left need about "
-                f"{needed}, and {home.path} has {megabytes(free_bytes(home.path))} free; free some space, then "
+                f"{needed}, and {self.folder} has {megabytes(free_bytes(self.folder))} free; free some space, then "
                 "run the same command again to continue"
             ) from error
 
-    def _run_sites(self, progress: Progress, *, detach: bool, cancel: bool) -> dict[str, RunSite]:
+    def _run_sites(self, progress: Progress, jobs: JobOptions) -> dict[str, RunSite]:
         queue = Queue(Slurm(), progress)
         run_sites = {}
         for on, site in self.sites.items():
@@ -199,13 +218,14 @@ class Study:
             target: Target = (
                 LocalTarget(launcher=launcher, oversubscribe=spec.oversubscribe, progress=progress)
                 if spec.slurm is None
-                else SlurmTarget(spec, queue, progress, detach=detach, cancel=cancel)
+                else SlurmTarget(spec, queue, progress, detach=jobs.detach, cancel=jobs.cancel)
             )
-            run_sites[on] = RunSite(spec=spec, machine=site.machine, target=target)
+            run_sites[on] = RunSite(spec=spec, machine=site.machine, data=site.data, target=target)
         return run_sites
 
-    def _smoke(self, home: StudyFolder, plan: Plan, run_sites: dict[str, RunSite]) -> None:
+    def _smoke(self, plan: Plan, run_sites: dict[str, RunSite]) -> None:
         """A short job on each target that has something left to run."""
+        home = self._home
         for on, site in run_sites.items():
             left = [trial for trial in plan.trials.values() if trial.on == on and not home.has_record(trial.id)]
             if left and isinstance(site.target, SlurmTarget):
@@ -217,9 +237,9 @@ class Study:
         """What each target computes on."""
         return {on: site.device for on, site in self.sites.items()}
 
-    def _search_on(self, home: StudyFolder, plan: Plan, progress: Progress) -> Plan | None:
+    def _search_on(self, plan: Plan, progress: Progress) -> Plan | None:
         """The plan with the next round of its searches, written down before any of it runs; None: they are done."""
-        results = load(home.path)
+        results, home = load(self.folder), self._home
         if results.damaged:  # the next run sets them aside, and runs their trials again before the search goes on
             return None
         climb = next_climb(self.spec, plan, results) if self.spec.axes.adaptive else None
@@ -229,16 +249,26 @@ class Study:
             progress.plan_grew(more)
         return more
 
-    def _write(self, home: StudyFolder) -> None:
-        write_model(home.plan_file, PlanFile(plan=self._plan, device=self._devices, facts=self.facts))
+    def _write(self) -> None:
+        write_model(self._home.plan_file, PlanFile(plan=self.plan, device=self._devices, facts=self.facts))
         # Last: a folder with a study.yaml is a study folder.
-        write_atomic(home.study_file, dump_yaml(self.spec).encode())
+        write_atomic(self._home.study_file, dump_yaml(self.spec).encode())
+
+
+def _file_of(source: str | Path | Mapping[str, Any] | StudySpec | StudyFile) -> StudyFile:
+    if isinstance(source, StudyFile):
+        return source
+    if isinstance(source, StudySpec):
+        return StudyFile.from_values(source.model_dump(mode="json"))
+    if isinstance(source, Mapping):
+        return StudyFile.from_values(source)
+    return StudyFile.read(find_study(str(source)))
 
 
 def _refuse(found: Iterable[tuple[Loc, str]], file: StudyFile) -> None:
     """Raises all problems, each with its place in the file."""
-    if told := [Problem(text, file.where(loc)) for loc, text in found]:
-        raise SpecError(told)
+    if problems_found := [file.problem(text, loc) for loc, text in found]:
+        raise SpecError(problems_found)
 
 
 def runs_again(record: TrialRecord) -> bool:

@@ -262,12 +262,21 @@ def test_the_command(weak: Results, trained: Results) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--workers", "8,x"], ["--workers", "0"], ["--deadline", "soon"], ["--network", "fast"]]
+    ("option", "value", "said"),
+    [
+        ("--workers", "8,x", "'x' is not a number of workers"),
+        ("--workers", "0", "'0' is not a number of workers"),
+        ("--deadline", "soon", "'soon' is not a duration"),
+        ("--network", "fast", 'network "fast" is neither a preset'),
+        ("--price", "inf", "'inf' is not a finite number"),
+        ("--price", "-1", "'-1' is negative"),
+        ("--until", "good", "'good' is not a finite number"),
+    ],
 )
-def test_what_cannot_be_asked(weak: Results, arguments: list[str]) -> None:
-    answer = CliRunner().invoke(app, ["predict", str(weak.folder.path), *arguments])
-    assert isinstance(answer.exception, SpecError)
-    assert answer.exception.exit_code == 2
+def test_what_cannot_be_asked(weak: Results, option: str, value: str, said: str) -> None:
+    answer = CliRunner().invoke(app, ["predict", str(weak.folder.path), option, value])
+    assert answer.exit_code == 2
+    assert f"Invalid value for '{option}': {said}" in answer.output
 
 
 def test_a_strong_study_keeps_its_global_batch(tmp_path: Path) -> None:
@@ -456,9 +465,7 @@ def test_a_table_takes_what_it_can_and_refuses_the_rest(tmp_path: Path) -> None:
     shown = runner.invoke(app, ["predict", str(path), "--workers", "16,32", "--workers-per-node", "8"]).output
     assert "node size not given" not in shown
     assert shown.index(" 100 %") < shown.index("~16")  # what was measured is there, too
-    for option, value in (("--network", "dgx-h100"), ("--price", "3"), ("--batch", "3"), ("--target", "0.9")):
+    for option, value in (("--network", "dgx-h100"), ("--price", "3"), ("--batch", "3"), ("--until", "0.9")):
         refused = runner.invoke(app, ["predict", str(path), option, value])
         assert isinstance(refused.exception, SpecError)
         assert "needs a study folder" in str(refused.exception)
-    infinite = runner.invoke(app, ["predict", str(path), "--price", "inf"])
-    assert "no finite number" in str(infinite.exception)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_the_bar_counts_what_is_tried_again_as_left(
     text = STUDY + "pretrain: {workload: digits, batch_per_worker: 64, optimizer: sgd, epochs: 1}\n"
     (home / "cli.yaml").write_text(text)
     folder = StudyFolder(home / "mine")
-    Study.from_text(text)._write(folder)
+    Study.from_text(text, folder=folder.path)._write()
     folder.trial(PRETRAIN_ID).mkdir(parents=True)
     failure = Failure(rank=0, step=0, error="E") if outcome == "failed" else None
     folder.write_record(
@@ -159,10 +160,10 @@ def test_a_folder_that_is_something_else_is_left_alone(
 def test_what_an_early_stop_leaves_is_no_obstacle_and_other_things_are(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = Study.from_file(home / "cli.yaml")
+    study = Study(home / "cli.yaml")
     (home / "stopped").mkdir()
     (home / "stopped" / ".lock.guard").touch()
-    assert not is_same(study.spec, study.plan(), StudyFolder(home / "stopped"))
+    assert not is_same(study.spec, study.plan, StudyFolder(home / "stopped"))
     assert call("run", "cli.yaml", "--dir", "cli.yaml", monkeypatch=monkeypatch) == 2
     assert "cli.yaml exists and is not a study folder" in capsys.readouterr().err
     (home / "half").mkdir()
@@ -172,24 +173,73 @@ def test_what_an_early_stop_leaves_is_no_obstacle_and_other_things_are(
 
 
 def test_a_study_is_continued_on_the_device_it_began_on(home: Path) -> None:
-    study = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=0))
+    study = Study(home / "cli.yaml", folder=home / "runs", machine=Machine(cores=4, gpus=0))
     folder = StudyFolder(home / "runs")
-    study._write(folder)
+    study._write()
     check_device(study._devices, folder)
-    other = Study.from_file(home / "cli.yaml", machine=Machine(cores=4, gpus=2))
+    other = Study(home / "cli.yaml", machine=Machine(cores=4, gpus=2))
     with pytest.raises(StoreError, match="was begun on cpu, and this machine would continue it on cuda"):
         check_device(other._devices, folder)
 
 
-def test_studies_are_listed() -> None:
-    answer = CliRunner().invoke(app, ["studies"])
-    assert "quickstart" in answer.output
+def test_studies_and_data_sets_are_listed(home: Path) -> None:
+    shown = CliRunner().invoke(app, ["studies"]).output
+    studies = json.loads(CliRunner().invoke(app, ["studies", "--json"]).output)
+    assert "quickstart" in [study["name"] for study in studies]
+    assert all(study["name"] in shown and study["about"] in shown for study in studies)
+    listed = json.loads(CliRunner().invoke(app, ["data", "list", "--data", str(home), "--json"]).output)
+    assert listed["folder"] == str(home)
+    assert {row["name"]: row["state"] for row in listed["data_sets"]}["mnist"] == "missing"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["worker-command", "cli.yaml"], "worker-command is now called by-hand"),
+        (["predict", ".", "--target", "0.9"], "--target is now called --until"),
+    ],
+)
+def test_a_word_that_was_renamed_is_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert call(*arguments, monkeypatch=monkeypatch) == 2
+    assert said in capsys.readouterr().err
+    assert [path.name for path in home.iterdir()] == ["cli.yaml"]
+
+
+@pytest.mark.parametrize("workers", ["1,x", "0", "", "auto,2"])
+def test_wrong_counts_name_the_option(home: Path, workers: str) -> None:  # noqa: ARG001
+    answer = CliRunner().invoke(app, ["plan", "cli.yaml", "--workers", workers])
+    assert answer.exit_code == 2
+    assert "Invalid value for '--workers': " in answer.output
+    assert "is not a number of workers; write --workers 8,16,1024" in answer.output
+
+
+def test_by_hand_writes_the_launches_and_names_each_host(home: Path) -> None:
+    answer = CliRunner().invoke(app, ["by-hand", "cli.yaml", "--dir", "mine", "--hosts", "a,b", "--set", "repeats=1"])
+    assert answer.exit_code == 0, answer.output
+    assert f"-m worldsize.worker {home / 'mine'} 0001-probe-w2" in answer.output
+    assert [line for line in answer.output.splitlines() if line.startswith("# on ")][:2] == ["# on a:", "# on b:"]
+    assert (home / "mine" / "launches" / "0001-probe-w2" / "launch.json").is_file()
+
+
+def test_the_data_folder_is_passed_on_and_the_environment_stays_as_it_is(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLDSIZE_DATA", str(home / "other"))
+    answer = CliRunner().invoke(app, ["plan", "cli.yaml", "--set", "workload=mnist", "--data", "sets", "--json"])
+    assert f"{home}/sets/mnist/" in json.loads(answer.output)["missing_data"]
+    assert os.environ["WORLDSIZE_DATA"] == str(home / "other")
+    answer = CliRunner().invoke(app, ["by-hand", "cli.yaml", "--dir", "mine", "--data", "sets"])
+    assert answer.exit_code == 0, answer.output
+    launch = json.loads((home / "mine" / "launches" / "0001-probe-w2" / "launch.json").read_text())
+    assert launch["data"] == str(home / "sets")
 
 
 def test_the_api_plans_what_the_command_plans(home: Path) -> None:
-    study = Study.from_file(home / "cli.yaml", set=["repeats=2"])
-    assert len(study.plan().trials) == 8
-    assert study.default_folder == Path("runs/cli")
+    study = Study(home / "cli.yaml", {"repeats": 2})
+    assert len(study.plan.trials) == 8
+    assert study.folder == Path("runs/cli")
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "\x07", "\u202e", "\x9b31m", "\r"])

@@ -93,7 +93,7 @@ def test_what_fits_is_not_complained_about() -> None:
 
 
 def test_a_missing_folder_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="--data DIR or WORLDSIZE_DATA"):
+    with pytest.raises(DataError, match="--data FOLDER or WORLDSIZE_DATA"):
         facts_of(workload("image-folder", path="nowhere"), tmp_path)
 
 
@@ -124,9 +124,9 @@ def assert_it_asks_and_has_a_small_version(name: str) -> None:
     first = builtin_studies()[name].read_text().splitlines()[0]
     assert first.startswith("# ")
     assert any(word in first for word in ("minute", "seconds"))
-    full, small = (Study.from_file(name, machine=MACHINE, small=version) for version in (False, True))
+    full, small = (Study(name, machine=MACHINE, small=version) for version in (False, True))
     assert small.spec.name == f"{name}-small"
-    assert len(small.plan().trials) <= len(full.plan().trials)
+    assert len(small.plan.trials) <= len(full.plan.trials)
 
 
 def test_small_needs_small_values() -> None:
@@ -151,7 +151,7 @@ def test_pretraining_comes_first_on_real_data(data_folder: Path, monkeypatch: py
 
 
 def assert_pretraining_comes_first() -> None:
-    plan = Study.from_file("fruit-transfer", machine=MACHINE).plan()
+    plan = Study("fruit-transfer", machine=MACHINE).plan
     assert plan.launches[0].kind == "pretrain"
     trained = [trial for trial in plan.trials.values() if trial.kind == "train"]
     weights = {trial.id.split("-")[4]: trial.workload.pretrained for trial in trained}

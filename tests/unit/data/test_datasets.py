@@ -115,7 +115,7 @@ def assert_flipped_byte_is_named(dataset: DataSet, root: Path, at: int) -> None:
     assert str(path) in message
     assert dataset.files[0].sha256 in message
     assert hashlib.sha256(content).hexdigest() in message
-    for remedy in (f"`worldsize data fetch {dataset.name}`", "--data DIR", "WORLDSIZE_DATA", "login node"):
+    for remedy in (f"`worldsize data fetch {dataset.name}`", "--data FOLDER", "WORLDSIZE_DATA", "login node"):
         assert remedy in message
 
 

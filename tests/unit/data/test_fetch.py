@@ -382,7 +382,7 @@ def test_of_many_that_fetch_at_once_one_downloads(site: Site, tmp_path: Path) ->
 
 def test_a_folder_that_cannot_be_written(site: Site, tmp_path: Path) -> None:
     root = put(tmp_path, "a file", b"")
-    with pytest.raises(DataError, match=r"data set one cannot be written to .*--data DIR"):
+    with pytest.raises(DataError, match=r"data set one cannot be written to .*--data FOLDER"):
         bring(one_file(site.url("/file", Page())), root)
 
 

@@ -23,7 +23,7 @@ from worldsize.answer.results import Results, load
 from worldsize.cli.main import app
 from worldsize.errors import OutputError, SpecError
 from worldsize.exports import study
-from worldsize.exports.study import MARK, export_study, formats_of
+from worldsize.exports.study import MARK, check_formats, export_study
 from worldsize.exports.tables import cell, safe_name, tables
 from worldsize.folder.record import Failure, TrialRecord
 
@@ -196,13 +196,13 @@ def test_an_export_that_fails_leaves_the_one_before(
 
 
 def test_a_format_that_is_unknown_or_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert formats_of("csv, parquet,csv") == ("csv", "parquet")
+    assert check_formats("csv, parquet,csv") == check_formats(["csv", "parquet"]) == ("csv", "parquet")
     for text in ("", "xlsx"):
-        with pytest.raises(SpecError, match="give any of csv, parquet, tensorboard, mlflow"):
-            formats_of(text)
+        with pytest.raises(SpecError, match="choose any of csv, parquet, tensorboard, mlflow"):
+            check_formats(text)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(SpecError, match=r"needs pyarrow, which is not installed; `pip install 'worldsize\[parquet\]'`"):
-        formats_of("parquet")
+        check_formats("parquet")
 
 
 def test_the_command_writes_below_the_study(results: Results) -> None:
@@ -212,6 +212,9 @@ def test_the_command_writes_below_the_study(results: Results) -> None:
     assert answer.output.strip() == str(home / "export" / "csv")
     mark = json.loads((home / "export" / "csv" / MARK).read_text())
     assert (mark["study"], mark["trials"], mark["records"]) == ("exported", 8, 7)
+    refused = CliRunner().invoke(app, ["export", str(home), "--to", "xlsx"])
+    assert refused.exit_code == 2
+    assert "Invalid value for '--to': 'xlsx' is not a format" in refused.output
 
 
 def test_a_study_of_which_nothing_ran_has_empty_tables(results: Results, tmp_path: Path) -> None:

@@ -167,17 +167,17 @@ def test_a_plan_that_leads_elsewhere_is_refused_and_nothing_written(
         load(folder.path)
     assert call("status", str(folder.path), monkeypatch=monkeypatch) == 2
     assert capsys.readouterr().err.startswith("worldsize: ")
-    study = Study.from_text(STUDY, machine=Machine(cores=4, gpus=0))
+    study = Study.from_text(STUDY, folder=folder.path, machine=Machine(cores=4, gpus=0))
     with pytest.raises(StoreError):
-        study.prepare(folder.path)
+        study.prepare()
     assert tree(folder.path.parent) <= {*before, Path("study/.lock.guard")}
 
 
 def test_a_launch_whose_trials_lie_elsewhere_is_not_adopted(folder: StudyFolder) -> None:
-    study = Study.from_text(STUDY, machine=Machine(cores=4, gpus=0))
+    study = Study.from_text(STUDY, folder=folder.path, machine=Machine(cores=4, gpus=0))
     for trial_id in folder.trial_ids():
         (folder.trial(trial_id) / "record.json").unlink()
-    (work,) = study.prepare(folder.path)
+    (work,) = study.prepare()
     launch = read_json(work.path / "launch.json")
     write_json(work.path / "launch.json", {**launch, "trials": ["../../escape/x"]})
     with pytest.raises(StoreError, match="is not a folder of its own in"):
@@ -207,9 +207,9 @@ def test_no_trial_writes_through_a_link(folder: StudyFolder, name: str) -> None:
     for trial_id in folder.trial_ids():
         (folder.trial(trial_id) / "record.json").unlink()
     outside = links_out(folder, TRIAL, name)
-    study = Study.from_text(STUDY, machine=Machine(cores=4, gpus=0))
+    study = Study.from_text(STUDY, folder=folder.path, machine=Machine(cores=4, gpus=0))
     with pytest.raises(StoreError, match=r"is a link|is not a folder of its own"):
-        study.prepare(folder.path)
+        study.prepare()
     assert tree(outside) == {Path("precious")}
     assert (outside / "precious").read_text(encoding="utf-8") == "mine"
 
@@ -438,7 +438,7 @@ def test_what_plans_name_is_what_the_folder_takes() -> None:
     """Every name that a plan can make: targets, strategies, pretraining."""
     text = STUDY.replace("[100]}", "[100], strategy: [ddp, {name: local-sgd, every: 4}, fp16-compression]}")
     text += "on: {t4.a-b_c: {slurm: {nodes: 2}}, v100: {slurm: {nodes: 2}}}\ntrain: {epochs: 1}\n"
-    study = Study.from_text(text, machine=Machine(cores=4, gpus=0))
+    study = Study.from_text(text, folder=Path("x"), machine=Machine(cores=4, gpus=0))
     plan = make_plan(study.spec)
     folder = StudyFolder(Path("x"))
     for number, launch in enumerate(plan.launches, start=1):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.made import study_set
 from worldsize.errors import LaunchError
 from worldsize.folder.files import read_json
 from worldsize.folder.record import TrialRecord
@@ -21,7 +22,6 @@ from worldsize.launch.slurm.queue import JobState, Queue, SubmitError, parse_sta
 from worldsize.launch.slurm.status import job_statuses
 from worldsize.launch.slurm.target import SlurmTarget, prepare_by_hand
 from worldsize.launch.target import PreparedLaunch, Progress, RunSite
-from worldsize.study.study import Study
 
 STUDY = """\
 name: tiny
@@ -51,10 +51,10 @@ class World(Progress):
     """A cluster, a clock and a watcher. Each time the driver sleeps, the next thing happens."""
 
     def __init__(self, tmp_path: Path, text: str = STUDY, *, set: Sequence[str] = ()) -> None:
-        self.study = Study.from_text(text, set=set)
+        self.study = study_set(text, *set, folder=tmp_path / "study")
         self.folder = StudyFolder(tmp_path / "study")
-        self.study._write(self.folder)
-        self.plan = self.study.plan()
+        self.study._write()
+        self.plan = self.study.plan
         self.jobs: list[FakeJob] = []
         self.time, self.away, self.asked_at = 0.0, False, list[float]()
         self.refuse: Callable[[], None] = lambda: None
@@ -142,7 +142,12 @@ class World(Progress):
     def sites(self, *, detach: bool = False) -> dict[str, RunSite]:
         queue = Queue(self, self, now=lambda: self.time, sleep=self.sleep)
         return {
-            on: RunSite(spec=site.spec, machine=site.machine, target=SlurmTarget(site.spec, queue, self, detach=detach))
+            on: RunSite(
+                spec=site.spec,
+                machine=site.machine,
+                data=site.data,
+                target=SlurmTarget(site.spec, queue, self, detach=detach),
+            )
             for on, site in self.study.sites.items()
         }
 
@@ -542,7 +547,7 @@ def test_a_driver_that_comes_later_adopts_and_submits_nothing(one: World) -> Non
 
 def test_what_never_reached_the_queue_is_closed_and_prepared_anew(one: World) -> None:
     """A driver killed before sbatch, or a script that nobody has submitted."""
-    work = one.study.prepare(one.folder.path)[0]
+    work = one.study.prepare()[0]
     prepare_by_hand(work, one.study.spec)
     assert one.run(nothing, lambda: one.whole(one.jobs[0]))
     assert [end["job"] for end in one.ends()] == [None, "100"]  # the first is closed: its script would end at once
@@ -651,7 +656,7 @@ def test_of_two_jobs_of_a_name_the_one_that_has_not_ended_counts(states: tuple[s
 
 
 def test_a_stored_launch_is_read_back_as_it_was_prepared(one: World) -> None:
-    work = one.study.prepare(one.folder.path)[0]
+    work = one.study.prepare()[0]
     assert replace(PreparedLaunch.stored(one.folder, work.launch_id, 300.0), folder=work.folder) == work
 
 

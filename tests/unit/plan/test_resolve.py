@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.made import Made, write_study
+from tests.made import Made, study_set, write_study
 from worldsize.answer.results import load
 from worldsize.data.catalog import facts_of
 from worldsize.errors import SpecError, StoreError
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_auto_names_its_line(text: str, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         Study.from_text(text, machine=HERE)
     with pytest.raises(SpecError, match=r"--set axes\.workers=auto: workers: auto finds no count but 1"):
-        Study.from_text(STUDY.replace("[16, 32]", "[8000]"), ["axes.workers=auto"], HERE)
+        study_set(STUDY.replace("[16, 32]", "[8000]"), "axes.workers=auto", machine=HERE)
 
 
 def test_counts_that_auto_adds_are_counted_too() -> None:
@@ -203,11 +203,11 @@ def test_the_stored_study_is_complete(tmp_path: Path) -> None:
 def test_a_study_with_auto_continues_on_a_machine_of_the_same_size(tmp_path: Path) -> None:
     text = AUTO.replace("train: {epochs: 1}\n", "")
     write_study(tmp_path / "study", text, Made(times=lambda _: {"forward": 0.01}), HERE)
-    with Study.from_text(text, machine=HERE)._opened(load(tmp_path / "study").folder) as plan:
+    with Study.from_text(text, machine=HERE, folder=tmp_path / "study")._opened() as plan:
         assert plan.trials
     with (
         pytest.raises(StoreError, match=r"axes\.workers: \[1, 2, 4, 8\] -> \[1, 2, 4\]"),
-        Study.from_text(text, machine=Machine(cores=4, gpus=0))._opened(load(tmp_path / "study").folder),
+        Study.from_text(text, machine=Machine(cores=4, gpus=0), folder=tmp_path / "study")._opened(),
     ):
         pass
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.made import Made, run_plan, write_launch, write_study
+from tests.made import Made, run_plan, study_set, write_launch, write_study
 from worldsize.answer.results import Results, load
 from worldsize.cli.main import app
 from worldsize.errors import SpecError
@@ -22,6 +22,7 @@ from worldsize.report.pages import sheets
 from worldsize.report.write.publish import publish
 from worldsize.spec.file import dump_yaml
 from worldsize.spec.study import TrialSpec
+from worldsize.study.checks import JobOptions
 from worldsize.study.study import Study
 
 STUDY = """\
@@ -51,17 +52,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return write_study(folder, STUDY, Made(times=times), SMALL)
 
 
-def study(text: str = STUDY, *options: str) -> Study:
-    return Study.from_text(text, set=options, machine=SMALL)
+def study(text: str = STUDY, *options: str, folder: Path | None = None) -> Study:
+    return study_set(text, *options, folder=folder, machine=SMALL)
 
 
 def test_every_target_has_its_own_launches() -> None:
     made = study()
-    found = [launch.id(number) for number, launch in enumerate(made.plan().launches, start=1)]
+    found = [launch.id(number) for number, launch in enumerate(made.plan.launches, start=1)]
     assert found[:2] == ["0001-probe-w4-t4", "0002-probe-w4-v100"]
-    assert [launch.workers for launch in made.plan().launches if launch.on == "v100"] == [4, 2, 4, 2]
-    for launch in made.plan().launches:
-        assert {made.plan().trials[trial_id].on for trial_id in launch.trials} == {launch.on}
+    assert [launch.workers for launch in made.plan.launches if launch.on == "v100"] == [4, 2, 4, 2]
+    for launch in made.plan.launches:
+        assert {made.plan.trials[trial_id].on for trial_id in launch.trials} == {launch.on}
         assert all(trial_id.endswith(f"-{launch.on}") for trial_id in launch.trials)
     assert study(dump_yaml(made.spec)).spec == made.spec
 
@@ -96,20 +97,20 @@ def test_what_targets_cannot_be(change: tuple[str, str], said: str) -> None:
 
 def test_one_of_them_can_be_chosen(tmp_path: Path) -> None:
     (tmp_path / "kinds.yaml").write_text(STUDY.replace("skip: [{on: v100, workers: 1}]\n", ""))
-    chosen = Study.from_file(tmp_path / "kinds.yaml", machine=SMALL, on="v100")
-    assert {trial.on for trial in chosen.plan().trials.values()} == {""}
+    chosen = Study(tmp_path / "kinds.yaml", machine=SMALL, run_on="v100")
+    assert {trial.on for trial in chosen.plan.trials.values()} == {""}
     assert chosen.spec.slurm is not None
     assert chosen.spec.slurm.partition == "v100"
     with pytest.raises(SpecError, match="has the targets t4, v100; choose one"):
-        Study.from_file(tmp_path / "kinds.yaml", machine=SMALL, on="slurm")
+        Study(tmp_path / "kinds.yaml", machine=SMALL, run_on="slurm")
 
 
 def test_detach_leaves_nothing_to_this_machine(tmp_path: Path) -> None:
     text = STUDY.replace("{slurm: {partition: v100, workers_per_node: 4, max_jobs: 2}}", "local")
-    mixed = study(text, "oversubscribe=true")
+    mixed = study(text, "oversubscribe=true", folder=tmp_path / "study")
     assert {on for on, site in mixed.sites.items() if site.spec.slurm} == {"t4"}
     with pytest.raises(SpecError, match="v100 runs on this machine"):
-        mixed.run(tmp_path / "study", detach=True)
+        mixed.run(jobs=JobOptions(detach=True))
     assert not (tmp_path / "study").exists()
 
 
@@ -140,13 +141,13 @@ def test_each_has_an_answer_and_a_projection_of_its_own(results: Results) -> Non
 
 def test_adaptive_probes_follow_each_target_alone(tmp_path: Path) -> None:
     text = STUDY.replace("workers: [1, 2, 4]", "workers: [1, 2, 4], adaptive: true").replace("train: {epochs: 2}\n", "")
-    made, home = study(text), StudyFolder(tmp_path / "adaptive")
-    made._write(home)
-    plan: Plan | None = made.plan()
-    assert {trial.workers for trial in made.plan().trials.values() if trial.on == "v100"} == {2, 4}
+    made, home = study(text, folder=tmp_path / "adaptive"), StudyFolder(tmp_path / "adaptive")
+    made._write()
+    plan: Plan | None = made.plan
+    assert {trial.workers for trial in made.plan.trials.values() if trial.on == "v100"} == {2, 4}
     while plan is not None:
         run_plan(home, plan, Made(times=times), made)
-        plan = made._search_on(home, plan, Progress())
+        plan = made._search_on(plan, Progress())
     rows = {on: each.answer.row for on, each in load(home.path).apart.items()}
     assert {on: row and row.setting.workers for on, row in rows.items()} == {"t4": 2, "v100": 4}
     with pytest.raises(SpecError, match="this one has 2 targets"):

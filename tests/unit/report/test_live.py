@@ -131,6 +131,13 @@ def test_a_run_ends_with_a_page(ended: StudyFolder) -> None:
     assert (ended.path / "report" / "index.html").exists()
 
 
+def test_run_report_and_the_file_hold_one_document(ended: StudyFolder) -> None:
+    run = CliRunner().invoke(app, ["run", str(ended.study_file), "--dir", str(ended.path), "--json"])
+    report = CliRunner().invoke(app, ["report", str(ended.path), "--json"])
+    assert run.exit_code == report.exit_code == 0
+    assert run.stdout == report.stdout == (ended.path / "report" / "report.json").read_text(encoding="utf-8")
+
+
 def test_a_run_without_plotly_keeps_its_results_and_says_what_is_missing(
     ended: StudyFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,7 +308,7 @@ def test_the_command_of_a_trial_plans_exactly_that_trial(tmp_path: Path) -> None
         words = shlex.split(run["command"])
         file = StudyFile.read(home.study_file)
         for assignment in (value for option, value in pairwise(words) if option == "--set"):
-            file.override(assignment)
+            file.override_text(assignment)
         (again,) = make_plan(file.spec()).trials.values()
         first = results.trials[run["trial"]]
         told = {"id", "repeat", "probe", "train"}

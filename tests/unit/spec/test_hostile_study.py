@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.made import study_set
 from tests.unit.cli.test_cli import call
 from worldsize.errors import SpecError
 from worldsize.machine import Machine
@@ -111,7 +112,7 @@ def test_what_multiplies_without_end_or_steers_a_terminal_is_refused(old: str, n
 )
 def test_options_have_the_same_limits(option: str, said: str) -> None:
     with pytest.raises(SpecError, match=said) as refused:
-        Study.from_text(STUDY, [option], machine=HERE)
+        study_set(STUDY, option, machine=HERE)
     assert len(str(refused.value)) < 500
 
 
@@ -177,4 +178,4 @@ def test_a_study_of_thousands_of_trials_is_planned_in_seconds() -> None:
     """What looks for doubles and problems is no square of their number."""
     text = STUDY.replace("[1]", str(list(range(1, 51)))).replace("[100]", str(list(range(1, 51))))
     study = Study.from_text(text + "repeats: 1\n", machine=Machine(cores=100, gpus=0))
-    assert len(study.plan().trials) == 5000
+    assert len(study.plan.trials) == 5000

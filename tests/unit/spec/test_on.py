@@ -22,6 +22,7 @@ from worldsize.report.pages import sheets
 from worldsize.spec.file import dump_yaml
 from worldsize.spec.place import SlurmSpec, nodes_for
 from worldsize.study.by_hand import _commands, commands_by_hand, nodes_like
+from worldsize.study.checks import JobOptions
 from worldsize.study.study import Study
 
 STUDY = """\
@@ -86,7 +87,7 @@ def test_what_cannot_be_asked_for(on: str, said: str) -> None:
 
 def test_counts_divide_among_their_nodes() -> None:
     with pytest.raises(SpecError, match="workers=3 does not divide among the 2 nodes that it needs with 2 on each"):
-        Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", set=["axes.workers=[1,3]"], machine=SMALL)
+        Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", {"axes.workers": [1, 3]}, machine=SMALL)
 
 
 def test_on_reads_back_as_it_was_written() -> None:
@@ -97,28 +98,30 @@ def test_on_reads_back_as_it_was_written() -> None:
 
 def test_how_jobs_get_their_turn_may_change_and_where_they_run_may_not(tmp_path: Path) -> None:
     def study(slurm: str) -> Study:
-        return Study.from_text(STUDY + f"on: {{slurm: {{nodes: 2, {slurm}}}}}", machine=SMALL)
+        return Study.from_text(
+            STUDY + f"on: {{slurm: {{nodes: 2, {slurm}}}}}", folder=tmp_path / "study", machine=SMALL
+        )
 
-    study("time: 5, partition: nope").prepare(tmp_path / "study")
-    study("time: 5").prepare(tmp_path / "study")  # nothing is measured yet: what sbatch refused may be mended
+    study("time: 5, partition: nope").prepare()
+    study("time: 5").prepare()  # nothing is measured yet: what sbatch refused may be mended
     home = StudyFolder(tmp_path / "study")
     trial = next(iter(load(home.path).trials))
     home.write_record(TrialRecord(trial=trial, outcome="finished", launch="0001", started_at=0, wall_s=1))
-    study("time: 50, max_jobs: 9, qos: long").prepare(tmp_path / "study")
+    study("time: 50, max_jobs: 9, qos: long").prepare()
     with pytest.raises(StoreError, match=r"on\.partition: nothing -> other"):
-        study("time: 5, partition: other").prepare(tmp_path / "study")
+        study("time: 5, partition: other").prepare()
 
 
 def test_what_a_job_may_still_run_does_not_move_elsewhere(tmp_path: Path) -> None:
     """Both would write into the same trials."""
-    slurm = Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", machine=SMALL)
-    (work, *_) = slurm.prepare(tmp_path / "study")
+    slurm = Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", folder=tmp_path / "study", machine=SMALL)
+    (work, *_) = slurm.prepare()
     work.files.write(JobFile(name="ws-on", id="77", submitted_at=1.0))
-    local = Study.from_text(STUDY, machine=Machine(cores=4, gpus=0))
+    local = Study.from_text(STUDY, folder=tmp_path / "study", machine=Machine(cores=4, gpus=0))
     with pytest.raises(StoreError, match="job 77 may still run it"):
-        local.prepare(tmp_path / "study")
+        local.prepare()
     write_end(work.path)
-    local.prepare(tmp_path / "study")
+    local.prepare()
 
 
 def test_the_plan_shows_node_hours_and_the_script(tmp_path: Path) -> None:
@@ -132,9 +135,9 @@ def test_the_plan_shows_node_hours_and_the_script(tmp_path: Path) -> None:
 
 
 def test_what_is_about_jobs_is_refused_without_any(tmp_path: Path) -> None:
-    study = Study.from_text(STUDY + "oversubscribe: true", machine=SMALL)
+    study = Study.from_text(STUDY + "oversubscribe: true", folder=tmp_path / "study", machine=SMALL)
     with pytest.raises(SpecError, match="this study has none"):
-        study.run(tmp_path / "study", detach=True)
+        study.run(jobs=JobOptions(detach=True))
 
 
 def test_without_slurm_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,30 +145,33 @@ def test_without_slurm_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError, match="sbatch is not here; run this on a login node"):
-        Study.from_file(tmp_path / "on.yaml", machine=SMALL, on="slurm").run()
+        Study(tmp_path / "on.yaml", machine=SMALL, run_on="slurm").run()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["on.yaml"]
 
 
 def test_each_host_has_its_own_line(tmp_path: Path) -> None:
-    study = Study.from_text(STUDY, machine=nodes_like(Machine(cores=2, gpus=0), 2))
-    lines = commands_by_hand(study, tmp_path / "a study", nodes=2, hosts="10.0.0.1,10.0.0.2", port=29_400)
+    machine = nodes_like(Machine(cores=2, gpus=0), 2)
+    study = Study.from_text(STUDY, folder=tmp_path / "a study", machine=machine)
+    lines = commands_by_hand(study, nodes=2, hosts="10.0.0.1,10.0.0.2", port=29_400)
     commands = [line for line in lines if not line.startswith("#")]
     assert len(commands) == 7  # two hosts for the probes and for 2 and 4 workers, one host for 1
     assert "--nnodes=2 --nproc-per-node=2 " in commands[0]
     assert "--rdzv-endpoint=10.0.0.1:29400 --rdzv-conf=is_host=1 --local-addr=10.0.0.1" in commands[0]
     assert "--rdzv-endpoint=10.0.0.1:29400 --rdzv-conf=is_host=0 --local-addr=10.0.0.2" in commands[1]
     assert f"'{tmp_path}/a study'" in commands[0]
+    other = Study.from_text(STUDY, folder=tmp_path / "other", machine=machine)
     for hosts in ("only-one", "a,$(touch x)", "a,-b"):
         with pytest.raises(SpecError, match="names no 2 hosts"):
-            commands_by_hand(study, tmp_path / "other", nodes=2, hosts=hosts, port=29_400)
+            commands_by_hand(other, nodes=2, hosts=hosts, port=29_400)
     assert not (tmp_path / "other").exists()
 
 
 def test_workers_that_are_left_divide_among_fewer_hosts(tmp_path: Path) -> None:
-    study = Study.from_text(STUDY, set=["axes.workers=[1,3]"], machine=Machine(cores=4, gpus=0))
-    lines = commands_by_hand(study, tmp_path / "study", nodes=3, hosts="a,b,c", port=29_400)
+    overrides = {"axes.workers": [1, 3]}
+    study = Study.from_text(STUDY, overrides, folder=tmp_path / "study", machine=Machine(cores=4, gpus=0))
+    lines = commands_by_hand(study, nodes=3, hosts="a,b,c", port=29_400)
     assert any("--nnodes=3 --nproc-per-node=1 " in line for line in lines)
-    (work, *_) = study.prepare(tmp_path / "study")
+    (work, *_) = study.prepare()
     assert work.workers == 3
     used = list(_commands(study.spec, work, ["a", "b"], 29_400))
     assert [line for line in used if line.startswith("#")] == ["# on a:"]

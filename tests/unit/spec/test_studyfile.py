@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.made import study_set
 from worldsize.errors import SpecError
 from worldsize.machine import Machine
 from worldsize.spec.file import StudyFile, builtin_studies, dump_yaml, find_study
@@ -27,7 +28,7 @@ MACHINE = Machine(cores=4, gpus=0)
 
 
 def study(text: str, *options: str, machine: Machine = MACHINE) -> Study:
-    return Study.from_text(text, options, machine)
+    return study_set(text, *options, machine=machine)
 
 
 def problem(text: str, *options: str, machine: Machine = MACHINE) -> str:
@@ -156,7 +157,7 @@ def test_options_can_switch_off_and_turn_weak_into_strong() -> None:
 
 
 def test_oversubscribe_lets_workers_share() -> None:
-    assert study(GOOD, "axes.workers=[8]", "oversubscribe=true").plan().launches[0].workers == 8
+    assert study(GOOD, "axes.workers=[8]", "oversubscribe=true").plan.launches[0].workers == 8
 
 
 def test_threads_count_against_cores() -> None:
@@ -171,7 +172,7 @@ def test_gpus_are_counted_where_there_are_some() -> None:
 
 def test_indivisible_batches_can_be_skipped() -> None:
     text = GOOD.replace("batch_per_worker: [32]", "global_batch: [33]") + "skip: [{workers: 2, global_batch: 33}]\n"
-    trials = study(text).plan().trials.values()
+    trials = study(text).plan.trials.values()
     assert {(trial.workers, trial.batch_per_worker) for trial in trials} == {(1, 33)}
 
 

@@ -37,12 +37,12 @@ def times(trial: TrialSpec) -> dict[str, float]:
 
 def run(folder: Path, text: str, made: Made, machine: Machine = HERE) -> Results:
     """As `Study.run` would: round after round."""
-    study, home = Study.from_text(text, machine=machine), StudyFolder(folder)
-    study._write(home)
-    plan = study.plan()
+    study, home = Study.from_text(text, folder=folder, machine=machine), StudyFolder(folder)
+    study._write()
+    plan = study.plan
     while plan is not None:
         run_plan(home, plan, made, study)
-        plan = study._search_on(home, plan, Progress())
+        plan = study._search_on(plan, Progress())
     return load(folder)
 
 
@@ -50,16 +50,16 @@ def test_auto_is_every_doubling_that_fits() -> None:
     study = Study.from_text(AUTO, machine=Machine(cores=12, gpus=0))
     assert study.spec.axes.workers == (1, 2, 4, 8, 12)
     assert study.spec.axes.adaptive
-    first = {(trial.workers, trial.batch_per_worker) for trial in study.plan().trials.values()}
+    first = {(trial.workers, trial.batch_per_worker) for trial in study.plan.trials.values()}
     assert first == {(1, 16), (1, 32), (1, 64), (1, 128), (2, 16), (2, 128)}
-    assert Study.from_text(AUTO, set=["threads=4"], machine=HERE).spec.axes.workers == (1, 2, 4)
+    assert Study.from_text(AUTO, {"threads": 4}, machine=HERE).spec.axes.workers == (1, 2, 4)
     assert Study.from_text(AUTO, machine=Machine(cores=1, gpus=0)).spec.axes.workers == (1,)
 
 
 def test_several_optimisers_are_probed_once_and_interleaved() -> None:
     text = AUTO + "train: {epochs: 1}\n"
-    study = Study.from_text(text, set=["axes.optimizer=[sgd, adam]"], machine=HERE)
-    first = {(trial.workers, trial.batch_per_worker) for trial in study.plan().trials.values()}
+    study = Study.from_text(text, {"axes.optimizer": ["sgd", "adam"]}, machine=HERE)
+    first = {(trial.workers, trial.batch_per_worker) for trial in study.plan.trials.values()}
     assert first == {(1, 16), (1, 32), (1, 64), (1, 128), (2, 16), (2, 128)}
 
 
@@ -284,11 +284,12 @@ def test_only_what_is_recommended_is_trained(tmp_path: Path) -> None:
 def test_a_stopped_study_goes_on_with_the_same_rounds(tmp_path: Path) -> None:
     made = Made(times=times)
     whole = run(tmp_path / "whole", AUTO, made)
-    study, home = Study.from_text(AUTO, machine=HERE), StudyFolder(tmp_path / "parts")
-    study._write(home)
-    run_plan(home, study.plan(), made, study)
-    again = Study.from_text(AUTO, machine=HERE)  # another process
-    plan = again._search_on(home, load(home.path).plan, Progress())
+    home = StudyFolder(tmp_path / "parts")
+    study = Study.from_text(AUTO, folder=home.path, machine=HERE)
+    study._write()
+    run_plan(home, study.plan, made, study)
+    again = Study.from_text(AUTO, folder=home.path, machine=HERE)  # another process
+    plan = again._search_on(load(home.path).plan, Progress())
     assert plan is not None
     assert set(plan.trials) <= set(whole.trials)
 
@@ -296,9 +297,9 @@ def test_a_stopped_study_goes_on_with_the_same_rounds(tmp_path: Path) -> None:
 def test_a_round_reads_every_record_once_and_none_follows_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = Study.from_text(AUTO, machine=HERE)
-    home, plan = StudyFolder(tmp_path / "study"), study.plan()
-    study._write(home)
+    study = Study.from_text(AUTO, folder=tmp_path / "study", machine=HERE)
+    home, plan = StudyFolder(tmp_path / "study"), study.plan
+    study._write()
     run_plan(home, plan, Made(times=times), study)
     read: list[str] = []
     record = StudyFolder.record
@@ -308,11 +309,11 @@ def test_a_round_reads_every_record_once_and_none_follows_a_damaged_one(
         return record(self, trial_id)
 
     monkeypatch.setattr(StudyFolder, "record", counted)
-    assert study._search_on(home, plan, Progress()) is not None
+    assert study._search_on(plan, Progress()) is not None
     assert sorted(read) == sorted(plan.trials)
     damaged = home.trial(next(iter(plan.trials))) / "record.json"
     damaged.write_text("{")
-    assert study._search_on(home, load(home.path).plan, Progress()) is None
+    assert study._search_on(load(home.path).plan, Progress()) is None
 
 
 def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:
@@ -326,7 +327,7 @@ def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no count but 1: global_batch=\[33\] does not divide"):
         Study.from_text(AUTO.replace("batch_per_worker: [16, 32, 64, 128]", "global_batch: [33]"), machine=HERE)
     with pytest.raises(SpecError, match="probe"):
-        Study.from_text(AUTO + "train: {epochs: 1}\n", set=["probe=false"], machine=HERE)
+        Study.from_text(AUTO + "train: {epochs: 1}\n", {"probe": False}, machine=HERE)
 
 
 def test_auto_leaves_out_what_the_study_could_not_run() -> None:
@@ -335,4 +336,4 @@ def test_auto_leaves_out_what_the_study_could_not_run() -> None:
     large = AUTO.replace("[16, 32, 64, 128]", "[256]")
     assert Study.from_text(large, machine=Machine(cores=64, gpus=0)).spec.axes.workers == (1, 2, 4, 8, 16, 32)
     with pytest.raises(SpecError, match="GPU"):
-        Study.from_text(AUTO, set=["device=cuda"], machine=HERE)
+        Study.from_text(AUTO, {"device": "cuda"}, machine=HERE)

@@ -21,14 +21,13 @@ from pathlib import Path
 from tests.unit.study.test_first_writes import STUDY
 from worldsize.machine import Machine
 from worldsize.answer.results import load
-from worldsize.folder.study_folder import StudyFolder
 from worldsize.study.study import Study
 
 folder = Path(sys.argv[1])
-study = Study.from_text(STUDY, machine=Machine(cores=2, gpus=0))
+study = Study.from_text(STUDY, folder=folder, machine=Machine(cores=2, gpus=0))
 
 def start():
-    with study._opened(StudyFolder(folder)):
+    with study._opened():
         pass
 
 def die_before(wanted):
@@ -51,7 +50,7 @@ for wanted in range(1, 1000):
     start()
     left = sorted(path.name for path in folder.iterdir())
     assert left == [".lock.guard", "plan.json", "study.yaml"], (wanted, left)
-    assert load(folder).plan == study.plan()
+    assert load(folder).plan == study.plan
     shutil.rmtree(folder)
     if not killed:
         print(wanted - 1, "kills")
@@ -74,4 +73,4 @@ def test_a_folder_with_anything_else_is_refused(tmp_path: Path, name: str) -> No
     (tmp_path / "plan.json").touch()
     (tmp_path / name).touch()
     with pytest.raises(StoreError, match="exists and is not a study folder"):
-        is_same(study.spec, study.plan(), StudyFolder(tmp_path))
+        is_same(study.spec, study.plan, StudyFolder(tmp_path))

@@ -60,14 +60,14 @@ class Ranks:
 
 
 @pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch) -> Study:
-    study = Study.from_text(STUDY, machine=Machine(cores=2, gpus=0))
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    study = Study.from_text(STUDY, folder=tmp_path / "study", machine=Machine(cores=2, gpus=0))
     on(monkeypatch, study, Ranks())
     return study
 
 
 def on(monkeypatch: pytest.MonkeyPatch, study: Study, ranks: Ranks) -> None:
-    sites = {"": RunSite(spec=study.spec, machine=study.sites[""].machine, target=ranks)}
+    sites = {"": RunSite(spec=study.spec, machine=study.sites[""].machine, target=ranks, data=study.data)}
     monkeypatch.setattr(study, "_run_sites", lambda *_, **__: sites)
 
 
@@ -85,7 +85,7 @@ def times(folder: Path) -> dict[str, int]:
 
 def check_continues(study: Study, folder: Path, monkeypatch: pytest.MonkeyPatch, before: dict[str, int]) -> None:
     on(monkeypatch, study, Ranks())
-    results = study.run(folder)
+    results = study.run()
     assert {record.outcome for record in results.records.values()} == {"finished"}
     assert not results.left()
     assert {trial: time for trial, time in times(folder).items() if trial in before} == before
@@ -96,10 +96,10 @@ def test_a_rank_that_finds_the_disk_full(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
     on(monkeypatch, study, Ranks(raise_in(number)))
-    left = len(study.plan().trials) - int(number)
+    left = len(study.plan.trials) - int(number)
     words = rf"the disk is full: .*No space left on device in {number}-.* \(rank 0\)\. Finished trials are kept\. "
     with pytest.raises(DiskFullError, match=words + rf"The {left} left need about \d+ MB, and .* free") as told:
-        study.run(tmp_path / "study")
+        study.run()
     assert told.value.exit_code == 1
     before = times(tmp_path / "study")
     assert len(before) == int(number)
@@ -119,7 +119,7 @@ def test_a_rank_that_cannot_even_say_so(study: Study, tmp_path: Path, monkeypatc
         patch.setattr("worldsize.folder.launches.write_model", refuse_ends)
         patch.setattr("worldsize.launch.autopsy.has_room", lambda _: False)
         with pytest.raises(DiskFullError, match="the disk is full: No space left on device in 0002"):
-            study.run(tmp_path / "study")
+            study.run()
     before = times(tmp_path / "study")
     assert len(before) == 2
     check_continues(study, tmp_path / "study", monkeypatch, before)
@@ -134,17 +134,15 @@ def test_a_driver_that_finds_the_disk_full(
     with monkeypatch.context() as patch:
         patch.setattr(f"worldsize.{where}", lambda *_: (_ for _ in ()).throw(FULL))
         with pytest.raises(DiskFullError, match=r"The 8 left need about \d+ MB"):
-            study.run(tmp_path / "study")
+            study.run()
     check_continues(study, tmp_path / "study", monkeypatch, {})
 
 
-def test_another_error_of_the_system_is_not_a_full_disk(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_error_of_the_system_is_not_a_full_disk(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = PermissionError("no")
     monkeypatch.setattr("worldsize.folder.launches.write_model", lambda *_: (_ for _ in ()).throw(refused))
     with pytest.raises(PermissionError):
-        study.run(tmp_path / "study")
+        study.run()
 
 
 def test_too_little_space_is_said_before_anything_is_written(
@@ -153,12 +151,12 @@ def test_too_little_space_is_said_before_anything_is_written(
     with monkeypatch.context() as patch:
         patch.setattr("worldsize.study.checks.disk_usage", lambda _: SimpleNamespace(free=3_000_000))
         with pytest.raises(StoreError, match=r"8 trials left will write about \d+ MB into .*, and its disk has 3 MB"):
-            study.run(tmp_path / "deep" / "study")
+            study.run()
         assert list(tmp_path.iterdir()) == []
-    study.run(tmp_path / "study")
+    study.run()
     with monkeypatch.context() as patch:  # nothing is left to write
         patch.setattr("worldsize.study.checks.disk_usage", lambda _: SimpleNamespace(free=0))
-        assert study.run(tmp_path / "study").left() == []
+        assert study.run().left() == []
 
 
 def test_arrays_say_that_the_disk_is_full() -> None:

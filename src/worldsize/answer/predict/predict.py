@@ -10,6 +10,7 @@ from typing import Any
 
 from worldsize.analysis.projection.bare import LEVEL as PROJECTED_LEVEL
 from worldsize.analysis.projection.choice import Choice, Option, choose, limit, speedup_of
+from worldsize.analysis.speed.network import Network
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import Row
 from worldsize.answer.as_dict import plain_finding, plain_setting
@@ -75,11 +76,11 @@ def _check(results: Results, question: Question, line: Line) -> None:
     if question.target is not None and most < math.inf and not least < question.target <= most:
         rule = "is at most 1" if question.target > 1 else "lies between 0 and 1"
         share = question.target / 100 if 1 < question.target <= 100 else 0.9
-        raise SpecError(f"target={question.target:g}: {metric} {rule}; write --target {share:g} for {100 * share:g} %")
+        raise SpecError(f"until={question.target:g}: {metric} {rule}; write --until {share:g} for {100 * share:g} %")
     if question.budget is not None and question.price is None:
         raise SpecError(f"budget={question.budget:g} needs to know what a worker costs; add --price")
     if results.spec.train is None:
-        for name, value in (("target", question.target), ("price", question.price), ("deadline", question.deadline_s)):
+        for name, value in (("until", question.target), ("price", question.price), ("deadline", question.deadline_s)):
             if value is not None:
                 raise SpecError(
                     f"{name}={value:g}: the study trains nothing, so the time of a whole training is not known; add "
@@ -145,16 +146,17 @@ def predict_study(
     workers: Sequence[int] = (),
     *,
     batch_per_worker: int | None = None,
-    target: float | None = None,
+    until: float | None = None,
     price: float | None = None,
     budget: float | None = None,
     deadline_s: float | None = None,
-    network: str | None = None,
+    network: str | Network | None = None,
     workers_per_node: int | None = None,
 ) -> list[Prediction]:
     """Project a study to worker counts that were never run, with 80 % intervals. Runs nothing.
 
-    `workers`: the counts to ask about (default: 2, 4 and 8 times the largest that was measured). `price` is per
+    `workers`: the counts to ask about (default: 2, 4 and 8 times the largest that was measured). `until` asks for the
+    time until the test metric is that good (default: the study's own `until`, or its epochs). `price` is per
     worker-hour; `budget` and `deadline_s` ask for the fastest and the cheapest count that keep them. `network`
     describes another network, such as "8 x 450GB/s 2us, 50GB/s 5us", or names a preset. There is one prediction per
     place, because kinds of hardware are never pooled.
@@ -164,11 +166,11 @@ def predict_study(
         question = Question(
             workers=tuple(workers) or doublings(results),
             batch_per_worker=batch_per_worker,
-            target=target,
+            target=until,
             price=price,
             budget=budget,
             deadline_s=deadline_s,
-            network=None if network is None else parse_network(network),
+            network=parse_network(network) if isinstance(network, str) else network,
             workers_per_node=workers_per_node,
         )
         found.append(predict(results, question))

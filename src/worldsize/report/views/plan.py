@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -28,9 +27,9 @@ from worldsize.spec.training import steps_per_epoch
 from worldsize.study.study import Study
 
 
-def plan_view(study: Study, folder: Path, cost: Cost, everything: bool) -> Group:
-    """Trials, launches, cost, and the exact commands for this study folder."""
-    spec, plan = study.spec, study.plan()
+def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
+    """Trials, launches, cost, and the exact commands."""
+    spec, plan = study.spec, study.plan
     facts = study.facts
     kinds = Counter(trial.kind for trial in plan.trials.values())
     kinds_words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
@@ -52,11 +51,11 @@ def plan_view(study: Study, folder: Path, cost: Cost, everything: bool) -> Group
     scripted: set[str] = set()  # of each target the first in full: the others differ in their names and sizes
     for index, launch in enumerate(plan.launches, start=1):
         parts.append(Text(f"{launch.id(index)}: {counted(len(launch.trials), 'trial')}", style=f"bold {ACCENT}"))
-        parts.append(Text(f"  {launch_command(study, folder, launch, index)}"))
+        parts.append(Text(f"  {launch_command(study, launch, index)}"))
         shown = launch.trials if everything else launch.trials[:8]
         more = [] if len(shown) == len(launch.trials) else [f"and {len(launch.trials) - len(shown)} more (--all)"]
         parts.append(Text(f"  {', '.join([*shown, *more])}", style="dim"))
-        if (everything or launch.on not in scripted) and (script := planned_script(study, folder, launch, index)):
+        if (everything or launch.on not in scripted) and (script := planned_script(study, launch, index)):
             scripted.add(launch.on)
             parts.append(Text(script))
     return Group(*parts)
@@ -107,9 +106,9 @@ def _place_in_table(trial: TrialSpec) -> tuple[Any, ...]:
     return trial.batch_per_worker, trial.workers, trial.optimizer.family, trial.optimizer.momentum, trial.peak_rate
 
 
-def launch_command(study: Study, folder: Path, launch: Launch, number: int) -> str:
+def launch_command(study: Study, launch: Launch, number: int) -> str:
     """What starts a launch, for a shell."""
-    spec, launch_id = study.sites[launch.on].spec, launch.id(number)
+    spec, folder, launch_id = study.sites[launch.on].spec, study.folder, launch.id(number)
     if spec.slurm is not None:
         job = job_of(spec, folder, launch_id, launch.workers, name=launch_id)
         script = shlex.quote(f"{folder}/launches/{launch_id}/job.sh")
@@ -118,12 +117,12 @@ def launch_command(study: Study, folder: Path, launch: Launch, number: int) -> s
     return shlex.join(build(folder, launch_id, launch.workers, "python"))
 
 
-def planned_script(study: Study, folder: Path, launch: Launch, number: int) -> str:
+def planned_script(study: Study, launch: Launch, number: int) -> str:
     """Of a job, in full; nothing where a launch is none."""
     spec, launch_id = study.sites[launch.on].spec, launch.id(number)
     if spec.slurm is None:
         return ""
-    job = job_of(spec, folder, launch_id, launch.workers, name=f"ws-{spec.name[:40]}-{launch_id}")
+    job = job_of(spec, study.folder, launch_id, launch.workers, name=f"ws-{spec.name[:40]}-{launch_id}")
     return "\n" + indent(job_script(job, spec.slurm), "    ")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, SpinnerColumn, TaskID, Text
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from worldsize.answer.results import load
 from worldsize.data.catalog import WorkloadFacts
 from worldsize.data.sets import DataFile
 from worldsize.errors import visible
@@ -20,7 +22,9 @@ from worldsize.plan.cost import CORE_FLOP_PER_S, LAUNCH_START_S, StepTimes, tria
 from worldsize.plan.plan import Plan
 from worldsize.report.views.status import failure_view
 from worldsize.report.words.numbers import counted, duration, metric_value, number
+from worldsize.report.write.publish import LivePage
 from worldsize.spec.study import TrialSpec
+from worldsize.study.study import Study, runs_again
 
 OUTCOME_WORDS = {"plateaued": "no longer got better", "stopped": "stopped as hopeless beside the others"}
 
@@ -156,6 +160,22 @@ class StudyProgress(Progress):
             guess = self._facts.train_flop_per_sample / CORE_FLOP_PER_S
             known = trial.worker_batch * (sum(paces) / len(paces) if paces else guess)
         return trial_s(trial, self._facts, known)
+
+
+@contextmanager
+def watch(study: Study, console: Console, *, retry_failed: bool = False) -> Iterator[LivePage]:
+    """Show how a study proceeds, and keep its page up to date, while `study.run(progress=...)` runs."""
+    before = load(study.folder) if (study.folder / "study.yaml").exists() else None
+    records = before.records.values() if before else ()
+    finished = {record.trial for record in records if not (retry_failed and runs_again(record))}
+    plan = before.plan if before else study.plan  # a search may have added to it
+    known = before.step_s() if before else {}
+    with StudyProgress(console, plan, study.facts, finished, known) as shown:
+        page = LivePage(shown, study.folder, study.sites)
+        try:
+            yield page
+        finally:
+            page.close()
 
 
 class DownloadProgress:

@@ -84,6 +84,11 @@ def _printer() -> tuple[Callable[[Figure], dict[str, bytes]] | None, str]:
     return rendered, ""
 
 
+def report_json(results: Results) -> str:
+    """The document as JSON: what `run --json` and `report --json` print, and report.json holds."""
+    return to_json(document(results))
+
+
 def to_json(found: Document) -> str:
     return json.dumps(found, indent=1, allow_nan=False) + "\n"
 
@@ -119,11 +124,12 @@ class LivePage(Progress):
         self._sites = sites
         self._process: subprocess.Popen[bytes] | None = None
         self._last = -EVERY_S
-        self._ended = 0
+        self.ended = 0
+        """Trials that have ended since it began."""
 
     def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None:
         self._inner.launch_started(launch_id, trials)
-        if self._ended:
+        if self.ended:
             self._write()
 
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
@@ -131,7 +137,7 @@ class LivePage(Progress):
 
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
         self._inner.trial_ended(trial, record)
-        self._ended += 1
+        self.ended += 1
         site = self._sites[trial.on]
         if site.spec.slurm is not None or trial.workers * trial.threads < site.machine.cores:
             self._write()

@@ -1,4 +1,4 @@
-"""The report in a browser of this machine: a read-only server of the files below DIR/report, and of nothing else.
+"""The report in a browser of this machine: a read-only server of the files below FOLDER/report, and of nothing else.
 
 Whatever a page in the same browser, or a name that points here, may ask for: it listens on 127.0.0.1 only, answers only
 requests addressed to 127.0.0.1 or localhost (a name of somebody else's that resolves to 127.0.0.1 is not), and never

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from worldsize.data.sets import cache_root, data_root
+from worldsize.data.sets import cache_root
 from worldsize.errors import SpecError, WorldsizeError
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker.workloads import Places
@@ -109,7 +109,7 @@ def _try_out(spec: WorkloadSpec, workload: Workload) -> None:
 
 def main() -> None:
     spec = WorkloadSpec.model_validate_json(sys.argv[1])
-    workload = load(spec, Places(data=data_root(), cache=cache_root()))
+    workload = load(spec, Places(data=Path(sys.argv[2]), cache=cache_root()))
     described = describe(spec)
     parameters = sum(parameter.numel() for parameter in workload.build_model().parameters())
     facts = {
