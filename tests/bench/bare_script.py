@@ -15,7 +15,7 @@ from worldsize.worker.workloads.base import batch
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-data = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
+data = workloads.load(WorkloadSpec(name="digits"), workloads.DataFolders(data=Path(), cache=Path()))
 model = DistributedDataParallel(data.build_model())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 inputs, labels = batch(data.train, torch.arange(64), torch.device("cpu"))

@@ -16,8 +16,8 @@ from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
 from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
-from worldsize.worker.loop import Course, run_steps
-from worldsize.worker.measure.step_clock import CpuLaps, Phases
+from worldsize.worker.loop import Trainer, run_steps
+from worldsize.worker.measure.step_clock import CpuStepClock, Phases
 from worldsize.worker.optimizers import rate_of_step
 from worldsize.worker.parallel import make_strategy
 from worldsize.worker.parallel.team import Team
@@ -27,7 +27,7 @@ BATCH, STEPS, ROUNDS = 96, 10, 40
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, workers = dist.get_rank(), dist.get_world_size()
-data = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
+data = workloads.load(WorkloadSpec(name="digits"), workloads.DataFolders(data=Path(), cache=Path()))
 
 trial = TrialSpec(
     id="bench",
@@ -49,29 +49,29 @@ team = Team(rank=rank, workers=workers, device=torch.device("cpu"), group=None)
 torch.manual_seed(0)
 module = data.build_model()
 output = Path(sys.argv[1])
-course = Course(
+trainer = Trainer(
     trial=trial,
     workload=data,
     team=team,
     strategy=make_strategy(trial.strategy, trial.optimizer, module, team),
     ending=Ending(train=None),
     rate=rate_of_step(trial, len(data.train)),
-    laps=CpuLaps(),
+    clock=CpuStepClock(),
     phases=Phases("bench"),
-    draws=torch.Generator(),
+    augmentation_rng=torch.Generator(),
     journal=Journal(output.with_name("events.jsonl") if rank == 0 else None, output.with_name("stop")),
 )
 torch.manual_seed(0)
 bare = DistributedDataParallel(data.build_model())
 bare_optimizer = torch.optim.SGD(bare.parameters(), lr=0.0, momentum=0.9)
-shares = list(course.shares(0))[:STEPS]
+shares = list(trainer.shares(0))[:STEPS]
 batches = [torch.from_numpy(share.indices) for share in shares]
 
 
 def our_steps() -> list[float]:
-    done = len(course.laps.seconds())
-    run_steps(course, shares)
-    return list(course.laps.seconds()[done:])
+    done = len(trainer.clock.seconds())
+    run_steps(trainer, shares)
+    return list(trainer.clock.seconds()[done:])
 
 
 def minimal_steps() -> list[float]:

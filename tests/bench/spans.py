@@ -24,9 +24,9 @@ from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
 from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
-from worldsize.worker.loop import Course, run_steps
+from worldsize.worker.loop import Trainer, run_steps
 from worldsize.worker.measure.meters import ProcessMeter
-from worldsize.worker.measure.step_clock import CpuLaps, Phases, laps_for
+from worldsize.worker.measure.step_clock import CpuStepClock, Phases, step_clock_for
 from worldsize.worker.measure.telemetry import Telemetry
 from worldsize.worker.parallel import make_strategy
 from worldsize.worker.parallel.team import Team
@@ -35,11 +35,11 @@ TURNS = 60
 CASES = {"cuda": ("resnet18", 512, "bf16", 10, 1.01), "cpu": (None, 64, "fp32", 10, 1.03)}
 
 
-class NoLaps(CpuLaps):
+class NoStepClock(CpuStepClock):
     def start(self) -> None: ...
     def mark(self, span: int) -> None: ...
     def mark_backward(self) -> None: ...
-    def lap(self) -> None: ...
+    def end_step(self) -> None: ...
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
     model, batch, precision, steps, limit = CASES[device.type]
     torch.set_num_threads(1)
     spec = WorkloadSpec(name="digits", model=model)
-    data = workloads.load(spec, workloads.Places(data=Path(), cache=Path())).on(device)
+    data = workloads.load(spec, workloads.DataFolders(data=Path(), cache=Path())).on(device)
     team = Team(rank=0, workers=1, device=device, group=None)
     trial = TrialSpec(
         id="bench",
@@ -66,30 +66,30 @@ def main() -> None:
         probe=ProbeSpec(),
     )
     module = data.build_model().to(device)
-    course = Course(
+    trainer = Trainer(
         trial=trial,
         workload=data,
         team=team,
         strategy=make_strategy(trial.strategy, trial.optimizer, module, team),
         ending=Ending(train=None),
         rate=lambda _: 0.0,
-        laps=laps_for(device),
+        clock=step_clock_for(device),
         phases=Phases("bench"),
-        draws=torch.Generator(device),
+        augmentation_rng=torch.Generator(device),
         journal=Journal(None, Path("stop")),
     )
-    timed, untimed = course.laps, NoLaps()
-    shares = itertools.cycle(list(course.shares(0))[:steps])
+    timed, untimed = trainer.clock, NoStepClock()
+    shares = itertools.cycle(list(trainer.shares(0))[:steps])
     telemetry = Telemetry(ProcessMeter().sources())
 
     def turn(instrumented: bool) -> float:
-        course.laps = timed if instrumented else untimed
+        trainer.clock = timed if instrumented else untimed
         if instrumented:
             telemetry.start()
         if device.type == "cuda":
             torch.cuda.synchronize()
         began = time.perf_counter()
-        run_steps(course, itertools.islice(shares, steps))
+        run_steps(trainer, itertools.islice(shares, steps))
         if device.type == "cuda":
             torch.cuda.synchronize()
         taken = (time.perf_counter() - began) / steps

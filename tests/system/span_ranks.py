@@ -29,8 +29,8 @@ from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
 from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
-from worldsize.worker.loop import Course, run_steps
-from worldsize.worker.measure.step_clock import CpuLaps, Phases
+from worldsize.worker.loop import Trainer, run_steps
+from worldsize.worker.measure.step_clock import CpuStepClock, Phases
 from worldsize.worker.parallel import make_strategy
 from worldsize.worker.parallel.team import Crew, Team
 from worldsize.worker.probe import exchange_blocks
@@ -67,7 +67,7 @@ class Busy(nn.Module):
         return output
 
 
-def course(team: Team, folder: Path) -> Course:
+def trainer(team: Team, folder: Path) -> Trainer:
     trial = TrialSpec(
         id="spans",
         kind="probe",
@@ -84,23 +84,23 @@ def course(team: Team, folder: Path) -> Course:
         threads=1,
         probe=ProbeSpec(),
     )
-    data = workloads.load(trial.workload, workloads.Places(data=folder, cache=folder))
+    data = workloads.load(trial.workload, workloads.DataFolders(data=folder, cache=folder))
     torch.manual_seed(0)
-    return Course(
+    return Trainer(
         trial=trial,
         workload=data,
         team=team,
         strategy=make_strategy(trial.strategy, trial.optimizer, data.build_model(), team),
         ending=Ending(train=None),
         rate=lambda _: 0.0,
-        laps=CpuLaps(),
+        clock=CpuStepClock(),
         phases=Phases("spans"),
-        draws=torch.Generator(),
+        augmentation_rng=torch.Generator(),
         journal=Journal(None, folder / "stop"),
     )
 
 
-def plant(case: str, here: Course) -> Callable[[], float]:
+def plant(case: str, here: Trainer) -> Callable[[], float]:
     """Puts the cause in; returns what tells how many seconds a step it took."""
     strategy = here.strategy
     match case:
@@ -130,13 +130,13 @@ def plant(case: str, here: Course) -> Callable[[], float]:
     raise ValueError(case)
 
 
-def turns(plain: Course, planted: Course) -> Iterator[tuple[Course, bool]]:
+def turns(plain: Trainer, planted: Trainer) -> Iterator[tuple[Trainer, bool]]:
     for number in range(TURNS):
         pair = [(plain, False), (planted, True)]
         yield from pair if number % 2 == 0 else reversed(pair)
 
 
-def measure_exchange(here: Course, folder: Path) -> None:
+def measure_exchange(here: Trainer, folder: Path) -> None:
     """At the slow rate: what the exchange adds to a step, and what torch says that it takes."""
     limit_here(SLOW_MBIT)
     here.team.barrier()
@@ -152,16 +152,16 @@ def main() -> None:
     team = crew.team(crew.workers)
     assert team is not None
     for case in sys.argv[2:]:
-        plain, planted = course(team, folder), course(team, folder)
+        plain, planted = trainer(team, folder), trainer(team, folder)
         planted_s = plant(case, planted)
         kept: dict[bool, list[np.ndarray]] = {False: [], True: []}
         for here, is_planted in turns(plain, planted):
             if case == "link":
                 limit_here(SLOW_MBIT if is_planted else FAST_MBIT)
             team.barrier()
-            done = len(here.laps.spans())
+            done = len(here.clock.spans())
             run_steps(here, itertools.islice(here.shares(0), STEPS))
-            kept[is_planted].append(here.laps.spans()[done + 1 :] * SPAN_UNIT_S)
+            kept[is_planted].append(here.clock.spans()[done + 1 :] * SPAN_UNIT_S)
         np.savez(
             folder / f"spans-{case.replace(' ', '-')}-rank{team.rank}.npz",
             plain=np.concatenate(kept[False]),

@@ -109,7 +109,7 @@ def train(case: Case, team: Team, images: torch.Tensor, labels: torch.Tensor) ->
     for step in range(STEPS):
         if case.frozen and step == UNFREEZE_STEP:
             models.unfreeze(strategy.module)
-            strategy.rewrap()
+            strategy.rebuild_wrapper()
         for group in strategy.optimizer.param_groups:
             group["lr"] = rate
         first = (step * team.workers + team.rank) * BATCH
@@ -126,7 +126,7 @@ def train(case: Case, team: Team, images: torch.Tensor, labels: torch.Tensor) ->
         strategy.after_step(step + 1)
         losses.append(float(team.sum(pooled)) / team.workers)
     before = _own(strategy.module)
-    whole = strategy.whole()
+    whole = strategy.full_model()
     weights = torch.cat([tensor.detach().double().reshape(-1) for tensor in (*whole.parameters(), *whole.buffers())])
     whole.eval()
     with torch.no_grad():

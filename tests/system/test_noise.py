@@ -52,7 +52,7 @@ def test_every_way_to_measure_agrees_with_single_samples(trained: StudyFolder) -
 def of_single_samples() -> tuple[float, float]:
     """|mean gradient|^2 and tr(covariance), without bias, at the weights of the trials that stay as they are: of all
     their samples, and of every fifth of them."""
-    workload = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
+    workload = workloads.load(WorkloadSpec(name="digits"), workloads.DataFolders(data=Path(), cache=Path()))
     torch.manual_seed(COMMON["seed"])
     model = workload.build_model()
     count = NOISE_STEPS * NOISE_BATCH

@@ -105,10 +105,10 @@ def test_one_worker_needs_no_strategy(name: str) -> None:
     module = nn.Linear(3, 2)
     team = Team(rank=0, workers=1, device=torch.device("cpu"), group=None)
     strategy = make_strategy(StrategySpec(name=name), OptimizerSpec(rate=0.1), module, team)  # type: ignore[arg-type]
-    assert strategy.model is strategy.whole() is module
+    assert strategy.model is strategy.full_model() is module
     with strategy.exchange(last=False):
         strategy.model(torch.ones(1, 3)).sum().backward()
     strategy.clip(1e-3)
     assert sum(float(each.grad.square().sum()) for each in module.parameters()) == pytest.approx(1e-6, rel=1e-3)  # type: ignore[union-attr]
     strategy.after_step(1)
-    strategy.rewrap()
+    strategy.rebuild_wrapper()

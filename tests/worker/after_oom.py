@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.worker.test_loop import course, squares
+from tests.worker.test_loop import squares, trainer
 from worldsize.spec.study import LEAST, ProbeSpec
 from worldsize.worker import largest_batch
-from worldsize.worker.loop import Course, run_steps
+from worldsize.worker.loop import Trainer, run_steps
 from worldsize.worker.measure.memory import allocated_bytes, limit_memory
 from worldsize.worker.probe import whole_batches
 from worldsize.worker.workloads.base import Split
@@ -30,12 +30,12 @@ WIDTH = 65_536
 ROOM = 150e6
 
 
-def wide() -> Course:
+def wide() -> Trainer:
     inputs = torch.randn(4096, 4, generator=torch.Generator().manual_seed(0))
     data = Split(inputs=inputs, targets=inputs.sum(1, keepdim=True))
     model = nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
     workload = replace(squares(), train=data, test=data, build_model=lambda: model)
-    made = course(
+    made = trainer(
         Path(tempfile.mkdtemp()), workload=workload, kind="probe", train=None, probe=ProbeSpec(), peak_rate=0.0
     )
     made.rate = lambda _: 0.0
@@ -54,9 +54,9 @@ def main() -> None:
     for batch in (*larger, size):
         made.trial = bare.model_copy(update={"batch_per_worker": batch})
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        done = largest_batch._tried(made, spec)
+        done = largest_batch._try_batch(made, spec)
         outcomes.append(done.outcome)
-    step_s = made.laps.seconds()
+    step_s = made.clock.seconds()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
     found = {"faults": faults / len(step_s), "step_s": float(np.median(step_s)), "peak_bytes": done.memory_bytes}
     print(json.dumps({**found, "outcomes": outcomes, "bytes": allocated_bytes()}))

@@ -158,7 +158,7 @@ def test_crops_fall_everywhere_within_the_padding():
 
 def test_a_cutout_blanks_a_square_and_nothing_else():
     batch = images() + 1
-    result = cut_out(batch, centre_x=numbers(10).long(), centre_y=numbers(2).long(), side=6, value=-1.0)
+    result = cut_out(batch, center_x=numbers(10).long(), center_y=numbers(2).long(), side=6, value=-1.0)
     expected = batch.clone()
     expected[:, :, 0:5, 7:13] = -1.0
     assert torch.equal(result, expected)

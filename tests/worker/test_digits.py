@@ -21,7 +21,7 @@ FILE = Path(digits.__file__).with_name("digits.npz")
 
 
 def load() -> tuple[workloads.Workload, Split, Split]:
-    workload = workloads.load(WorkloadSpec(name="digits"), workloads.Places(data=Path(), cache=Path()))
+    workload = workloads.load(WorkloadSpec(name="digits"), workloads.DataFolders(data=Path(), cache=Path()))
     assert isinstance(workload.train, Split)
     assert isinstance(workload.test, Split)
     return workload, workload.train, workload.test

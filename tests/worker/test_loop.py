@@ -17,8 +17,8 @@ from worldsize.spec.training import PlateauSpec, TrainSpec, UntilSpec
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
-from worldsize.worker.loop import Course, evaluate, run_steps, train
-from worldsize.worker.measure.step_clock import CpuLaps, Phases
+from worldsize.worker.loop import Trainer, evaluate, run_steps, train
+from worldsize.worker.measure.step_clock import CpuStepClock, Phases
 from worldsize.worker.optimizers import rate_of_step
 from worldsize.worker.parallel import make_strategy
 from worldsize.worker.parallel.shards import epoch_shares
@@ -47,7 +47,7 @@ def squares() -> Workload:
     )
 
 
-def course(
+def trainer(
     tmp_path: Path,
     *,
     workload: Workload | None = None,
@@ -55,7 +55,7 @@ def course(
     rate: float = 0.05,
     rivals: list[list[float]] | None = None,
     **changes: Any,
-) -> Course:
+) -> Trainer:
     fields: dict[str, Any] = {
         "id": "t",
         "kind": "train",
@@ -78,39 +78,39 @@ def course(
     torch.manual_seed(trial.seed)
     model = workload.build_model()
     team = Team(rank=0, workers=1, device=torch.device("cpu"), group=None)
-    return Course(
+    return Trainer(
         trial=trial,
         workload=workload,
         team=team,
         strategy=make_strategy(trial.strategy, trial.optimizer, model, team),
         ending=Ending(train=trial.train, rivals=rivals),
         rate=rate_of_step(trial, len(workload.train)),
-        laps=CpuLaps(),
+        clock=CpuStepClock(),
         phases=Phases("preparation"),
         journal=Journal(tmp_path / "events.jsonl", tmp_path / "stop"),
-        draws=torch.Generator(),
+        augmentation_rng=torch.Generator(),
     )
 
 
 def test_an_epoch_counts_every_sample_once(tmp_path: Path) -> None:
-    here = course(tmp_path)
+    here = trainer(tmp_path)
     result = train(here)
     assert [(epoch.steps, epoch.samples, epoch.test_samples) for epoch in result.epochs] == [
         (11, SAMPLES, TEST_SAMPLES)
     ] * 2
     assert here.samples == 2 * SAMPLES
-    assert here.laps.spans().shape == (22, len(SPANS))
+    assert here.clock.spans().shape == (22, len(SPANS))
     assert result.epochs[1].train_loss < result.epochs[0].train_loss  # type: ignore[operator]
     assert result.epochs[1].test["loss"] < result.epochs[0].test["loss"]
 
 
 def test_steps_may_end_inside_an_epoch(tmp_path: Path) -> None:
-    result = train(course(tmp_path, train=TrainSpec(steps=15)))
+    result = train(trainer(tmp_path, train=TrainSpec(steps=15)))
     assert [(epoch.steps, epoch.samples) for epoch in result.epochs] == [(11, SAMPLES), (4, 40)]
 
 
 def test_the_train_loss_is_the_mean_over_samples(tmp_path: Path) -> None:
-    here = course(tmp_path, rate=1e-12, train=TrainSpec(epochs=1))
+    here = trainer(tmp_path, rate=1e-12, train=TrainSpec(epochs=1))
     result = train(here)
     whole = here.workload.loss(here.strategy.module(here.workload.train.inputs), here.workload.train.targets)
     assert result.epochs[0].train_loss == pytest.approx(float(whole.detach().mean()), rel=1e-5)
@@ -118,12 +118,12 @@ def test_the_train_loss_is_the_mean_over_samples(tmp_path: Path) -> None:
 
 def test_ranks_with_unequal_shares_average_to_the_global_gradient(tmp_path: Path) -> None:
     """Three ranks, the last global batch has 1 sample: two of them borrow one with weight 0."""
-    alone = course(tmp_path, rate=1e-12)
+    alone = trainer(tmp_path, rate=1e-12)
     *_, last = epoch_shares(SAMPLES, 3, 0, 17, 5, 0)
     assert last.total == 1
     gradients = []
     for rank in range(3):
-        here = course(tmp_path, rate=1e-12)
+        here = trainer(tmp_path, rate=1e-12)
         here.team = Team(rank=rank, workers=3, device=torch.device("cpu"), group=None)
         here.team = _lonely(here.team)
         *_, share = epoch_shares(SAMPLES, 3, rank, 17, 5, 0)
@@ -142,7 +142,7 @@ def _lonely(team: Team) -> Team:
 
 def test_the_same_seed_gives_the_same_losses_and_another_does_not(tmp_path: Path) -> None:
     def losses(seed: int) -> list[float]:
-        here = course(tmp_path, seed=seed)
+        here = trainer(tmp_path, seed=seed)
         train(here)
         return [float(loss) for loss in np.concatenate(here.losses)]
 
@@ -150,7 +150,7 @@ def test_the_same_seed_gives_the_same_losses_and_another_does_not(tmp_path: Path
 
 
 def test_divergence_names_its_step(tmp_path: Path) -> None:
-    here = course(tmp_path, rate=1e18, train=TrainSpec(epochs=50))
+    here = trainer(tmp_path, rate=1e18, train=TrainSpec(epochs=50))
     result = train(here)
     losses = np.concatenate(here.losses)
     assert result.diverged_at_step is not None
@@ -161,13 +161,13 @@ def test_divergence_names_its_step(tmp_path: Path) -> None:
 
 def test_a_last_update_that_blows_up_is_no_result(tmp_path: Path) -> None:
     """Its own loss was taken before the update; only the evaluation sees what it did."""
-    here = course(tmp_path, rate=1e30, train=TrainSpec(steps=1))
+    here = trainer(tmp_path, rate=1e30, train=TrainSpec(steps=1))
     result = train(here)
     assert (result.outcome, result.diverged_at_step, result.epochs) == ("diverged", 1, ())
 
 
 def test_evaluation_counts_and_averages(tmp_path: Path) -> None:
-    here = course(tmp_path)
+    here = trainer(tmp_path)
     with torch.no_grad():
         here.strategy.module.weight.fill_(1.0)  # type: ignore[union-attr,operator]
         here.strategy.module.bias.zero_()  # type: ignore[union-attr,operator]
@@ -180,8 +180,8 @@ def test_evaluation_counts_and_averages(tmp_path: Path) -> None:
 
 def test_a_probe_stops_when_its_median_is_known(tmp_path: Path) -> None:
     now = iter(range(0, 10**12, 1_000_000))
-    here = course(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=5))
-    here.laps = CpuLaps(lambda: next(now))  # a reading a millisecond, seven a step
+    here = trainer(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=5))
+    here.clock = CpuStepClock(lambda: next(now))  # a reading a millisecond, seven a step
     result = probe(here, here.trial.probe)  # type: ignore[arg-type]
     assert result.precision_reached
     assert here.step == 5 + 5 + 36  # warm-up, five steps, then a block of a quarter of a second
@@ -190,17 +190,17 @@ def test_a_probe_stops_when_its_median_is_known(tmp_path: Path) -> None:
 def test_a_probe_stops_when_its_time_is_up(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ticks = iter(np.cumsum(rng.lognormal(17, 1.5, 10_000)).astype(int).tolist())  # steps of about 24 ms, wildly uneven
-    here = course(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=2, precision=0.001))
-    here.laps = CpuLaps(lambda: next(ticks))
+    here = trainer(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=2, precision=0.001))
+    here.clock = CpuStepClock(lambda: next(ticks))
     result = probe(here, here.trial.probe)  # type: ignore[arg-type]
     assert result.precision_reached is False
-    assert 2 <= here.laps.seconds()[5:].sum() < 5
+    assert 2 <= here.clock.seconds()[5:].sum() < 5
 
 
 def test_a_probe_of_long_steps_takes_no_more_of_them_than_its_time_holds(tmp_path: Path) -> None:
     now = iter(range(0, 10**13, 40_000_000))
-    here = course(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=1.5))
-    here.laps = CpuLaps(lambda: next(now))  # a reading every 40 ms, seven a step
+    here = trainer(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=1.5))
+    here.clock = CpuStepClock(lambda: next(now))  # a reading every 40 ms, seven a step
     probe(here, here.trial.probe)  # type: ignore[arg-type]
     assert here.step == 5 + 5 + 1  # warm-up, five steps of 0.28 s, and one for the 0.1 s that are left
 
@@ -213,7 +213,7 @@ def test_precision_is_that_of_a_median() -> None:
 
 
 def test_bf16_is_another_arithmetic(tmp_path: Path) -> None:
-    exact, rough = course(tmp_path), course(tmp_path, precision="bf16")
+    exact, rough = trainer(tmp_path), trainer(tmp_path, precision="bf16")
     train(exact)
     train(rough)
     difference = np.abs(np.concatenate(exact.losses) - np.concatenate(rough.losses))
@@ -236,7 +236,7 @@ def test_bf16_is_another_arithmetic(tmp_path: Path) -> None:
 def test_every_optimiser_learns(tmp_path: Path, name: str, rate: float) -> None:
     options = {"trust": 0.2} if name == "lars" else {}  # a bias alone takes whole steps, and this model is half one
     optimizer = OptimizerSpec(name=name, rate=rate, **options)  # type: ignore[arg-type]
-    epochs = train(course(tmp_path, optimizer=optimizer, peak_rate=rate, train=TrainSpec(epochs=6))).epochs
+    epochs = train(trainer(tmp_path, optimizer=optimizer, peak_rate=rate, train=TrainSpec(epochs=6))).epochs
     assert epochs[-1].test["loss"] < 0.3 * epochs[0].test["loss"]
 
 
@@ -244,7 +244,7 @@ def test_parts_of_a_batch_add_up_to_it(tmp_path: Path) -> None:
     """103 samples in batches of 20: the last one has 3, and no second part."""
 
     def losses(batch: int, parts: int) -> list[float]:
-        here = course(tmp_path, batch_per_worker=batch, accumulation=parts)
+        here = trainer(tmp_path, batch_per_worker=batch, accumulation=parts)
         train(here)
         return [float(loss) for loss in np.concatenate(here.losses)]
 
@@ -254,7 +254,7 @@ def test_parts_of_a_batch_add_up_to_it(tmp_path: Path) -> None:
 
 
 def test_clipping_bounds_the_gradient(tmp_path: Path) -> None:
-    here = course(tmp_path, rate=1.0, train=TrainSpec(steps=1, clip_norm=0.01))
+    here = trainer(tmp_path, rate=1.0, train=TrainSpec(steps=1, clip_norm=0.01))
     before = torch.cat([p.detach().flatten() for p in here.strategy.module.parameters()])
     train(here)
     moved = torch.cat([p.detach().flatten() for p in here.strategy.module.parameters()]) - before
@@ -263,26 +263,26 @@ def test_clipping_bounds_the_gradient(tmp_path: Path) -> None:
 
 def test_training_stops_at_its_target(tmp_path: Path) -> None:
     target = UntilSpec(metric="loss", at_most=0.1, max_epochs=50)
-    result = train(course(tmp_path, train=TrainSpec(until=target)))
+    result = train(trainer(tmp_path, train=TrainSpec(until=target)))
     assert result.outcome == "finished"
     assert result.epochs[-1].test["loss"] <= 0.1 < result.epochs[-2].test["loss"]
     assert len(result.epochs) < 50
 
 
 def test_a_target_that_is_not_reached_ends_at_the_limit(tmp_path: Path) -> None:
-    result = train(course(tmp_path, train=TrainSpec(until=UntilSpec(metric="loss", at_most=-1.0, max_epochs=3))))
+    result = train(trainer(tmp_path, train=TrainSpec(until=UntilSpec(metric="loss", at_most=-1.0, max_epochs=3))))
     assert (result.outcome, len(result.epochs)) == ("finished", 3)
 
 
 def test_a_plateau_ends_training(tmp_path: Path) -> None:
-    here = course(tmp_path, rate=1e-12, train=TrainSpec(epochs=50, plateau=PlateauSpec(epochs=3)))
+    here = trainer(tmp_path, rate=1e-12, train=TrainSpec(epochs=50, plateau=PlateauSpec(epochs=3)))
     result = train(here)
     assert (result.outcome, len(result.epochs)) == ("plateaued", 4)
 
 
 def test_a_hopeless_trial_of_a_search_is_stopped(tmp_path: Path) -> None:
     rivals = [[1e-3] * 8 for _ in range(3)]
-    here = course(tmp_path, rate=1e-12, rivals=rivals, train=TrainSpec(epochs=8))
+    here = trainer(tmp_path, rate=1e-12, rivals=rivals, train=TrainSpec(epochs=8))
     here.ending.planned_epochs = 8
     result = train(here)
     assert result.outcome == "stopped"
@@ -290,14 +290,14 @@ def test_a_hopeless_trial_of_a_search_is_stopped(tmp_path: Path) -> None:
 
 
 def test_the_rate_rises_in_a_line_and_stays(tmp_path: Path) -> None:
-    trial = course(tmp_path, peak_rate=0.45, train=TrainSpec(epochs=9, warmup_epochs=1), batch_per_worker=26).trial
+    trial = trainer(tmp_path, peak_rate=0.45, train=TrainSpec(epochs=9, warmup_epochs=1), batch_per_worker=26).trial
     rate = rate_of_step(trial, SAMPLES)  # 4 steps an epoch
     assert [rate(step) for step in range(6)] == pytest.approx([0.15, 0.25, 0.35, 0.45, 0.45, 0.45])
 
 
 def test_the_cosine_schedule_falls_from_the_peak_to_nothing(tmp_path: Path) -> None:
     schedule = TrainSpec(epochs=3, warmup_epochs=1, schedule="cosine")
-    trial = course(tmp_path, peak_rate=0.4, rate=0.4, train=schedule, batch_per_worker=26).trial
+    trial = trainer(tmp_path, peak_rate=0.4, rate=0.4, train=schedule, batch_per_worker=26).trial
     rates = [rate_of_step(trial, SAMPLES)(step) for step in range(12)]  # 4 steps of warm-up, 8 that fall
     assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])  # from 0: the base rate is no lower
     assert rates[7] == pytest.approx(0.2)

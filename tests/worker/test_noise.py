@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker.test_loop import SAMPLES, course
+from tests.worker.test_loop import SAMPLES, trainer
 from worldsize.spec.study import TrialSpec
 from worldsize.spec.training import TrainSpec
-from worldsize.worker.loop import Course, run_steps, train
-from worldsize.worker.parallel.gradient_noise import NoiseMeter, PartNoise, meter_for
+from worldsize.worker.loop import Trainer, run_steps, train
+from worldsize.worker.parallel.gradient_noise import MicroBatchNoise, NoiseMeter, meter_for
 from worldsize.worker.workloads.base import batch
 
 
-def metered(tmp_path: Path, **changes: object) -> Course:
-    here = course(tmp_path, batch_per_worker=5, accumulation=4, **changes)  # type: ignore[arg-type]
+def metered(tmp_path: Path, **changes: object) -> Trainer:
+    here = trainer(tmp_path, batch_per_worker=5, accumulation=4, **changes)  # type: ignore[arg-type]
     here.noise = meter_for(here.trial, here.strategy.module, here.team)
     return here
 
 
-def square_norm(here: Course, indices: np.ndarray) -> float:
+def square_norm(here: Trainer, indices: np.ndarray) -> float:
     """Of the mean gradient over some samples, as anybody would compute it."""
     inputs, targets = batch(here.workload.train, torch.from_numpy(indices), here.team.device)
     loss = here.workload.loss(here.strategy.module(inputs), targets).mean()
@@ -77,12 +77,12 @@ def test_what_is_unfrozen_later_counts_from_then_on(tmp_path: Path) -> None:
 
 
 def test_it_is_off_unless_there_is_something_to_compare(tmp_path: Path) -> None:
-    here = course(tmp_path)
+    here = trainer(tmp_path)
 
     def kind(trial: TrialSpec) -> type[NoiseMeter]:
         return type(meter_for(trial, here.strategy.module, here.team))
 
     asked = TrainSpec(epochs=1, noise_scale=True)
-    assert kind(course(tmp_path, accumulation=2).trial) is NoiseMeter
-    assert kind(course(tmp_path, train=asked).trial) is NoiseMeter
-    assert kind(course(tmp_path, train=asked, accumulation=2).trial) is PartNoise
+    assert kind(trainer(tmp_path, accumulation=2).trial) is NoiseMeter
+    assert kind(trainer(tmp_path, train=asked).trial) is NoiseMeter
+    assert kind(trainer(tmp_path, train=asked, accumulation=2).trial) is MicroBatchNoise

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worldsize.worker.parallel.shards import epoch_order, epoch_shares, evaluation_share, micro_batches
+from worldsize.worker.parallel.shards import epoch_order, epoch_shares, evaluation_share, split_into_micro_batches
 
 SAMPLES = st.integers(1, 400)
 WORKERS = st.integers(1, 17)
@@ -61,7 +61,7 @@ def test_micro_batches_cover_a_share_and_are_as_many_on_every_rank(
 ) -> None:
     shares = [list(epoch_shares(total, workers, rank, batch * accumulation, 0, 0)) for rank in range(workers)]
     for ranks in zip(*shares, strict=True):
-        parts = [micro_batches(share, batch, workers) for share in ranks]
+        parts = [split_into_micro_batches(share, batch, workers) for share in ranks]
         assert len({len(each) for each in parts}) == 1
         assert len(parts[0]) <= accumulation
         for share, each in zip(ranks, parts, strict=True):

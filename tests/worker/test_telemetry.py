@@ -344,10 +344,10 @@ class FakeCrew:
     def __init__(self, rank: int, device: str, told: dict[str, str]) -> None:
         self.rank, self.device, self._told = rank, torch.device(device), told
 
-    def tell(self, key: str, value: str) -> None:
+    def publish(self, key: str, value: str) -> None:
         self._told[key] = value
 
-    def hear(self, key: str) -> str:
+    def wait_for(self, key: str) -> str:
         return self._told[key]
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.small_data import CIFAR_RECORDS
-from tests.worker.test_loop import course
+from tests.worker.test_loop import trainer
 from worldsize.data.text import TextOptions, read_text
 from worldsize.errors import DataError, SpecError
 from worldsize.spec.optimizer import OptimizerSpec
@@ -37,7 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def load(name: str, data: Path, cache: Path, **fields: Any) -> workloads.Workload:
-    return workloads.load(WorkloadSpec(name=name, **fields), workloads.Places(data=data, cache=cache))
+    return workloads.load(WorkloadSpec(name=name, **fields), workloads.DataFolders(data=data, cache=cache))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -54,7 +54,7 @@ def test_it_learns_on_real_data(name: str, data_folder: Path, tmp_path: Path) ->
 def assert_it_learns(name: str, data: Path, tmp_path: Path) -> None:
     workload = load(name, data, tmp_path / "cache", **SMALL[name])
     optimizer = OptimizerSpec(name="adam", rate=0.003)
-    here = course(
+    here = trainer(
         tmp_path,
         workload=workload,
         optimizer=optimizer,
@@ -99,7 +99,7 @@ def assert_cifar10_is_read(workload: workloads.Workload, *, train: int, test: in
 def test_augmentation_changes_what_is_trained_on_and_not_what_is_tested(tmp_path: Path) -> None:
     def losses(**fields: Any) -> tuple[list[float], float]:
         workload = load("digits", tmp_path, tmp_path, **fields)
-        here = course(tmp_path, workload=workload, train=TrainSpec(steps=3), rate=1e-9)
+        here = trainer(tmp_path, workload=workload, train=TrainSpec(steps=3), rate=1e-9)
         here.workload = replace(workload, test=_few(workload.test))
         test = train(here).epochs[0].test["loss"]
         return np.concatenate(here.losses).tolist(), test
@@ -111,11 +111,11 @@ def test_augmentation_changes_what_is_trained_on_and_not_what_is_tested(tmp_path
 
 def test_the_backbone_stands_still_until_it_is_unfrozen(tmp_path: Path) -> None:
     spec = WorkloadSpec(name="digits", model="cnn", freeze="backbone", unfreeze_epoch=1)
-    workload = workloads.load(spec, workloads.Places(data=tmp_path, cache=tmp_path))
+    workload = workloads.load(spec, workloads.DataFolders(data=tmp_path, cache=tmp_path))
     few = replace(workload, train=_few(workload.train), test=_few(workload.test))
     seen = {}
     for epochs in (1, 2):
-        here = course(tmp_path, workload=few, spec=spec, train=TrainSpec(epochs=epochs))
+        here = trainer(tmp_path, workload=few, spec=spec, train=TrainSpec(epochs=epochs))
         freeze(here.strategy.module, "backbone")
         before = {name: values.clone() for name, values in here.strategy.module.state_dict().items()}
         train(here)
@@ -197,7 +197,7 @@ def partial():
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("averaged", "loss gives shape .* for 2 samples; it must give one value a sample"),
+        ("averaged", "loss gives shape .* for 2 samples; it must give one value per sample"),
         ("lopsided", "train must be two tensors"),
         ("partial", "returns no loss, metrics, test, train"),
         ("missing", "name a function that Python can import"),

@@ -14,15 +14,14 @@ from worldsize.machine import tie_to_parent
 
 
 def main() -> None:
-    # Before all else, torch's import above all. torchrun puts each rank into a session of its own: killing its group
-    # would leave orphans.
+    # Before everything else, above all before torch is imported. torchrun puts each rank into its own session: killing
+    # its group would leave orphans.
     tie_to_parent(os.getppid())
     from worldsize.folder.study_folder import StudyFolder
     from worldsize.worker import process
-    from worldsize.worker import process as mpi
 
     folder, launch_id = StudyFolder(Path(sys.argv[1])), sys.argv[2]
-    os.environ.update(mpi.place(os.environ, folder.launch(launch_id)))
+    os.environ.update(process.place(os.environ, folder.launch(launch_id)))
     rank = int(os.environ["RANK"])
     process.redirect_output(folder.launch(launch_id) / f"rank{rank:02d}.log")
     session = None
@@ -44,7 +43,7 @@ def main() -> None:
 def _out_of_memory(error: BaseException) -> bool:
     try:
         from worldsize.worker.measure.memory import is_out_of_memory
-    except Exception:  # torch itself could not be imported: that is what failed
+    except Exception:  # torch itself could not be imported: that is the failure
         return isinstance(error, MemoryError)
     return is_out_of_memory(error)
 

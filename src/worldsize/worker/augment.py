@@ -2,9 +2,9 @@
 
 A pixel p of the result is read at
 
-    c + R(-turn) (p - c - shift) / scale        (c the centre, all in pixels)
+    c + R(-turn) (p - c - shift) / scale        (c the center, all in pixels)
 
-so an image is scaled and turned about its centre, then moved. Crop, flips and cutout follow, in this order.
+so an image is scaled and turned about its center, then moved. Crop, flips and cutout follow, in this order.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from worldsize.spec.workload import AugmentSpec
 DRAWS = (
     "shift_x", "shift_y", "zoom", "turn", "flip_x", "flip_y", "crop_x", "crop_y", "cutout_x", "cutout_y",
 )  # fmt: skip
-"""Drawn for every image, needed or not: so that switching a flip on leaves all the shifts as they were."""
+"""Drawn for every image, needed or not, so that turning on a flip leaves all the shifts as they were."""
 
 Fill = float | Literal["edge"]
 
 
 def generator_for(seed: int, rank: int, epoch: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A stream of its own for every rank and epoch: ranks that drew alike would vary their images in step."""
+    """A separate stream for each rank and epoch: with the same one, ranks would vary their images alike."""
     state = np.random.SeedSequence([seed, rank, epoch]).generate_state(1, np.uint64)[0]
     # Without the top bit: some devices read seeds as signed numbers.
     return torch.Generator(device).manual_seed(int(state) >> 1)
@@ -36,9 +36,9 @@ def generator_for(seed: int, rank: int, epoch: int, device: torch.device | str =
 
 @torch.no_grad()
 def augment(images: Tensor, spec: AugmentSpec, generator: torch.Generator) -> Tensor:
-    """Images (N x C x H x W, floating point), each varied by draws of its own; the same tensor when spec is empty.
+    """Images (N x C x H x W, floating point), each varied by its own random numbers; the same tensor if spec is empty.
 
-    A generator on the CPU gives the same draws on every device, for one small copy a batch.
+    A generator on the CPU gives the same numbers on every device, at the price of one small copy per batch.
     """
     if spec.changes_nothing:
         return images
@@ -60,38 +60,40 @@ def augment(images: Tensor, spec: AugmentSpec, generator: torch.Generator) -> Te
             fill=spec.fill,
         )
     if spec.crop:
-        left, top = (_place(draw[name], 2 * spec.crop + 1) for name in ("crop_x", "crop_y"))
+        left, top = (_position(draw[name], 2 * spec.crop + 1) for name in ("crop_x", "crop_y"))
         images = crop(images, left=left, top=top, padding=spec.crop, fill=spec.fill)
     if spec.flip in ("horizontal", "both"):
-        images = torch.where(_each(draw["flip_x"] < 0.5), images.flip(3), images)
+        images = torch.where(_per_image(draw["flip_x"] < 0.5), images.flip(3), images)
     if spec.flip in ("vertical", "both"):
-        images = torch.where(_each(draw["flip_y"] < 0.5), images.flip(2), images)
+        images = torch.where(_per_image(draw["flip_y"] < 0.5), images.flip(2), images)
     if spec.cutout:
         assert spec.fill != "edge"
-        centre_x, centre_y = _place(draw["cutout_x"], width), _place(draw["cutout_y"], height)
-        images = cut_out(images, centre_x=centre_x, centre_y=centre_y, side=spec.cutout, value=spec.fill)
+        center_x, center_y = _position(draw["cutout_x"], width), _position(draw["cutout_y"], height)
+        images = cut_out(images, center_x=center_x, center_y=center_y, side=spec.cutout, value=spec.fill)
     return images
 
 
 def warp(images: Tensor, *, shift_x: Tensor, shift_y: Tensor, scale: Tensor, turn: Tensor, fill: Fill) -> Tensor:
-    """Shifts in pixels, right and down; turns in full turns, counter-clockwise; one value an image each. Bilinear."""
+    """Shifts in pixels, right and down; turns in full turns, counterclockwise; one value per image. Bilinear."""
     height, width = images.shape[2:]
     right = torch.arange(width, device=images.device) - (width - 1) / 2
     down = torch.arange(height, device=images.device) - (height - 1) / 2
     x, y = right - shift_x[:, None, None], down[:, None] - shift_y[:, None, None]
     # Written out: a matrix product may run in TF32 or, under autocast, in bf16, and be off by whole pixels.
-    cosine, sine = (of(2 * math.pi * turn)[:, None, None] / scale[:, None, None] for of in (torch.cos, torch.sin))
+    cosine, sine = (
+        function(2 * math.pi * turn)[:, None, None] / scale[:, None, None] for function in (torch.cos, torch.sin)
+    )
     source_x, source_y = cosine * x - sine * y, sine * x + cosine * y
     grid = torch.stack((source_x * (2 / width), source_y * (2 / height)), dim=-1).to(images.dtype)
     if fill == "edge":
         return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
-    # Outside, the sampler finds zeros: moved by the fill, they are the fill.
+    # The sampler reads zeros outside the image: shifted by the fill, they become the fill.
     moved = F.grid_sample(images - fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     return moved + fill
 
 
 def crop(images: Tensor, *, left: Tensor, top: Tensor, padding: int, fill: Fill) -> Tensor:
-    """Pieces of the old size, out of the padded images; left and top count from the corner of the padding."""
+    """Crops of the original size from the padded images; left and top count from the corner of the padding."""
     count, channels, height, width = images.shape
     sides = (padding,) * 4
     padded = F.pad(images, sides, mode="replicate") if fill == "edge" else F.pad(images, sides, value=fill)
@@ -102,10 +104,10 @@ def crop(images: Tensor, *, left: Tensor, top: Tensor, padding: int, fill: Fill)
     return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def cut_out(images: Tensor, *, centre_x: Tensor, centre_y: Tensor, side: int, value: float) -> Tensor:
+def cut_out(images: Tensor, *, center_x: Tensor, center_y: Tensor, side: int, value: float) -> Tensor:
     height, width = images.shape[2:]
-    rows = torch.arange(height, device=images.device) - centre_y[:, None] + side // 2
-    columns = torch.arange(width, device=images.device) - centre_x[:, None] + side // 2
+    rows = torch.arange(height, device=images.device) - center_y[:, None] + side // 2
+    columns = torch.arange(width, device=images.device) - center_x[:, None] + side // 2
     inside = ((rows >= 0) & (rows < side))[:, None, :, None] & ((columns >= 0) & (columns < side))[:, None, None, :]
     return images.masked_fill(inside, value)
 
@@ -114,10 +116,10 @@ def _either_way(uniform: Tensor, most: float) -> Tensor:
     return (2 * uniform - 1) * most
 
 
-def _place(uniform: Tensor, places: int) -> Tensor:
-    """One of so many places; the clamp is for a draw so near to 1 that the product rounds up to it."""
-    return (uniform * places).long().clamp_(max=places - 1)
+def _position(uniform: Tensor, count: int) -> Tensor:
+    """One of `count` positions. The clamp is for a number so close to 1 that the product rounds up to `count`."""
+    return (uniform * count).long().clamp_(max=count - 1)
 
 
-def _each(decisions: Tensor) -> Tensor:
+def _per_image(decisions: Tensor) -> Tensor:
     return decisions[:, None, None, None]

@@ -1,7 +1,8 @@
-"""When training ends before its last step: a loss that explodes, a target, a plateau, a hopeless place in a search."""
+"""When training ends before its last step: a loss that explodes, a target, a plateau, no hope of winning a search."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,20 +11,22 @@ import numpy.typing as npt
 
 from worldsize.folder.record import Epoch, Outcome, curve
 from worldsize.spec.training import PlateauSpec, TrainSpec
-from worldsize.worker.median_stopping import hopeless
 
 EXPLODED = 1e4
 EXPLODED_STEPS = 10
+PATIENCE = 4
+"""No trial is stopped in the first 1/4 of its epochs: a small learning rate starts slowly and may still win."""
+FEWEST_RIVALS = 3
+"""The median of fewer would be one rival's luck."""
 OUTCOMES: tuple[Outcome | None, ...] = (None, "finished", "plateaued", "stopped")
-"""What `Ending.after` may say, by the number that ranks tell one another."""
+"""What `Ending.after` may return; ranks exchange the index."""
 
 
 def diverged_at(losses: npt.NDArray[np.float32]) -> int | None:
-    """The step at which the loss is no longer a number, or from which on it is 10,000 times what it was, for ten steps.
+    """The step at which the loss stops being finite, or the first of ten steps at 10,000 times its initial value.
 
-    What it was: the median of the first ten, since one lucky batch is no measure.
-
-    The second is what tells slow divergence from slow convergence: float32 has room for a hundred more steps of it.
+    The initial value is the median of the first ten losses, since one lucky batch says little. The second rule
+    separates slow divergence from slow convergence: float32 has room for a hundred more steps of it.
     """
     bad = ~np.isfinite(losses)
     if bad.any():
@@ -40,15 +43,15 @@ def diverged_at(losses: npt.NDArray[np.float32]) -> int | None:
 
 @dataclass(kw_only=True)
 class Ending:
-    """What one trial's evaluations are held against."""
+    """What the evaluations of one trial are compared with."""
 
     train: TrainSpec | None
     metric: str = "loss"
-    """The workload's own: a target names its metric itself."""
+    """The workload's main metric. A target names its own."""
     higher_is_better: bool = False
     planned_epochs: int = 1
     rivals: Sequence[Sequence[float]] | None = None
-    """The metric of trials of the same search, epoch by epoch; None: this trial is never stopped for theirs."""
+    """The metric of other trials of the search, epoch by epoch. None: this trial is never stopped because of them."""
 
     def after(self, epochs: Sequence[Epoch]) -> Outcome | None:
         """None: go on."""
@@ -72,3 +75,34 @@ def on_plateau(values: Sequence[float], plateau: PlateauSpec, higher_is_better: 
     best, latest = (max(before), max(recent)) if higher_is_better else (min(before), min(recent))
     gained = latest - best if higher_is_better else best - latest
     return gained <= plateau.gain * abs(best)
+
+
+def hopeless(
+    metrics_so_far: Sequence[float],
+    rivals: Sequence[Sequence[float]],
+    planned_epochs: int,
+    higher_is_better: bool,
+) -> bool:
+    """best(m_1..m_e) strictly worse than the median over rivals of mean(r_1..r_e), e the epochs done so far.
+
+    This is the median stopping rule (Golovin et al., Google Vizier, 2017, section 3.2.2).
+
+    At least three rivals must have reached epoch e. One that has not (it ended sooner, or its metric is not finite)
+    diverged or was stopped, and counts as the worst: without it, the median would creep up with every trial that is
+    stopped. The caller leaves out rivals that are still running.
+    """
+    done = len(metrics_so_far)
+    if done < max(1, math.ceil(planned_epochs / PATIENCE)):
+        return False
+    sign = 1 if higher_is_better else -1
+    averages = sorted(_average(rival, done, sign) for rival in rivals)
+    if sum(map(math.isfinite, averages)) < FEWEST_RIVALS:
+        return False
+    best = max((sign * metric for metric in metrics_so_far if math.isfinite(metric)), default=-math.inf)
+    middle = averages[(len(averages) - 1) // 2] + averages[len(averages) // 2]
+    return best < middle / 2
+
+
+def _average(metrics: Sequence[float], done: int, sign: int) -> float:
+    reached = len(metrics) >= done and all(map(math.isfinite, metrics[:done]))
+    return sign * math.fsum(metrics[:done]) / done if reached else -math.inf

@@ -1,4 +1,4 @@
-"""What rank 0 says while a trial runs: events.jsonl, appended line by line. The other ranks keep silent."""
+"""What rank 0 reports while a trial runs: events.jsonl, appended line by line. The other ranks write nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Journal:
             file.write(line + "\n")
 
     def alive(self, doing: EventKind) -> None:
-        """During what has no steps: says so once, and then twice a second."""
+        """For phases without steps: writes one event at once, and then two per second."""
         if self._path is None:
             return
         now = time.perf_counter()
@@ -39,7 +39,7 @@ class Journal:
             self._doing, self._said_at = doing, now
 
     def step(self, step: int, samples: int) -> None:
-        """After every step; speaks twice a second. Here too the trial ends when the user has asked for it."""
+        """Called after every step; writes at most twice per second. This is also where a trial stops on request."""
         if self._path is None or (now := time.perf_counter()) - self._said_at < PROGRESS_EVERY_S:
             return
         rate = samples * (step - self._said_step) / (now - self._said_at)
@@ -47,4 +47,4 @@ class Journal:
         self._said_at, self._said_step, self._doing = now, step, "steps"
         if self._stop_file.exists():
             self.say("stopped", step=step)
-            os._exit(EXIT_STOPPED)  # a half-run trial is no result: leave at this step, the driver ends the rest
+            os._exit(EXIT_STOPPED)  # a half-run trial is not a result: leave at this step, the driver ends the rest

@@ -1,8 +1,8 @@
 """The training loop. One for every workload, strategy and device, readable from top to bottom.
 
 `run_steps` is the loop; `train` calls it epoch by epoch, evaluates in between and asks `ending` whether that is enough;
-`probe` calls it until the median step time is known well enough; `worker/largest_batch.py` does so with batch after
-batch. Times are taken by `laps` (every step, every rank) and `phases` (above the step).
+`worker/probe.py` calls it until the median step time is known well enough; `worker/largest_batch.py` does so with one
+batch after another. Times are taken by `clock` (every step of every rank) and `phases` (above the step).
 """
 
 from __future__ import annotations
@@ -24,41 +24,52 @@ from worldsize.spec.training import steps_per_epoch
 from worldsize.worker.augment import augment, generator_for
 from worldsize.worker.ending import OUTCOMES, Ending, diverged_at
 from worldsize.worker.journal import Journal
-from worldsize.worker.measure.step_clock import COMMUNICATION, COPY, DATA, FORWARD, OPTIMIZER, REST, CpuLaps, Phases
+from worldsize.worker.measure.step_clock import (
+    COMMUNICATION,
+    COPY,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    REST,
+    CpuStepClock,
+    Phases,
+)
 from worldsize.worker.models.transfer import unfreeze
 from worldsize.worker.parallel.gradient_noise import NoiseMeter
-from worldsize.worker.parallel.shards import Share, epoch_shares, evaluation_share, micro_batches
+from worldsize.worker.parallel.shards import Share, epoch_shares, evaluation_share, split_into_micro_batches
 from worldsize.worker.parallel.strategy import Strategy
 from worldsize.worker.parallel.team import Team
 from worldsize.worker.workloads.base import Data, Workload, batch
 
 SEGMENT_STEPS = 100
-"""So many steps run without the ranks talking about anything but gradients; then losses are pooled and looked at."""
+"""Number of steps between loss checks; ranks exchange only gradients in between."""
 EVALUATION_BATCH = 500
-"""At most; and at most four training batches, which take about as much memory without gradients as one with."""
+"""Upper limit. Four training batches are the other: without gradients they take about as much memory as one with."""
 
 
 @dataclass(kw_only=True)
-class Course:
+class Trainer:
     """Everything one trial trains with, on one rank."""
 
     trial: TrialSpec
     workload: Workload
     team: Team
     strategy: Strategy
-    """The model as ranks train it together, and its optimiser."""
+    """The model as the ranks train it together, and its optimizer."""
     rate: Callable[[int], float]
     ending: Ending
-    laps: CpuLaps
+    clock: CpuStepClock
     phases: Phases
     journal: Journal
-    draws: torch.Generator
-    """Of augmentation: a stream of its own for every rank and epoch."""
+    augmentation_rng: torch.Generator
+    """Separate random stream for each rank and epoch."""
     losses: list[npt.NDArray[np.float32]] = field(default_factory=list)
-    """Of every step, pooled over ranks."""
+    """Loss of every step, pooled over ranks; one array per call of `run_steps`."""
     noise: NoiseMeter = field(default_factory=NoiseMeter)
     step: int = 0
     samples: int = 0
+    left_out: tuple[str, ...] = ()
+    """Pretrained weights that were not loaded, and why."""
 
     def autocast(self) -> AbstractContextManager[object]:
         enabled = self.trial.precision == "bf16"
@@ -66,7 +77,7 @@ class Course:
 
     def shares(self, epoch: int) -> Iterator[Share]:
         trial, team = self.trial, self.team
-        self.draws = generator_for(trial.seed, team.rank, epoch)
+        self.augmentation_rng = generator_for(trial.seed, team.rank, epoch)
         batch = trial.batch_per_worker * trial.accumulation
         return epoch_shares(len(self.workload.train), team.workers, team.rank, batch, trial.seed, epoch)
 
@@ -79,148 +90,151 @@ class Result:
     precision_reached: bool | None = None
     warmup_steps: int = 0
     exposed: npt.NDArray[np.uint32] | None = None
-    """Of a probe of several workers: steps with and without the exchange of gradients."""
+    """From a probe with several workers: steps with and without the exchange of gradients."""
     tries: tuple[Try, ...] = ()
-    """Of a search for the largest batch."""
+    """From a search for the largest batch."""
     spans_of_tries: dict[int, npt.NDArray[np.uint32]] = field(default_factory=dict)
-    """Of those that fit, by batch a worker."""
+    """Spans of the tries that fit, by batch per worker."""
 
 
-def run_steps(course: Course, shares: Iterable[Share], *, alone: bool = False) -> npt.NDArray[np.float32]:
-    """One step a share. Returns the loss of each step: the mean over the samples of its global batch.
+def run_steps(trainer: Trainer, shares: Iterable[Share], *, exchange: bool = True) -> npt.NDArray[np.float32]:
+    """One step per share. Returns the loss of each step: the mean over the samples of its global batch.
 
-    `alone` leaves out the exchange of gradients, which tells what it costs; ranks must then not move (rate 0).
+    `exchange=False` leaves out the exchange of gradients, to show what it costs. Only probes do so: their learning rate
+    is 0, so the ranks' models stay the same.
     """
-    trial, workload, team = course.trial, course.workload, course.team
-    strategy, laps = course.strategy, course.laps
-    loss_of_each = workload.training_loss(trial.train)
+    trial, workload, team = trainer.trial, trainer.workload, trainer.team
+    strategy, clock = trainer.strategy, trainer.clock
+    loss_per_sample = workload.training_loss(trial.train)
     clip_norm = trial.train.clip_norm if trial.train else None
     losses: list[Tensor] = []
-    strategy.when_ready(laps.ready)
-    laps.start()
+    strategy.on_last_gradient(clock.ready)
+    clock.start()
     for share in shares:
         for group in strategy.optimizer.param_groups:
-            group["lr"] = course.rate(course.step)
-        parts = micro_batches(share, trial.batch_per_worker, team.workers)
-        step_loss = []
-        laps.mark(REST)
-        for part in parts:
-            taken = workload.train.take(torch.from_numpy(part.indices))
-            laps.mark(DATA)
-            inputs, targets = workload.train.place(taken, team.device)
-            laps.mark(COPY)
-            inputs = augment(workload.prepare(inputs), workload.augment, course.draws)
-            with strategy.exchange(last=part is parts[-1] and not alone):
-                with course.autocast():
-                    of_each = loss_of_each(strategy.model(inputs), targets)
-                # Gradients are averaged over ranks. Scaled so, that average is the mean over the global batch, also for
-                # a partial one whose ranks hold unequal shares; a rank with a borrowed sample adds exactly nothing.
-                loss = of_each.sum() * (team.workers / part.total if part.own else 0.0)
-                laps.mark(FORWARD)
+            group["lr"] = trainer.rate(trainer.step)
+        micro_batches = split_into_micro_batches(share, trial.batch_per_worker, team.workers)
+        micro_batch_losses = []
+        clock.mark(REST)
+        for micro_batch in micro_batches:
+            samples = workload.train.take(torch.from_numpy(micro_batch.indices))
+            clock.mark(DATA)
+            inputs, targets = workload.train.place(samples, team.device)
+            clock.mark(COPY)
+            inputs = augment(workload.prepare(inputs), workload.augment, trainer.augmentation_rng)
+            with strategy.exchange(last=micro_batch is micro_batches[-1] and exchange):
+                with trainer.autocast():
+                    sample_losses = loss_per_sample(strategy.model(inputs), targets)
+                # Gradients are averaged over ranks. With this scale, that average is the mean over the global batch,
+                # even if it is partial and ranks hold unequal shares. A rank with a borrowed sample adds exactly zero.
+                loss = sample_losses.sum() * (team.workers / micro_batch.total if micro_batch.own else 0.0)
+                clock.mark(FORWARD)
                 loss.backward()
-                laps.mark_backward()
-            course.noise.part_done(part)
-            step_loss.append(loss.detach())
-        course.noise.step_done(share)
+                clock.mark_backward()
+            trainer.noise.micro_batch_done(micro_batch)
+            micro_batch_losses.append(loss.detach())
+        trainer.noise.step_done(share)
         if clip_norm is not None:
             strategy.clip(clip_norm)
         strategy.optimizer.step()
         strategy.optimizer.zero_grad()
-        laps.mark(OPTIMIZER)
-        if strategy.after_step(course.step + 1):
-            laps.mark(COMMUNICATION)
-        losses.append(sum(step_loss[1:], start=step_loss[0]))
-        laps.lap()
-        course.step += 1
-        course.samples += share.total
-        course.journal.step(course.step, trial.global_batch)
-    course.noise.read_out()
+        clock.mark(OPTIMIZER)
+        if strategy.after_step(trainer.step + 1):
+            clock.mark(COMMUNICATION)
+        losses.append(sum(micro_batch_losses[1:], start=micro_batch_losses[0]))
+        clock.end_step()
+        trainer.step += 1
+        trainer.samples += share.total
+        trainer.journal.step(trainer.step, trial.global_batch)
+    trainer.noise.read_out()
     pooled = team.sum(torch.stack(losses).float()) / team.workers
-    course.losses.append(pooled.cpu().numpy())
-    return course.losses[-1]
+    trainer.losses.append(pooled.cpu().numpy())
+    return trainer.losses[-1]
 
 
-def train(course: Course) -> Result:
-    """Epochs of steps, each followed by an evaluation; ends early when the loss explodes, or `ending` says so."""
-    assert course.trial.train is not None
-    samples = len(course.workload.train)
-    steps_left = course.trial.train.total_steps(samples, course.trial.global_batch)
-    warmup_steps = min(course.strategy.warmup_steps, steps_left // 2)
+def train(trainer: Trainer) -> Result:
+    """Epochs of steps, each followed by an evaluation. Ends early if the loss explodes or `ending` says so."""
+    assert trainer.trial.train is not None
+    samples = len(trainer.workload.train)
+    steps_left = trainer.trial.train.total_steps(samples, trainer.trial.global_batch)
+    warmup_steps = min(trainer.strategy.warmup_steps, steps_left // 2)
     epochs: list[Epoch] = []
-    course.journal.say("start", steps=steps_left, steps_per_epoch=steps_per_epoch(samples, course.trial.global_batch))
+    trainer.journal.say("start", steps=steps_left, steps_per_epoch=steps_per_epoch(samples, trainer.trial.global_batch))
     while steps_left:
-        course.phases.enter("training")
-        if epochs and len(epochs) == course.trial.workload.unfreeze_epoch:
-            unfreeze(course.strategy.module)
-            course.strategy.rewrap()  # gradients of more parameters must be averaged now
-        shares = course.shares(len(epochs))
+        trainer.phases.enter("training")
+        if epochs and len(epochs) == trainer.trial.workload.unfreeze_epoch:
+            unfreeze(trainer.strategy.module)
+            trainer.strategy.rebuild_wrapper()  # gradients of more parameters must be averaged now
+        shares = trainer.shares(len(epochs))
         losses: list[npt.NDArray[np.float32]] = []
-        before = course.samples
+        samples_before = trainer.samples
         while segment := list(itertools.islice(shares, min(SEGMENT_STEPS, steps_left))):
-            losses.append(run_steps(course, segment))
+            losses.append(run_steps(trainer, segment))
             steps_left -= len(segment)
-            if (step := diverged_at(np.concatenate(course.losses))) is not None:
+            if (step := diverged_at(np.concatenate(trainer.losses))) is not None:
                 return Result(
                     outcome="diverged", epochs=tuple(epochs), diverged_at_step=step, warmup_steps=warmup_steps
                 )
-        train_s = course.phases.enter("evaluation")
-        module = course.strategy.whole()
-        metrics, counted = evaluate(course, module, course.workload.test)
-        on_training, _ = evaluate(course, module, course.workload.train, most=counted)
-        evaluation_s = course.phases.enter("gaps")
-        if not metrics:  # the last update blew the model up, and no further step would tell
+        train_s = trainer.phases.enter("evaluation")
+        model = trainer.strategy.full_model()
+        test_metrics, test_samples = evaluate(trainer, model, trainer.workload.test)
+        train_metrics, _ = evaluate(trainer, model, trainer.workload.train, most=test_samples)
+        evaluation_s = trainer.phases.enter("gaps")
+        if not test_metrics:  # the last update blew the model up, and there is no further step to show it
             return Result(
-                outcome="diverged", epochs=tuple(epochs), diverged_at_step=course.step, warmup_steps=warmup_steps
+                outcome="diverged", epochs=tuple(epochs), diverged_at_step=trainer.step, warmup_steps=warmup_steps
             )
         epochs.append(
             Epoch(
                 epoch=len(epochs),
                 steps=sum(map(len, losses)),
-                samples=course.samples - before,
-                train_loss=_mean_loss(np.concatenate(losses), course.samples - before, course.trial.global_batch),
-                test=metrics,
-                train=on_training,
-                test_samples=counted,
+                samples=trainer.samples - samples_before,
+                train_loss=_mean_loss(
+                    np.concatenate(losses), trainer.samples - samples_before, trainer.trial.global_batch
+                ),
+                test=test_metrics,
+                train=train_metrics,
+                test_samples=test_samples,
                 train_s=train_s,
                 evaluation_s=evaluation_s,
             )
         )
-        course.journal.say("epoch", **epochs[-1].model_dump(mode="json"))
-        # Rank 0 decides for all: a decision taken twice could be two decisions.
-        outcome = OUTCOMES[course.team.from_first(OUTCOMES.index(course.ending.after(epochs)))]
+        trainer.journal.say("epoch", **epochs[-1].model_dump(mode="json"))
+        # Rank 0 decides for all: two ranks that decide separately could disagree.
+        outcome = OUTCOMES[trainer.team.from_first(OUTCOMES.index(trainer.ending.after(epochs)))]
         if outcome is not None:
             return Result(outcome=outcome, epochs=tuple(epochs), warmup_steps=warmup_steps)
     return Result(epochs=tuple(epochs), warmup_steps=warmup_steps)
 
 
 @torch.no_grad()
-def evaluate(course: Course, module: nn.Module, data: Data, most: int | None = None) -> tuple[dict[str, float], int]:
-    """Loss and metrics on the data, or on `most` samples spread evenly over it; each is counted once, on one rank."""
-    workload, team = course.workload, course.team
-    of_each = {"loss": workload.loss, **workload.measures}
-    sums = torch.zeros(len(of_each) + 1, dtype=torch.float64, device=team.device)
+def evaluate(trainer: Trainer, model: nn.Module, data: Data, most: int | None = None) -> tuple[dict[str, float], int]:
+    """Loss and metrics on the data, or on `most` samples spread evenly over it; each counts once, on one rank."""
+    workload, team = trainer.workload, trainer.team
+    measures = {"loss": workload.loss, **workload.measures}
+    sums = torch.zeros(len(measures) + 1, dtype=torch.float64, device=team.device)
     wanted = min(most or len(data), len(data))
-    places = evaluation_share(wanted, team.workers, team.rank) * len(data) // wanted
-    module.eval()
-    for indices in torch.from_numpy(places).split(min(EVALUATION_BATCH, 4 * course.trial.batch_per_worker)):
-        course.journal.alive("evaluation")
+    positions = evaluation_share(wanted, team.workers, team.rank) * len(data) // wanted
+    model.eval()
+    for indices in torch.from_numpy(positions).split(min(EVALUATION_BATCH, 4 * trainer.trial.batch_per_worker)):
+        trainer.journal.alive("evaluation")
         inputs, targets = batch(data, indices, team.device)
-        with course.autocast():
-            outputs = module(workload.prepare(inputs)).float()
-        values = [measure(outputs, targets).double().sum() for measure in of_each.values()]
+        with trainer.autocast():
+            outputs = model(workload.prepare(inputs)).float()
+        values = [measure(outputs, targets).double().sum() for measure in measures.values()]
         sums += torch.stack([*values, sums.new_tensor(len(indices))])
-    module.train()
+    model.train()
     *totals, counted = team.sum(sums).tolist()
     if counted != wanted:
         raise RuntimeError(f"evaluation counted {counted:.0f} samples of {wanted}")
-    means = {name: total / counted for name, total in zip(of_each, totals, strict=True)}
+    means = {name: total / counted for name, total in zip(measures, totals, strict=True)}
     if not all(map(math.isfinite, means.values())):
         return {}, wanted
     return workload.summary(means), wanted
 
 
 def _mean_loss(losses: npt.NDArray[np.float32], samples: int, global_batch: int) -> float:
-    """Mean over samples: the last step of an epoch may have fewer than the others."""
+    """Mean over samples: the last step of an epoch may have fewer samples than the others."""
     weights = np.full(len(losses), global_batch, dtype=np.float64)
     weights[-1] = samples - global_batch * (len(losses) - 1)
     return float(np.average(losses, weights=weights))

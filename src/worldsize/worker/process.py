@@ -1,8 +1,8 @@
-"""The process of a rank: its output in a file of its own, its failure written down.
+"""The process of a rank: it writes its output to its own file, and records its failure.
 
-Under mpirun: rank and size from Open MPI's or PMI's variables, and a place to meet in the folder of the launch.
+Under mpirun, rank and size come from Open MPI's or PMI's variables, and ranks find rank 0 through the launch folder.
 
-MPI starts the processes and nothing else: they talk through gloo or NCCL, as everywhere.
+MPI only starts the processes: they communicate through gloo or NCCL, as always.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def redirect_output(path: Path) -> None:
 
 
 def stop_file(launch: Path) -> Path:
-    """Where this process is told to stop. An attempt of a job has one of its own: a scheduler that lost sight of a node
-    may start the next attempt while processes of the last still run there."""
+    """The file that asks this process to stop. Each attempt of a job has its own: a scheduler that lost sight of a node
+    may start the next attempt while processes of the last one still run there."""
     attempt = os.environ.get("WORLDSIZE_ATTEMPT")
     return launch / (f"stop-{attempt}" if attempt else "stop")
 
@@ -59,8 +59,8 @@ def mark_trial(trial_id: str) -> None:
 def write_failure(
     launch: Path, rank: int, trial_id: str | None, step: int | None, error: BaseException, *, out_of_memory: bool
 ) -> None:
-    """The driver reads these after the launch and blames the earliest. On a full disk, what still fits is written: the
-    driver sees for itself that it is full."""
+    """The driver reads these after the launch and blames the earliest. On a full disk, whatever still fits is written:
+    the driver sees for itself that the disk is full."""
     text = str(error).strip() or "no message"
     failure = RankFailure(
         rank=rank,
@@ -68,7 +68,7 @@ def write_failure(
         step=step,
         at=time.time(),
         type=type(error).__name__,
-        error=text[:2000].encode(errors="backslashreplace").decode(),  # names of files may be no Unicode
+        error=text[:2000].encode(errors="backslashreplace").decode(),  # file names may not be valid Unicode
         out_of_memory=out_of_memory,
         disk_full=is_disk_full(error),
     )
@@ -84,9 +84,9 @@ VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 )
-"""Open MPI; MPICH, Intel MPI and whatever else speaks PMI."""
+"""Rank, size and local rank: Open MPI; MPICH, Intel MPI and everything else that uses PMI."""
 RUNS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "PMI_KVSNAME", "PMI_PORT")
-"""What all ranks of one mpirun share, and the next has anew."""
+"""Variables that are equal on all ranks of one mpirun and different in the next."""
 MEETING_S = 300.0
 
 
@@ -97,22 +97,26 @@ def place(
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> dict[str, str]:
-    """What torchrun would have said; nothing where it has."""
+    """The variables that torchrun would have set; empty if it has."""
     names = next((names for names in VARIABLES if names[0] in environ and names[1] in environ), None)
     if "RANK" in environ or names is None:
         return {}
     rank, size, local_rank = names
-    found = {"RANK": environ[rank], "WORLD_SIZE": environ[size], "LOCAL_RANK": environ.get(local_rank, environ[rank])}
+    variables = {
+        "RANK": environ[rank],
+        "WORLD_SIZE": environ[size],
+        "LOCAL_RANK": environ.get(local_rank, environ[rank]),
+    }
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
-        return found
+        return variables
     run = next((environ[name] for name in RUNS if name in environ), "")
-    return found | _meet(launch / "meeting.json", run, first=found["RANK"] == "0", sleep=sleep, now=now)
+    return variables | _meet(launch / "meeting.json", run, first=variables["RANK"] == "0", sleep=sleep, now=now)
 
 
 def _meet(
     path: Path, run: str, *, first: bool, sleep: Callable[[float], None], now: Callable[[], float]
 ) -> dict[str, str]:
-    """Rank 0 says where its store will be; the file of an earlier run names that run, and is waited out."""
+    """Rank 0 writes the address of its store; the others ignore a file that an earlier run left behind."""
     if first:
         with socket.socket() as probe:
             probe.bind(("", 0))
@@ -121,11 +125,11 @@ def _meet(
     deadline = now() + MEETING_S
     while True:
         try:
-            told = read_json(path)
+            meeting = read_json(path)
         except FileNotFoundError:
-            told = {}
-        if told.get("run") == run:
-            return {name: told[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
+            meeting = {}
+        if meeting.get("run") == run:
+            return {name: meeting[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
         if now() > deadline:
             raise LaunchError(
                 f"rank 0 did not say in {path} where to meet, for {MEETING_S:.0f} s; is the folder shared?"

@@ -21,16 +21,16 @@ def plant(loop: object, fault: str) -> None:
     what, rank, number, step, *once = fault.split(":")
     real = loop.run_steps  # type: ignore[attr-defined]
 
-    def run_steps(course, shares, **more):  # type: ignore[no-untyped-def]
-        if course.team.rank == int(rank) and course.trial.id.startswith(number):
-            shares = watched(course, shares)
-        return real(course, shares, **more)
+    def run_steps(trainer, shares, **more):  # type: ignore[no-untyped-def]
+        if trainer.team.rank == int(rank) and trainer.trial.id.startswith(number):
+            shares = watched(trainer, shares)
+        return real(trainer, shares, **more)
 
-    def watched(course, shares):  # type: ignore[no-untyped-def]
+    def watched(trainer, shares):  # type: ignore[no-untyped-def]
         for share in shares:
             if what == "slow":
                 time.sleep(0.05)
-            elif course.step >= int(step):
+            elif trainer.step >= int(step):
                 act()
             yield share
 

@@ -1,7 +1,7 @@
-"""FLOP of training one sample, counted once; and how many a second the device could do at most.
+"""FLOP of training one sample, counted once, and the peak FLOP per second of the device.
 
-A multiplication and an addition are two. Counted are matrix products, convolutions and attention, forward and backward:
-what is left (norms, activations, the optimiser) is little work, and no part of what people call model FLOP.
+A multiplication and an addition are two FLOP. Matrix products, convolutions and attention are counted, forward and
+backward: the rest (norms, activations, the optimizer) is little work, and not part of what is called model FLOP.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from worldsize.worker.workloads.base import OfEach
+from worldsize.worker.workloads.base import PerSample
 
 Precision = Literal["fp32", "bf16"]
 Arithmetic = Literal["fp32", "tf32", "bf16"]
 """What a device computes with: training in fp32 may use TF32, which torch by default allows for convolutions alone."""
 
 HEAVY = re.compile(r"(mm|bmm|mv|conv(?!ert)\w*|attention\w*|rnn\w*|lstm\w*|gru\w*|trilinear)(_backward|_forward)?$")
-"""Ends of names of operators that do a model's work: where the counter does not know one, its count is no answer."""
+"""Ends of names of operators that do the work of a model: if the counter does not know one, its count is useless."""
 
 PEAKS: tuple[tuple[str, dict[Arithmetic, float]], ...] = (
     # H200 datasheet: SXM FP32 67, with sparsity TF32 989, BF16 1,979; NVL 60, 835, 1,671.
@@ -46,22 +46,22 @@ PEAKS: tuple[tuple[str, dict[Arithmetic, float]], ...] = (
     (r"T4", {"fp32": 8.1e12}),
     # L4 datasheet: FP32 30.3, with sparsity TF32 120, BF16 242.
     (r"L4", {"fp32": 30.3e12, "tf32": 60e12, "bf16": 121e12}),
-    # A10 datasheet: FP32 31.2, TF32 62.5, BF16 125. (The A10G is another chip.)
+    # A10 datasheet: FP32 31.2, TF32 62.5, BF16 125. (The A10G is a different chip.)
     (r"A10", {"fp32": 31.2e12, "tf32": 62.5e12, "bf16": 125e12}),
     # Ada GPU architecture whitepaper, appendix A: RTX 4090 FP32 and TF32 82.6, BF16 with FP32 accumulation 165.2.
     (r"GeForce RTX 4090", {"fp32": 82.6e12, "tf32": 82.6e12, "bf16": 165.2e12}),
 )
-"""Published dense peaks (half of those with sparsity), by what torch calls the device, without its maker."""
+"""Published dense peaks (half of those with sparsity), by torch's name for the device without its maker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlopCount:
     per_sample: float | None
-    """Of one sample of a training step: forward and backward. None: not known."""
+    """FLOP per sample of a training step, forward and backward. None: not known."""
     in_convolutions: float = 0.0
-    """Share of it."""
+    """Share of convolutions in it."""
     reason: str | None = None
-    """Why not."""
+    """Why it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,39 +70,43 @@ class Peak:
     source: Literal["published", "measured"]
 
 
-def count_flop(module: nn.Module, loss_of_each: OfEach, inputs: Tensor, targets: Tensor) -> FlopCount:
-    """Of a step on these few samples (two or more: batch norm wants company), which lie where the model does.
+def count_flop(module: nn.Module, loss_per_sample: PerSample, inputs: Tensor, targets: Tensor) -> FlopCount:
+    """Counts the FLOP of a step on a few samples, on the model's device. Batch norm needs two samples or more.
 
-    Shapes are all that counting needs, so it is done with a copy of the model on torch's `meta` device, which computes
-    nothing. A model that looks at values on its way cannot run there: it is counted while it computes.
+    Counting needs only shapes, so it uses a copy of the model on torch's `meta` device, which computes nothing. A model
+    that looks at values cannot run there: it is counted while it computes.
     """
-    found = _count(module, loss_of_each, inputs, targets, torch.device("meta"))
-    return found if found.reason is None else _count(module, loss_of_each, inputs, targets, inputs.device)
+    count = _count(module, loss_per_sample, inputs, targets, torch.device("meta"))
+    return count if count.reason is None else _count(module, loss_per_sample, inputs, targets, inputs.device)
 
 
-def _count(module: nn.Module, loss_of_each: OfEach, inputs: Tensor, targets: Tensor, device: torch.device) -> FlopCount:
-    seen, counter = _Operators(), FlopCounterMode(display=False)
+def _count(
+    module: nn.Module, loss_per_sample: PerSample, inputs: Tensor, targets: Tensor, device: torch.device
+) -> FlopCount:
+    operators, counter = _Operators(), FlopCounterMode(display=False)
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             model = copy.deepcopy(module).to(device).train()
-            with seen, counter:
-                loss_of_each(model(inputs.to(device)), targets.to(device)).sum().backward()
+            with operators, counter:
+                loss_per_sample(model(inputs.to(device)), targets.to(device)).sum().backward()
     except Exception as error:
-        # Whatever a model does that cannot be counted, it can still be trained.
+        # A model that cannot be counted can still be trained.
         return FlopCount(per_sample=None, reason=f"counting failed: {type(error).__name__}: {error}")
-    unknown = sorted(_name(each) for each in seen.packets - counter.flop_registry.keys() if HEAVY.search(_name(each)))
+    uncounted = map(_name, operators.packets - counter.flop_registry.keys())
+    unknown = sorted(name for name in uncounted if HEAVY.search(name))
     if unknown:
         return FlopCount(per_sample=None, reason=f"torch cannot count {', '.join(unknown)}")
     if not (total := counter.get_total_flops()):
         return FlopCount(per_sample=None, reason="the model has no matrix product, convolution or attention")
-    convolutions = sum(flop for each, flop in counter.get_flop_counts()["Global"].items() if "conv" in _name(each))
+    by_operator = counter.get_flop_counts()["Global"].items()
+    convolutions = sum(flop for operator, flop in by_operator if "conv" in _name(operator))
     return FlopCount(per_sample=total / len(inputs), in_convolutions=convolutions / total)
 
 
 def peak_flops(device: torch.device, precision: Precision, in_convolutions: float = 0.0) -> Peak | None:
-    """Of one device (a GPU, or the threads of this process), as published where the device is known, else measured.
+    """Peak of one device (a GPU, or the threads of this process): published if the device is known, else measured.
 
-    Where convolutions and matrix products have different peaks: 1 / (share / peak + rest / peak), as the work is mixed.
+    If convolutions and matrix products have different peaks: 1 / (share / peak + rest / peak), as the work is mixed.
     None for bf16 on a CPU: some virtual machines announce instructions for it (AMX) that they do not have, and a
     process that tries a product of any size dies of an illegal instruction.
     """
@@ -112,36 +116,36 @@ def peak_flops(device: torch.device, precision: Precision, in_convolutions: floa
         torch.cuda.get_device_name(device),
         {"convolutions": in_convolutions, "products": 1 - in_convolutions},
     )
-    used = {part: arithmetic(part, precision, device) for part, share in shares.items() if share > 0}
-    published = {each: published_peak(name, each) for each in set(used.values())}
-    peaks = {each: peak or measured_peak(device, each) for each, peak in published.items()}
-    flop_s = 1 / sum(shares[part] / peaks[each] for part, each in used.items())
+    used = {kind: arithmetic(kind, precision, device) for kind, share in shares.items() if share > 0}
+    published = {number_format: published_peak(name, number_format) for number_format in set(used.values())}
+    peaks = {number_format: peak or measured_peak(device, number_format) for number_format, peak in published.items()}
+    flop_s = 1 / sum(shares[kind] / peaks[number_format] for kind, number_format in used.items())
     return Peak(flop_s=flop_s, source="published" if all(published.values()) else "measured")
 
 
-def arithmetic(part: str, precision: Precision, device: torch.device) -> Arithmetic:
-    """What torch computes convolutions or products with, as it is set; TF32 came with compute capability 8."""
+def arithmetic(kind: str, precision: Precision, device: torch.device) -> Arithmetic:
+    """What torch is set to compute convolutions or products with; TF32 came with compute capability 8."""
     if precision != "fp32" or torch.cuda.get_device_capability(device) < (8, 0):
         return precision
     cudnn: Any = torch.backends.cudnn
-    older, newer = (cudnn, cudnn.conv) if part == "convolutions" else (torch.backends.cuda.matmul,) * 2
+    older, newer = (cudnn, cudnn.conv) if kind == "convolutions" else (torch.backends.cuda.matmul,) * 2
     try:
         allowed = older.allow_tf32
-    except RuntimeError:  # the program has set the newer name
+    except RuntimeError:  # the program has used the newer name
         allowed = newer.fp32_precision == "tf32"
     return "tf32" if allowed else "fp32"
 
 
 def published_peak(device_name: str, arithmetic: Arithmetic) -> float | None:
-    """Whole names only: an A10G is no A10, and a MIG slice of an A100 is no A100."""
+    """Matches full names only: an A10G is not an A10, and a MIG slice of an A100 is not an A100."""
     model = re.sub(r"^(NVIDIA|Tesla)\s+", "", device_name.strip())
     return next((peaks.get(arithmetic) for pattern, peaks in PEAKS if re.fullmatch(pattern, model)), None)
 
 
 def measured_peak(device: torch.device, arithmetic: Arithmetic, limit_s: float = 0.2) -> float:
-    """The best of the matrix products that fit into the time: 2 n^3 / t, with n doubled while there is time for more.
+    """The best matrix product within the time limit: 2 n^3 / t, with n doubled while there is time.
 
-    Others on the machine only ever make it slower, so the best is nearest to the truth.
+    Other programs can only make it slower, so the best is closest to the truth.
     """
     dtype = torch.bfloat16 if arithmetic == "bf16" else torch.float32
     if device.type != "cuda" or arithmetic == "bf16":
@@ -152,7 +156,7 @@ def measured_peak(device: torch.device, arithmetic: Arithmetic, limit_s: float =
 
 @contextmanager
 def _products(arithmetic: Arithmetic) -> Iterator[None]:
-    """fp32 products with this arithmetic, for a while. Who has used torch's newer names must not use the older."""
+    """Runs fp32 products with this arithmetic. Code that has used torch's newer names must not use the older ones."""
     try:
         before = torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -172,18 +176,18 @@ def _products(arithmetic: Arithmetic) -> Iterator[None]:
 
 def _best_product(device: torch.device, dtype: torch.dtype, limit_s: float) -> float:
     largest = 8192 if device.type == "cuda" else 1024
-    draws = torch.Generator(device)  # of its own: training must not draw other numbers because of this
+    generator = torch.Generator(device)  # separate, so that training draws the same numbers with or without this
     began, best, side = time.perf_counter(), 0.0, 256
     while True:
-        left, right = (torch.rand(side, side, device=device, generator=draws).to(dtype) for _ in range(2))
-        _timed_product(left, right)  # the first one of a kind prepares itself
-        taken = _timed_product(left, right)
-        best = max(best, 2 * side**3 / taken)
+        left, right = (torch.rand(side, side, device=device, generator=generator).to(dtype) for _ in range(2))
+        _timed_product(left, right)  # the first product of a size includes preparation
+        product_s = _timed_product(left, right)
+        best = max(best, 2 * side**3 / product_s)
         # A product of the next size takes up to eight times as long, and there are two.
-        if side == largest or time.perf_counter() - began + 16 * taken > limit_s:
+        if side == largest or time.perf_counter() - began + 16 * product_s > limit_s:
             break
         side *= 2
-    while time.perf_counter() - began + taken < limit_s:
+    while time.perf_counter() - began + product_s < limit_s:
         best = max(best, 2 * side**3 / _timed_product(left, right))
     return best
 
@@ -199,7 +203,7 @@ def _timed_product(left: Tensor, right: Tensor) -> float:
 
 
 class _Operators(TorchDispatchMode):
-    """Which operators ran: below the counter, so that it sees what they were taken apart into."""
+    """Records which operators ran. It lies below the counter, so it sees what they were decomposed into."""
 
     def __init__(self) -> None:
         super().__init__()

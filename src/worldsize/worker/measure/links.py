@@ -1,7 +1,7 @@
-"""How fast ranks talk: all-reduces of 1 KB to 64 MB within a time box, inside a node and across nodes apart.
+"""Speed of communication: all-reduces of 1 KB to 64 MB within a time budget, inside a node and across nodes separately.
 
-Sizes and groups take turns in rounds, so that drift of the machine falls on none of them. Rank 0 decides what comes
-next and tells the others; raw seconds are kept, `analysis/speed/network.py` turns them into latency and bandwidth.
+Sizes and groups take turns in rounds, so that drift of the machine affects all of them alike. Rank 0 decides what comes
+next. Raw seconds are stored; `analysis/speed/network.py` turns them into latency and bandwidth.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from worldsize.folder.launches import LinkSweep, LinkTimes
 SIZES = tuple(1024 * 4**power for power in range(9))
 """Bytes: 1 KB, 4 KB, ... 64 MB."""
 ROUNDS = 30
-"""More would say nothing new; a fast link is done long before the box ends."""
+"""More would add nothing; a fast link is done long before the budget ends."""
 LEAST_ROUNDS = 5
-"""A size is tried when so many repetitions of it, by all kinds of group, would fit into what is left of the box."""
+"""A new size is tried if this many repetitions of it, by all kinds of groups, fit into the rest of the budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkGroups:
-    """Groups of one kind; those of kind `inside` work at the same time, each in its own node."""
+    """Groups of one kind. Those of kind `inside` work at the same time, each in its own node."""
 
     kind: Literal["inside", "across", "all"]
     groups: tuple[tuple[int, ...], ...]
-    """The ranks of each."""
+    """The ranks of each group."""
 
 
 class Turn(NamedTuple):
@@ -41,18 +41,18 @@ class Turn(NamedTuple):
 
 
 def links_of(hosts: Sequence[str]) -> tuple[LinkGroups, ...]:
-    """What can be measured among ranks on these hosts. Kinds that come to the same ranks are measured once, by their
-    first name: `inside` on one host, `across` where every host has one rank."""
+    """What can be measured among ranks on these hosts. Kinds with the same ranks are measured once, under their first
+    name: `inside` on one host, `across` if every host has one rank."""
     nodes: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         nodes.setdefault(host, []).append(rank)
-    wanted: tuple[tuple[Literal["inside", "across", "all"], list[tuple[int, ...]]], ...] = (
+    candidates: tuple[tuple[Literal["inside", "across", "all"], list[tuple[int, ...]]], ...] = (
         ("inside", [tuple(ranks) for ranks in nodes.values()]),
         ("across", [tuple(ranks[0] for ranks in nodes.values())]),
         ("all", [tuple(range(len(hosts)))]),
     )
     links: list[LinkGroups] = []
-    for kind, groups in wanted:
+    for kind, groups in candidates:
         several = tuple(ranks for ranks in groups if len(ranks) > 1)
         if several and all(link.groups != several for link in links):
             links.append(LinkGroups(kind=kind, groups=several))
@@ -60,10 +60,10 @@ def links_of(hosts: Sequence[str]) -> tuple[LinkGroups, ...]:
 
 
 class Plan:
-    """What is tried next, by what turns have cost so far. Asked on rank 0 alone.
+    """Chooses the next turn by the cost of earlier ones. Only rank 0 asks.
 
-    The first round grows the sizes and finds out how far they may grow; later rounds alternate in direction. Near the
-    end of the box only the turns that still fit are taken, so one misjudged repetition is all that can overrun it.
+    The first round increases the sizes and finds the largest that fits; later rounds alternate in direction. Near the
+    end of the budget only turns that still fit are taken, so at most one misjudged repetition can exceed it.
     """
 
     def __init__(self, links: int, budget_s: float) -> None:
@@ -73,13 +73,13 @@ class Plan:
         self._queue = deque(Turn(link, size) for size in range(len(SIZES)) for link in range(links))
 
     def cost(self, turn: Turn, seconds: float) -> None:
-        """The wall time of a turn that was taken, with all that telling and waiting took."""
+        """Stores the wall time of a turn, including coordination and waiting."""
         self._costs[turn] = seconds
 
     def next(self, elapsed_s: float) -> Turn | None:
-        """None: the box is over, or enough was seen."""
+        """None: the budget is spent, or there are enough rounds."""
         left_s = self._budget_s - elapsed_s
-        # What is left of this round, then a new one: if nothing of a whole round fits, nothing will.
+        # The rest of this round, then a new one: if nothing of a whole round fits, nothing will.
         for _ in range(2):
             while self._queue:
                 turn = self._queue.popleft()
@@ -88,8 +88,8 @@ class Plan:
             self._round += 1
             if self._round == ROUNDS:
                 break
-            known = sorted(self._costs, key=lambda turn: (turn.size, turn.link), reverse=self._round % 2 == 1)
-            self._queue.extend(known)
+            tried = sorted(self._costs, key=lambda turn: (turn.size, turn.link), reverse=self._round % 2 == 1)
+            self._queue.extend(tried)
         return None
 
     def _fits(self, turn: Turn, left_s: float) -> bool:
@@ -98,7 +98,7 @@ class Plan:
         return LEAST_ROUNDS * self._links * self._predicted(turn) <= left_s
 
     def _predicted(self, turn: Turn) -> float:
-        """t(4x) = t(x) + 4 (t(x) - t(x/4)) for t linear in x; noise cannot bring it out of t(x) ... 4 t(x)."""
+        """t(4x) = t(x) + 4 (t(x) - t(x/4)) for t linear in x; noise cannot take it out of t(x) ... 4 t(x)."""
         if turn.size == 0:
             return 0.0
         before = self._costs.get(Turn(turn.link, turn.size - 1), float("inf"))
@@ -116,21 +116,26 @@ def measure_links(
     budget_s: float = 3.0,
     now: Callable[[], float] = time.perf_counter,
 ) -> LinkSweep | None:
-    """Called once by every rank of a launch, with the host of each; all get the same answer. One worker: None.
+    """Called once by every rank of a launch, with the host of each rank; all get the same result. One worker: None.
 
-    Needs the default process group, and leaves no other behind. The box holds the all-reduces; making the groups of
-    nodes and connecting their ranks comes before it, and takes as long as it takes.
+    Needs the default process group, and leaves no other behind. The budget covers the all-reduces, not the creation of
+    groups and the connection of their ranks before them.
     """
     links = links_of(hosts)
     if not links:
         return None
-    # Making a group is a matter for every rank, members or not, in the same order.
-    made = {ranks: dist.new_group(list(ranks)) for link in links for ranks in link.groups if len(ranks) < len(hosts)}
+    # Every rank must take part in making a group, member or not, in the same order.
+    subgroups = {
+        ranks: dist.new_group(list(ranks)) for link in links for ranks in link.groups if len(ranks) < len(hosts)
+    }
     buffer = torch.zeros(SIZES[-1] // 4, dtype=torch.float32, device=device)
-    places = [next((place for place, ranks in enumerate(link.groups) if rank in ranks), None) for link in links]
-    own = [None if place is None else made.get(link.groups[place]) for link, place in zip(links, places, strict=True)]
-    for place, group in zip(places, own, strict=True):
-        if place is not None:
+    own_numbers = [next((number for number, ranks in enumerate(link.groups) if rank in ranks), None) for link in links]
+    own_groups = [
+        None if number is None else subgroups.get(link.groups[number])
+        for link, number in zip(links, own_numbers, strict=True)
+    ]
+    for number, group in zip(own_numbers, own_groups, strict=True):
+        if number is not None:
             dist.all_reduce(buffer[:1], group=group)  # the first use of a group connects its ranks
     meet = _Meeting(device)
     meet([0.0])
@@ -139,24 +144,24 @@ def measure_links(
     while True:
         asked = now()
         turn = plan.next(asked - began) if rank == 0 else None
-        number = 0 if turn is None else 1 + turn.link * len(SIZES) + turn.size
-        # Rank 0's word; and nobody starts the clock before all are here.
-        told, elapsed_s = meet([float(number), asked - began if rank == 0 else 0.0])
-        if told == 0:
+        own_code = 0 if turn is None else 1 + turn.link * len(SIZES) + turn.size
+        # Takes rank 0's decision to all; and nobody starts the clock before all have arrived.
+        code, elapsed_s = meet([float(own_code), asked - began if rank == 0 else 0.0])
+        if code == 0:
             break
-        turn = Turn(*divmod(int(told) - 1, len(SIZES)))
-        slowest, place = [0.0] * len(links[turn.link].groups), places[turn.link]
-        if place is not None:
-            slowest[place] = _all_reduce_s(buffer[: SIZES[turn.size] // 4], own[turn.link], now)
+        turn = Turn(*divmod(int(code) - 1, len(SIZES)))
+        slowest, number = [0.0] * len(links[turn.link].groups), own_numbers[turn.link]
+        if number is not None:
+            slowest[number] = _all_reduce_s(buffer[: SIZES[turn.size] // 4], own_groups[turn.link], now)
         seconds.setdefault(turn, []).append(meet(slowest))
         plan.cost(turn, now() - asked)
-    for group in made.values():
+    for group in subgroups.values():
         dist.destroy_process_group(group)
     return LinkSweep(budget_s=budget_s, took_s=elapsed_s, times=_in_order(links, hosts, seconds))
 
 
 class _Meeting:
-    """The largest value that any rank brings, for each place. Nobody leaves before all have come."""
+    """Element-wise maximum over ranks. No rank leaves before all have arrived."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -168,7 +173,7 @@ class _Meeting:
 
 
 def _all_reduce_s(tensor: Tensor, group: dist.ProcessGroup | None, now: Callable[[], float]) -> float:
-    """On a GPU its own clock is read: waiting for the host to notice the end is not communication."""
+    """Seconds of one all-reduce. A GPU times it itself: waiting for the host to notice the end is not communication."""
     if tensor.device.type != "cuda":
         began = now()
         dist.all_reduce(tensor, group=group)
@@ -190,8 +195,8 @@ def _in_order(
             host=hosts[ranks[0]] if links[turn.link].kind == "inside" else None,
             workers=len(ranks),
             size_bytes=SIZES[turn.size],
-            seconds=tuple(repetition[place] for repetition in seconds[turn]),
+            seconds=tuple(repetition[number] for repetition in seconds[turn]),
         )
         for turn in sorted(seconds)
-        for place, ranks in enumerate(links[turn.link].groups)
+        for number, ranks in enumerate(links[turn.link].groups)
     )

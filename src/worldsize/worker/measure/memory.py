@@ -1,8 +1,8 @@
-"""Memory of one rank: how much it may take, the most it took, whether an error says that it ran out, and letting go.
+"""Memory of one rank: its limit, its peak, whether an error means that it ran out, and how to free it.
 
-On a CPU the limit is RLIMIT_DATA: what a process allocates for itself, and not what it maps from files. An allocation
-beyond it fails inside the allocator, so that the process lives, where the system would have killed it. Such processes
-are started with an allocator that gives back what is freed (`launch/commands.py`).
+On a CPU the limit is RLIMIT_DATA: what a process allocates for itself, not what it maps from files. An allocation
+beyond it fails inside the allocator and the process lives on, where the system would have killed it. Such processes
+are started with an allocator that returns freed memory to the system (`launch/commands.py`).
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from worldsize.errors import SpecError
 STATUS = Path("/proc/self/status")
 PEAK_RESET = Path("/proc/self/clear_refs")
 WORKING_ROOM = 32 * 1024**2
-"""Beside what a process holds before it trains: without any, Python itself could not go on."""
-SAYS_SO = re.compile(
+"""On top of what a process holds before it trains: without any, Python itself could not go on."""
+OUT_OF_MEMORY_TEXT = re.compile(
     r"can't allocate memory|DefaultCPUAllocator|out of memory|std::bad_alloc|_STATUS_ALLOC_FAILED", re.IGNORECASE
 )
-"""torch's allocators, C++, cuDNN and cuBLAS; not all of them raise an error of a type of its own."""
+"""Messages of torch's allocators, C++, cuDNN and cuBLAS; not all of them raise their own type of error."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and SAYS_SO.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and OUT_OF_MEMORY_TEXT.search(str(error)) is not None
 
 
 def limit_memory(limit_gb: float | None, device: torch.device) -> None:
-    """From here on this rank may take no more. Raises SpecError for a limit that leaves no room to train."""
+    """Limits the memory of this rank from now on. Raises SpecError for a limit that leaves no room to train."""
     if limit_gb is None:
         return
     limit = int(limit_gb * 1e9)
     if device.type == "cuda":
-        has = torch.cuda.get_device_properties(device).total_memory
-        if limit > has:
+        total = torch.cuda.get_device_properties(device).total_memory
+        if limit > total:
             raise SpecError(
-                f"memory_limit_gb={limit_gb:g} is more than the {has / 1e9:.4g} GB of the GPU; leave it out or lower it"
+                f"memory_limit_gb={limit_gb:g} is more than the {total / 1e9:.4g} GB of the GPU; "
+                "leave it out or lower it"
             )
-        torch.cuda.set_per_process_memory_fraction(limit / has, device)
+        torch.cuda.set_per_process_memory_fraction(limit / total, device)
         return
     gc.collect()
     needed = allocated_bytes() + WORKING_ROOM
@@ -55,12 +56,12 @@ def limit_memory(limit_gb: float | None, device: torch.device) -> None:
         )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)  # a lower one that the user's shell or a scheduler has set
+        limit = min(limit, hard)  # the user's shell or a scheduler may have set a lower one
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 def free_memory(device: torch.device) -> None:
-    """Whatever nobody holds goes back to the system, so that what follows finds it as a fresh process would."""
+    """Returns unused memory to the system, so that the next trial finds as much as in a fresh process."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -69,7 +70,7 @@ def free_memory(device: torch.device) -> None:
 
 
 def allocated_bytes() -> int:
-    """What RLIMIT_DATA counts."""
+    """The bytes that RLIMIT_DATA counts."""
     return _status_bytes("VmData")
 
 
@@ -81,7 +82,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> float:
-    """Since `reset_peak`: of a GPU, tensors; on a CPU, the whole process."""
+    """Peak since `reset_peak`: tensors on a GPU, the whole process on a CPU."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return float(_status_bytes("VmHWM"))

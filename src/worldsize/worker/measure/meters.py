@@ -1,6 +1,6 @@
-"""What psutil and /sys tell of this process and of the machine it runs on. Counters stay counters: rates come later.
+"""Meters of this process and its machine, from psutil and /sys, and of one GPU, from NVML.
 
-One GPU as NVML sees it. What a GPU, a driver or a container does not offer raises, field by field.
+Counters stay counters: rates come later. What a GPU, a driver or a container does not offer raises, field by field.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pynvml
 import torch
 
 Source = Callable[[], Mapping[str, float]]
-"""Reads some columns of telemetry, now. May raise: its columns then stay empty in that row."""
+"""Reads the current values of some telemetry columns. If it raises, they stay empty in that row."""
 
-BYTES_A_WORD = 4
+BYTES_PER_WORD = 4
 """InfiniBand counts data in words of four bytes."""
 
 
 class ProcessMeter:
-    """Of this rank alone: all of its threads, none of its children."""
+    """Meters this rank only: all of its threads, none of its children."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -31,20 +31,20 @@ class ProcessMeter:
         return {"process cpu": self.cpu, "process memory": self.memory, "process disk": self.disk}
 
     def cpu(self) -> dict[str, float]:
-        # Finer than the hundredths of a second that /proc counts in.
+        # Finer than /proc, which counts hundredths of a second.
         return {"process_cpu_s": time.process_time()}
 
     def memory(self) -> dict[str, float]:
         return {"process_memory_bytes": self._process.memory_info().rss}
 
     def disk(self) -> dict[str, float]:
-        """What reached storage: reads from the page cache and from sockets are not in it."""
-        counted = self._process.io_counters()
-        return {"process_read_bytes": counted.read_bytes, "process_written_bytes": counted.write_bytes}
+        """Bytes that reached storage, without reads from the page cache and from sockets."""
+        counters = self._process.io_counters()
+        return {"process_read_bytes": counters.read_bytes, "process_written_bytes": counters.write_bytes}
 
 
 class HostMeter:
-    """Of the whole machine, whoever uses it."""
+    """Meters the whole machine, whoever uses it."""
 
     def __init__(self, system: Path = Path("/sys")) -> None:
         self._disks = frozenset(path.parent.name for path in system.glob("block/*/device"))
@@ -52,50 +52,50 @@ class HostMeter:
         self._rdma = sorted(system.glob("class/infiniband/*/ports/*/counters"))
 
     def sources(self) -> dict[str, Source]:
-        found: dict[str, Source] = {"host cpu": self.cpu, "host memory": self.memory, "host network": self.network}
+        sources: dict[str, Source] = {"host cpu": self.cpu, "host memory": self.memory, "host network": self.network}
         if self._disks:
-            found["host disk"] = self.disk
+            sources["host disk"] = self.disk
         if self._rdma:
-            found["host rdma"] = self.rdma
-        return found
+            sources["host rdma"] = self.rdma
+        return sources
 
     def cpu(self) -> dict[str, float]:
-        """Core-seconds at work since boot; those a hypervisor kept for others apart. (`user` holds `guest`.)"""
+        """Busy core-seconds since boot, and those that the hypervisor gave to others. (`user` includes `guest`.)"""
         times = psutil.cpu_times()
         busy_s = times.user + times.nice + times.system + times.irq + times.softirq
         return {"host_cpu_s": busy_s, "host_stolen_s": times.steal}
 
     def memory(self) -> dict[str, float]:
-        """What could not be had without swapping: caches that would give way are not in it."""
+        """Memory in use, without caches that the system would drop before it swaps."""
         memory = psutil.virtual_memory()
         return {"host_memory_bytes": memory.total - memory.available}
 
     def disk(self) -> dict[str, float]:
-        """Physical disks only: volumes and loop devices lie on them and would count twice. No network file systems."""
-        counted = [disk for name, disk in psutil.disk_io_counters(perdisk=True).items() if name in self._disks]
+        """Physical disks only: volumes and loop devices would count twice. No network file systems."""
+        disks = [disk for name, disk in psutil.disk_io_counters(perdisk=True).items() if name in self._disks]
         return {
-            "host_read_bytes": sum(disk.read_bytes for disk in counted),
-            "host_written_bytes": sum(disk.write_bytes for disk in counted),
+            "host_read_bytes": sum(disk.read_bytes for disk in disks),
+            "host_written_bytes": sum(disk.write_bytes for disk in disks),
         }
 
     def network(self) -> dict[str, float]:
-        """Physical cards, for bridges and bonds lie on them; inside a container there are none, so all but loopback."""
-        cards = psutil.net_io_counters(pernic=True)
-        loopback = cards.pop("lo", None)
-        counted = [card for name, card in cards.items() if not self._nics or name in self._nics]
+        """Physical cards only: bridges and bonds would count twice. A container has none: then all but loopback."""
+        counters = psutil.net_io_counters(pernic=True)
+        loopback = counters.pop("lo", None)
+        cards = [card for name, card in counters.items() if not self._nics or name in self._nics]
         values: dict[str, float] = {
-            "host_sent_bytes": sum(card.bytes_sent for card in counted),
-            "host_received_bytes": sum(card.bytes_recv for card in counted),
+            "host_sent_bytes": sum(card.bytes_sent for card in cards),
+            "host_received_bytes": sum(card.bytes_recv for card in cards),
         }
         if loopback is not None:  # what is sent there is what is received
             values["host_loopback_bytes"] = loopback.bytes_sent
         return values
 
     def rdma(self) -> dict[str, float]:
-        """NCCL over InfiniBand or RoCE passes the kernel by, and with it every counter of the network cards."""
+        """NCCL over InfiniBand or RoCE bypasses the kernel, and with it all counters of the network cards."""
         return {
-            "host_rdma_sent_bytes": BYTES_A_WORD * _total(path / "port_xmit_data" for path in self._rdma),
-            "host_rdma_received_bytes": BYTES_A_WORD * _total(path / "port_rcv_data" for path in self._rdma),
+            "host_rdma_sent_bytes": BYTES_PER_WORD * _total(path / "port_xmit_data" for path in self._rdma),
+            "host_rdma_received_bytes": BYTES_PER_WORD * _total(path / "port_rcv_data" for path in self._rdma),
         }
 
 
@@ -108,29 +108,29 @@ POWER = 0x04 | 0x80
 THERMAL = 0x20 | 0x40
 """Too hot, as the driver or as the chip itself sees it."""
 OTHER = 0x10 | 0x200 | 0x400
-"""Held to the clocks of a sync group; limits of the board; reliability."""
+"""Limited to the clocks of a sync group; limits of the board; reliability."""
 HARDWARE = 0x08
-"""The chip slows itself down. It says so beside the reason, so alone it is a reason of its own.
+"""The chip slows itself down. Usually reported with a reason; without one, it counts as another reason.
 Idle clocks and clocks that somebody set (0x01, 0x02, 0x100) are not throttling."""
 
 
 def gpu_id(device: torch.device) -> str:
-    """The same for two ranks on one GPU, whatever CUDA_VISIBLE_DEVICES made of its number. Empty for a CPU."""
+    """Equal for two ranks on one GPU, whatever number CUDA_VISIBLE_DEVICES gives it. Empty for a CPU."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 class GpuMeter:
     def __init__(self, uuid: str, nvml: Any = pynvml) -> None:
-        """Found by its UUID: NVML's numbers know nothing of CUDA_VISIBLE_DEVICES.
+        """The GPU is found by its UUID: NVML's numbers ignore CUDA_VISIBLE_DEVICES.
 
-        Raises NVMLError where there is no driver, or no such GPU for it. NVML stays open until the process ends.
+        Raises NVMLError without a driver, or if the driver has no such GPU. NVML stays open until the process ends.
         """
         self._nvml = nvml
         nvml.nvmlInit()
         self._handle = self._find(uuid)
 
     def _find(self, uuid: str) -> Any:
-        """CUDA leaves out of the UUID whether it is a whole GPU or a slice of one."""
+        """CUDA's UUID does not say whether this is a whole GPU or a slice of one."""
         try:
             return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         except self._nvml.NVMLError:
@@ -148,12 +148,12 @@ class GpuMeter:
         }
 
     def utilisation(self) -> dict[str, float]:
-        """Share of the last fraction of a second in which any kernel ran, however small, waiting ones of NCCL too."""
+        """Share of the last fraction of a second in which any kernel ran, however small; NCCL's waiting kernels too."""
         rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
         return {"gpu_busy_percent": rates.gpu, "gpu_memory_busy_percent": rates.memory}
 
     def memory(self) -> dict[str, float]:
-        """Of the GPU, not of this process: what torch keeps in reserve and what others hold is gone as well."""
+        """Memory of the whole GPU, including torch's cache and other processes."""
         memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         return {"gpu_memory_bytes": memory.used, "gpu_memory_total_bytes": memory.total}
 
@@ -161,7 +161,7 @@ class GpuMeter:
         return {"gpu_power_w": self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1e3}
 
     def energy(self) -> dict[str, float]:
-        """Since the driver was loaded. Misses no peak between two samples, as the integral of power does."""
+        """Energy since the driver was loaded. Unlike the integral of power, it misses no peak between two samples."""
         return {"gpu_energy_j": self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3}
 
     def clocks(self) -> dict[str, float]:
@@ -178,13 +178,13 @@ class GpuMeter:
     def throttling(self) -> dict[str, float]:
         try:
             reasons = self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-        except self._nvml.NVMLError_FunctionNotFound:  # a driver that knows it by its old name
+        except self._nvml.NVMLError_FunctionNotFound:  # an older driver has the old name
             reasons = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
         return throttled(reasons)
 
 
 def throttled(reasons: int) -> dict[str, float]:
-    """1 where the clocks are held down for a reason of that kind, else 0."""
+    """1 if the clocks are reduced for a reason of that kind, else 0."""
     power, thermal = bool(reasons & POWER), bool(reasons & THERMAL)
     other = bool(reasons & OTHER) or (bool(reasons & HARDWARE) and not (power or thermal))
     return {"gpu_throttled_power": power, "gpu_throttled_thermal": thermal, "gpu_throttled_other": other}

@@ -1,4 +1,4 @@
-"""Two clocks: laps (where each step went, on the device's own clock) and phases (where the time above it went)."""
+"""Two clocks: the step clock (spans within each step, on the device's own clock) and phases (time above the step)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from worldsize.folder.record import SPAN_UNIT_S, SPANS
 
 DATA, COPY, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, REST = range(len(SPANS))
 START, STEP_END = -2, -1
-NANOSECONDS_A_UNIT = round(SPAN_UNIT_S * 1e9)
+NANOSECONDS_PER_UNIT = round(SPAN_UNIT_S * 1e9)
 LONGEST = np.iinfo(np.uint32).max
 
 
-class CpuLaps:
-    """Times contiguous steps and where each went: one reading of the clock at every mark."""
+class CpuStepClock:
+    """Times contiguous steps and the spans within them: one reading of the clock per mark."""
 
     def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now_ns = now_ns
@@ -32,13 +32,13 @@ class CpuLaps:
         self._last = self._now_ns()
 
     def mark(self, span: int) -> None:
-        """The time since the last mark went there."""
+        """The time since the last mark belongs to `span`."""
         now = self._now_ns()
         self._row[span] += now - self._last
         self._last = now
 
     def ready(self) -> None:
-        """Inside backward: the last gradient of this rank is there. Whatever follows is waiting for others."""
+        """Called inside backward: this rank has its last gradient. Whatever follows is waiting for others."""
         self._ready = self._now_ns()
 
     def mark_backward(self) -> None:
@@ -50,25 +50,25 @@ class CpuLaps:
         else:
             self.mark(BACKWARD)
 
-    def lap(self) -> None:
-        """A step ends here and the next begins; what was not marked is the rest."""
+    def end_step(self) -> None:
+        """Ends a step and begins the next one; time that was not marked is the rest."""
         self.mark(REST)
         self._rows.append(self._row)
         self._row = [0] * len(SPANS)
 
     def seconds(self) -> npt.NDArray[np.float64]:
-        """Of whole steps."""
+        """Seconds of each step."""
         return np.array(self._rows, dtype=np.float64).reshape(-1, len(SPANS)).sum(axis=1) / 1e9
 
     def spans(self) -> npt.NDArray[np.uint32]:
-        """One row a step, one column a span; they add up to the step."""
+        """One row per step, one column per span; a row adds up to the step."""
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, len(SPANS))
-        units = (rows + NANOSECONDS_A_UNIT // 2) // NANOSECONDS_A_UNIT
+        units = (rows + NANOSECONDS_PER_UNIT // 2) // NANOSECONDS_PER_UNIT
         return np.minimum(units, LONGEST).astype(np.uint32)
 
 
-class CudaLaps(CpuLaps):
-    """The same on the GPU's clock: an event a mark, read out only where the loop stops anyway, so no step waits."""
+class CudaStepClock(CpuStepClock):
+    """The same on the GPU's clock: one event per mark, read only where the loop stops anyway, so no step waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class CudaLaps(CpuLaps):
         else:
             self.mark(BACKWARD)
 
-    def lap(self) -> None:
+    def end_step(self) -> None:
         self._marks.append((STEP_END, self._event()))
 
     def seconds(self) -> npt.NDArray[np.float64]:
@@ -106,7 +106,7 @@ class CudaLaps(CpuLaps):
         return super().spans()
 
     def _event(self) -> torch.cuda.Event:
-        """Events are used again: making one costs more than recording it."""
+        """Events are reused: creating one costs more than recording it."""
         event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -115,42 +115,42 @@ class CudaLaps(CpuLaps):
         if not self._marks:
             return
         self._marks[-1][1].synchronize()
-        before = self._marks[0][1]
+        previous = self._marks[0][1]
         for span, event in self._marks:
             if span != START:
-                self._row[REST if span == STEP_END else span] += round(before.elapsed_time(event) * 1e6)
+                self._row[REST if span == STEP_END else span] += round(previous.elapsed_time(event) * 1e6)
             if span == STEP_END:
                 self._rows.append(self._row)
                 self._row = [0] * len(SPANS)
-            before = event
+            previous = event
         self._spare += [event for _, event in self._marks[:-1]]
-        # What follows begins where this ended.
-        self._marks = [(START, before)]
+        # The next span begins where the last one ended.
+        self._marks = [(START, previous)]
 
 
-def laps_for(device: torch.device) -> CpuLaps:
-    return CudaLaps() if device.type == "cuda" else CpuLaps()
+def step_clock_for(device: torch.device) -> CpuStepClock:
+    return CudaStepClock() if device.type == "cuda" else CpuStepClock()
 
 
 class Phases:
-    """Always in exactly one phase, so that the phases add up to the time that passed."""
+    """Always in exactly one phase, so the phases add up to the elapsed time."""
 
     def __init__(self, first: str, *, already_s: float = 0.0, now: Callable[[], float] = time.perf_counter) -> None:
-        """`already_s` of the first phase had passed before this clock could be made."""
+        """`already_s`: seconds of the first phase that had passed before this clock was made."""
         self._now = now
         self._phase = first
         self._since = now() - already_s
         self._totals: dict[str, float] = {first: 0.0}
 
     def enter(self, phase: str) -> float:
-        """Leaves the current phase; returns how long this stay in it was."""
+        """Leaves the current phase; returns how long it lasted since it was entered."""
         now = self._now()
-        stay = now - self._since
-        self._totals[self._phase] = self._totals.get(self._phase, 0.0) + stay
+        lasted = now - self._since
+        self._totals[self._phase] = self._totals.get(self._phase, 0.0) + lasted
         self._phase, self._since = phase, now
-        return stay
+        return lasted
 
     def totals(self) -> dict[str, float]:
-        """So far, the current phase included."""
+        """Seconds per phase so far, including the current one."""
         self.enter(self._phase)
         return dict(self._totals)

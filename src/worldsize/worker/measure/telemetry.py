@@ -1,8 +1,8 @@
-"""How busy and how full the hardware was while a trial ran, sampled beside it from a thread.
+"""Utilization and memory of the hardware while a trial runs, sampled from a thread.
 
-Every rank watches its own process and its own GPU, so that one that differs from the others shows; the first rank of a
-host watches the host too; of ranks that share a GPU, the first watches it. So nothing is read twice. A row holds all
-columns, NaN where this rank does not look or could not see.
+Every rank watches its own process and its own GPU, so that one that differs from the others is visible. The first rank
+of a host also watches the host, and if ranks share a GPU, the first of them watches it. So nothing is read twice. A row
+holds all columns, with NaN where this rank does not look or could not read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from worldsize.worker.parallel.team import Crew
 COLUMNS = (
     "at_s",  # since the trial began
     "samples",  # trained on so far, over all ranks
-    "telemetry_cpu_s",  # what watching itself has cost
+    "telemetry_cpu_s",  # cost of sampling itself
     *("process_cpu_s", "process_memory_bytes", "process_read_bytes", "process_written_bytes"),
     *("host_cpu_s", "host_stolen_s", "host_memory_bytes", "host_read_bytes", "host_written_bytes"),
     *("host_sent_bytes", "host_received_bytes", "host_loopback_bytes"),
@@ -31,20 +31,20 @@ COLUMNS = (
     *("gpu_power_w", "gpu_energy_j", "gpu_core_mhz", "gpu_memory_mhz", "gpu_temperature_c"),
     *("gpu_throttled_power", "gpu_throttled_thermal", "gpu_throttled_other"),
 )
-"""_s of CPU, _j, samples and bytes read, written, sent, received are counters; all else is what was true just then."""
+"""CPU seconds, joules, samples and bytes read, written, sent or received are counters; the rest are current values."""
 INDEX = {name: number for number, name in enumerate(COLUMNS)}
 
 PERIOD_S = 0.5
 MOST_ROWS = 7_200
-"""An hour of them. A longer trial keeps every second row and is sampled half as often: counters lose nothing by it."""
+"""One hour. A longer trial keeps every second row and is sampled half as often: counters lose nothing by it."""
 PATIENCE_S = 2.0
-"""So long a trial waits for a reading that hangs, as NVML does when a GPU is lost; then it goes on without."""
+"""Timeout for a reading that hangs, as NVML does if a GPU is lost; the trial then goes on without it."""
 
 
 class Telemetry:
-    """Of one rank, trial after trial. Whatever goes wrong here is said once, in the rank's log, and costs a number.
+    """Telemetry of one rank, trial after trial. An error is printed once, in the rank's log, and leaves values empty.
 
-    The thread shares no lock with training, so a process may fork while it reads: the child just has no such thread.
+    The thread shares no lock with training, so the process may fork while it reads: the child just lacks the thread.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Telemetry:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """The trial begins now. Rows and the sign to stop are new: a thread that hangs keeps those of its own trial."""
+        """The trial begins. Rows and the stop event are new: a thread that hangs keeps those of its own trial."""
         self._rows, self._began, self._stopped = [], self._now(), threading.Event()
         self._thread = threading.Thread(target=self._watch, args=(self._rows, self._stopped), daemon=True)
         try:
@@ -76,7 +76,7 @@ class Telemetry:
             self._say("thread", error)
 
     def stop(self) -> npt.NDArray[np.float64]:
-        """The rows of the trial, one a sample, one column a name in COLUMNS."""
+        """The rows of the trial: one per sample, with one column per name in COLUMNS."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(PATIENCE_S)
@@ -97,7 +97,7 @@ class Telemetry:
         return row
 
     def _watch(self, rows: list[list[float]], stopped: threading.Event) -> None:
-        """The first sample at once, the last when the trial is over, however short it is."""
+        """Takes the first sample at once and the last when the trial is over, however short it is."""
         period_s = self._period_s
         rows.append(self.sample())
         while not stopped.wait(period_s):
@@ -114,19 +114,19 @@ class Telemetry:
 
 
 def telemetry_of(crew: Crew, samples: Callable[[], int]) -> Telemetry:
-    """What this rank watches. Trials run on the first ranks, so whoever is the first on a host is so in every trial."""
+    """What this rank watches. Trials run on the first ranks, so the first rank of a host is the same in every trial."""
     local_rank = int(os.environ.get("LOCAL_RANK", crew.rank))
-    mine = gpu_id(crew.device)
-    crew.tell(f"gpu/{crew.rank}", mine)
-    # Ranks of one host follow one another; asking all ranks would be the square of their number in questions.
+    own_gpu = gpu_id(crew.device)
+    crew.publish(f"gpu/{crew.rank}", own_gpu)
+    # Ranks of one host have consecutive numbers; asking all ranks would cost the square of their number.
     lower_ranks = range(crew.rank - local_rank, crew.rank)
-    watched_already = mine in [crew.hear(f"gpu/{rank}") for rank in lower_ranks]
+    watched_already = own_gpu in [crew.wait_for(f"gpu/{rank}") for rank in lower_ranks]
     sources: dict[str, Source] = {"samples": lambda: {"samples": samples()}, **ProcessMeter().sources()}
     if local_rank == 0:
         sources |= HostMeter().sources()
     if crew.device.type == "cuda" and not watched_already:
         try:
-            sources |= GpuMeter(mine).sources()
+            sources |= GpuMeter(own_gpu).sources()
         except Exception as error:
             print(f"telemetry: no gpu: {type(error).__name__}: {error}")
     return Telemetry(sources)

@@ -47,7 +47,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "steering-cnn": steering_cnn,
     "decoder": decoder,
 }
-"""Each takes the shape of the data and, by keyword, the options of its own."""
+"""Each takes the shape of the data and, by keyword, its own options."""
 TORCHVISION = "torchvision:"
 
 
@@ -64,9 +64,8 @@ def build(name: str, *, classes: int, channels: int, size: int | tuple[int, int]
         return _torchvision(name.removeprefix(TORCHVISION), shape, options)
     if name not in MODELS:
         raise SpecError(f"unknown model {shorten(name)}. {did_you_mean(name, (*MODELS, TORCHVISION + 'NAME'))}")
-    known = [
-        each.name for each in inspect.signature(MODELS[name]).parameters.values() if each.kind is each.KEYWORD_ONLY
-    ]
+    parameters = inspect.signature(MODELS[name]).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     for option in options:
         if option not in known:
             hint = did_you_mean(option, known, otherwise="" if known else "Leave it out.")
@@ -89,7 +88,7 @@ def load_torchvision_weights(model: nn.Module, name: str) -> Loaded:
 def _import_torchvision(name: str) -> Any:
     try:
         return importlib.import_module("torchvision.models")
-    # One built for another torch is found and then fails while it registers its operators.
+    # A torchvision built for another torch is found, and then fails while it registers its operators.
     except (ImportError, RuntimeError) as error:
         raise SpecError(
             f"model={name} needs torchvision, which cannot be imported here ({error}); install the "
@@ -98,13 +97,13 @@ def _import_torchvision(name: str) -> Any:
 
 
 def _torchvision(name: str, shape: Shape, options: dict[str, Any]) -> nn.Module:
-    """Whatever classifier torchvision has, where torchvision is; nothing else needs it."""
+    """Any classifier of torchvision, which nothing else needs."""
     models = _import_torchvision(TORCHVISION + name)
     names = models.list_models(module=models)
     if name not in names:
         raise SpecError(f"model={TORCHVISION}{name} is not a classifier of torchvision. {did_you_mean(name, names)}")
     if shape.channels != 3:
-        raise SpecError(f"channels={shape.channels}: torchvision's models take 3 channels; use images in colour")
+        raise SpecError(f"channels={shape.channels}: torchvision's models take 3 channels; use color images")
     try:
         return models.get_model(name, weights=None, num_classes=shape.classes, **options)
     except (TypeError, ValueError) as error:

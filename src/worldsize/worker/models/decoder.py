@@ -29,25 +29,26 @@ def decoder(
 ) -> nn.Module:
     """`context` is the sample's size and `vocab` the number of classes; given as options too, they must agree.
 
-    Rotary positions learn to look one place back in half the steps that learned ones take.
+    Rotary positions learn to look one position back in half the steps that learned ones take.
     """
-    for name, value, of_data, rule in (
+    for name, value, expected, rule in (
         ("context", context, shape.width, "size"),
         ("vocab", vocab, shape.classes, "classes"),
     ):
-        if value is not None and value != of_data:
+        if value is not None and value != expected:
             raise SpecError(
-                f"{name}={value!r} contradicts {rule}={of_data} of the data; leave {name} out or make them equal"
+                f"{name}={value!r} contradicts {rule}={expected} of the data; leave {name} out or make them equal"
             )
     if shape.channels != 1:
-        raise SpecError(f"channels={shape.channels}: decoder reads one token at a place; use channels=1")
+        raise SpecError(f"channels={shape.channels}: decoder reads one token per position; use channels=1")
     if whole("width", width) % whole("heads", heads):
         raise SpecError(f"width={width} does not divide among heads={heads}; use a multiple of {heads}")
     if positions not in get_args(Positions):
         raise SpecError(f"positions={positions!r} is not one of {', '.join(get_args(Positions))}; use one of them")
     if positions == "rotary" and width // heads % 2:
         raise SpecError(
-            f"width={width} over heads={heads} is {width // heads} a head; rotary positions turn pairs and need it even"
+            f"width={width} over heads={heads} is {width // heads} per head; "
+            "rotary positions turn pairs and need it even"
         )
     return Decoder(
         shape.classes, shape.width, whole("layers", layers), width, heads, fraction("dropout", dropout), positions
@@ -55,7 +56,7 @@ def decoder(
 
 
 class Decoder(nn.Module):
-    """logits = norm(x_L) E^T with x_0 = E[token] + P[place]; E is used twice: tying it saves weights and loses nothing.
+    """logits = norm(x_L) E^T with x_0 = E[token] + P[position]; E is used twice: this saves weights and loses nothing.
 
     Parameters, learned positions: 12 L w^2 + 13 L w + (vocab + context + 2) w.
     """
@@ -78,7 +79,7 @@ class Decoder(nn.Module):
             if isinstance(layer, nn.Linear) and layer.bias is not None:
                 nn.init.zeros_(layer.bias)
         for name, weight in self.named_parameters():
-            # 2L branches are added to one stream: so scaled, it leaves the last block as large as it entered the first.
+            # 2L branches are added to one stream: this scale keeps it as large after the last one as before the first.
             if name.endswith("out.weight"):
                 nn.init.normal_(weight, std=INITIAL_DEVIATION / (2 * layers) ** 0.5)
 
@@ -98,7 +99,7 @@ class Decoder(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): with the norm first, the stream itself is never squeezed."""
+    """x + attention(norm(x)), then x + mlp(norm(x)): with the norm first, the stream itself is never normalized."""
 
     def __init__(self, width: int, heads: int, context: int, dropout: float, positions: Positions) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """softmax(q k^T / sqrt(width / heads), over earlier places only) v."""
+    """softmax(q k^T / sqrt(width / heads), over earlier positions only) v."""
 
     turns: Tensor
 
@@ -140,10 +141,10 @@ class Attention(nn.Module):
 
     def forward(self, stream: Tensor) -> Tensor:
         batch, length, width = stream.shape
-        parts = self.into(stream).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        queries, keys, values = parts.unbind()
+        projected = self.into(stream).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        queries, keys, values = projected.unbind()
         if self.rotary:
-            queries, keys = (rotate(part, self.turns[:, :length]) for part in (queries, keys))
+            queries, keys = (rotate(vectors, self.turns[:, :length]) for vectors in (queries, keys))
         mixed = F.scaled_dot_product_attention(
             queries, keys, values, is_causal=True, dropout_p=self.dropout.p if self.training else 0.0
         )
@@ -151,14 +152,14 @@ class Attention(nn.Module):
 
 
 def rotary_turns(context: int, width: int) -> Tensor:
-    """Cosine and sine of place * base^(-2i / width), for each place and pair i: 2 x context x width/2."""
+    """Cosine and sine of position * base^(-2i / width), for each position and pair i: 2 x context x width/2."""
     rates = ROTARY_BASE ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(context)[:, None] * rates
     return torch.stack((angles.cos(), angles.sin()))
 
 
 def rotate(vectors: Tensor, turns: Tensor) -> Tensor:
-    """Turns each pair (i, i + half) by an angle that grows with its place, so that q.k depends on distances alone."""
+    """Turns each pair (i, i + half) by an angle proportional to its position, so that q.k depends only on distances."""
     cosine, sine = turns.unbind()
     first, second = vectors.chunk(2, dim=-1)
     turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)

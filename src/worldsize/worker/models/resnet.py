@@ -18,7 +18,7 @@ STAGE_WIDTHS = (64, 128, 256, 512)
 SMALL_IMAGE = 64
 """Up to this side the stem keeps every pixel: 224-pixel stems shrink by 4 before the first block."""
 SMALLEST_IMAGE = 16
-"""Below it the last stage has one pixel, and batch norm cannot train on a batch of one."""
+"""Below this side the last stage has one pixel, and batch norm cannot train on a batch of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ def basic_plan(width: int, stride: int) -> tuple[Convolution, ...]:
 
 
 def bottleneck_plan(width: int, stride: int) -> tuple[Convolution, ...]:
-    """Narrow, convolve, widen fourfold. The stride sits on the 3x3, where no pixel goes unseen."""
+    """Narrow, convolve, widen fourfold. The stride is in the 3x3, where no pixel is skipped."""
     return (
         Convolution(filters=width, kernel=1),
         Convolution(filters=width, kernel=3, stride=stride),
@@ -48,24 +48,25 @@ class Residual(nn.Module):
         super().__init__()
         self.depth = len(plan)
         inside, stride = channels, 1
-        for place, step in enumerate(plan, start=1):
-            self.add_module(f"conv{place}", _convolution(inside, step))
-            self.add_module(f"bn{place}", nn.BatchNorm2d(step.filters))
+        for number, step in enumerate(plan, start=1):
+            self.add_module(f"conv{number}", _convolution(inside, step))
+            self.add_module(f"bn{number}", nn.BatchNorm2d(step.filters))
             inside, stride = step.filters, stride * step.stride
         self.downsample: nn.Module = nn.Identity()
         if stride > 1 or inside != channels:
             shortcut = Convolution(filters=inside, kernel=1, stride=stride)
             self.downsample = nn.Sequential(_convolution(channels, shortcut), nn.BatchNorm2d(inside))
-        # f starts at 0, so the block starts as the identity: deep ones then train at large rates (Goyal et al. 2017).
+        # f starts at 0, so the block starts as the identity: deep networks then train at large learning rates (Goyal et
+        # al. 2017).
         last = self.get_submodule(f"bn{self.depth}")
         assert isinstance(last, nn.BatchNorm2d)
         nn.init.zeros_(last.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs = inputs
-        for place in range(1, self.depth + 1):
-            outputs = getattr(self, f"bn{place}")(getattr(self, f"conv{place}")(outputs))
-            if place < self.depth:
+        for number in range(1, self.depth + 1):
+            outputs = getattr(self, f"bn{number}")(getattr(self, f"conv{number}")(outputs))
+            if number < self.depth:
                 outputs = F.relu(outputs, inplace=True)
         return F.relu(outputs + self.downsample(inputs), inplace=True)
 
@@ -90,8 +91,8 @@ class ResNet(nn.Module):
         channels = stem.filters
         for stage, (width, count) in enumerate(zip(STAGE_WIDTHS, blocks, strict=True), start=1):
             layers: list[nn.Module] = []
-            for place in range(count):
-                steps = plan(width, 2 if stage > 1 and place == 0 else 1)
+            for block in range(count):
+                steps = plan(width, 2 if stage > 1 and block == 0 else 1)
                 layers.append(Residual(channels, steps))
                 channels = steps[-1].filters
             self.add_module(f"layer{stage}", nn.Sequential(*layers))

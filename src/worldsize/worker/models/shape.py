@@ -1,4 +1,4 @@
-"""What a model is built for, and the checks its builders share."""
+"""The shape of data for which a model is built, and checks that builders share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from worldsize.errors import SpecError
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Of one sample (channels x height x width) and of the answer to it.
+    """The shape of one sample (channels x height x width) and of the output for it.
 
     A vector of f features is f channels of size 1; a text of t tokens is one channel of size t.
     """
 
     classes: int
-    """Outputs: one a class, or 1 for a regression."""
+    """Number of outputs: one per class, or 1 for a regression."""
     channels: int
     height: int
     width: int
@@ -29,7 +29,7 @@ class Shape:
 
 
 class Headed(nn.Module):
-    """A trunk that finds features and a head that answers from them, apart, so that the head can be replaced."""
+    """A trunk that computes features and a separate head, which can be replaced."""
 
     def __init__(self, trunk: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -41,14 +41,14 @@ class Headed(nn.Module):
 
 
 class Regressor(Headed):
-    """One value a sample, as a vector: an N x 1 output minus N targets would quietly become an N x N difference."""
+    """One value per sample, as a vector: an N x 1 output minus N targets would silently become an N x N difference."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs).squeeze(1)
 
 
 def whole(name: str, value: object, least: int = 1) -> int:
-    """A whole number of at least `least`; True and 3.0 are none."""
+    """A whole number of at least `least`; True and 3.0 do not count as one."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise SpecError(f"{name}={value!r} is not a whole number of at least {least}; give one")
     return value
@@ -57,7 +57,7 @@ def whole(name: str, value: object, least: int = 1) -> int:
 def wholes(name: str, values: object) -> tuple[int, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise SpecError(f"{name}={values!r} is not a list of whole numbers; write it as [256, 128]")
-    return tuple(whole(f"{name}[{place}]", value) for place, value in enumerate(values))
+    return tuple(whole(f"{name}[{index}]", value) for index, value in enumerate(values))
 
 
 def fraction(name: str, value: object) -> float:

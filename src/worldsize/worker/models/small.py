@@ -11,13 +11,13 @@ from worldsize.worker.models.shape import Headed, Regressor, Shape, fraction, on
 
 
 def linear(shape: Shape) -> nn.Module:
-    """y = w.x, no bias, from w = 0: for half the squared error the Hessian is X^T X / N, so stable rates are known."""
+    """y = w.x, no bias, from w = 0: for half the squared error the Hessian X^T X / N gives the stable rates."""
     one_output("linear", shape)
     return Regressor(nn.Flatten(), _zeros(nn.Linear(shape.features, 1, bias=False)))
 
 
 def softmax(shape: Shape) -> nn.Module:
-    """Multinomial logistic regression: logits = W x + b, from 0, since a convex problem needs no luck at its start."""
+    """Multinomial logistic regression: logits = W x + b, from 0: a convex problem needs no random start."""
     return Headed(nn.Flatten(), _zeros(nn.Linear(shape.features, shape.classes)))
 
 
@@ -39,7 +39,7 @@ def cnn(shape: Shape, *, width: int = 16, hidden: int = 128, dropout: float = 0.
     """
     if min(shape.height, shape.width) < 16:
         raise SpecError(
-            f"size={shape.height}x{shape.width}: cnn needs images of at least 16 pixels a side; use mlp or softmax"
+            f"size={shape.height}x{shape.width}: cnn needs images of at least 16 pixels per side; use mlp or softmax"
         )
     channels, neurons, dropped = whole("width", width), whole("hidden", hidden), fraction("dropout", dropout)
     height, breadth = (((side - 4) // 2 - 4) // 2 for side in (shape.height, shape.width))
@@ -56,16 +56,16 @@ def cnn(shape: Shape, *, width: int = 16, hidden: int = 128, dropout: float = 0.
 
 
 def steering_cnn(shape: Shape) -> nn.Module:
-    """A regressor after the plan of PilotNet (Bojarski et al. 2016): five convolutions, three linear layers, an angle.
+    """A regressor like PilotNet (Bojarski et al. 2016): five convolutions, three linear layers, an angle.
 
-    The convolutions are padded, so that small frames survive them, and nothing is pooled away: where the road is in
-    the frame is the answer.
+    The convolutions are padded, so that small frames survive them, and there is no pooling: the answer is where the
+    road is in the frame.
     """
     one_output("steering-cnn", shape)
     if min(shape.height, shape.width) < 16:
         raise SpecError(
             f"size={shape.height}x{shape.width}: steering-cnn halves a frame three times and needs at least 16 pixels "
-            "a side; use larger frames"
+            "per side; use larger frames"
         )
     trunk: list[nn.Module] = []
     channels, height, width = shape.channels, shape.height, shape.width
@@ -76,14 +76,14 @@ def steering_cnn(shape: Shape) -> nn.Module:
     trunk.append(nn.Flatten())
     features = channels * height * width
     for size in (100, 50, 10):
-        # Ten ReLUs can all fall silent in one unlucky step, and the angle is then the same for ever; ELUs cannot.
+        # Ten ReLUs can all die in one unlucky step, and the angle is then constant forever; ELUs cannot.
         trunk += [nn.Linear(features, size), nn.ELU()]
         features = size
     return Regressor(nn.Sequential(*trunk), nn.Linear(features, 1))
 
 
 def _convolved(channels: int, filters: int) -> list[nn.Module]:
-    # Pooled before the ReLU, which gives the same and rectifies a quarter of the pixels; batch norm replaces the bias.
+    # Pooling before the ReLU gives the same result and rectifies a quarter of the pixels; batch norm replaces the bias.
     return [nn.Conv2d(channels, filters, 5, bias=False), nn.BatchNorm2d(filters), nn.MaxPool2d(2), nn.ReLU()]
 
 

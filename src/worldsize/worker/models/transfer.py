@@ -1,7 +1,7 @@
-"""Transfer learning: weights from elsewhere, a head of one's own, and what of it is trained.
+"""Transfer learning: pretrained weights, a new head, and which layers learn.
 
 The backbone is every parameter outside the head. Freezing and unfreezing change which parameters have gradients, so
-the wrapper that averages gradients over ranks is made anew after either.
+the wrapper that averages gradients over ranks is rebuilt after either.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from worldsize.errors import DataError, SpecError
 from worldsize.folder.files import write_atomic
 
 WRAPPED = "module."
-"""Begins every name in weights that were saved from inside DistributedDataParallel."""
+"""Prefix of every name in weights that were saved from inside DistributedDataParallel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,11 @@ class Loaded:
     loaded: tuple[str, ...]
     """Names of the entries taken from the file."""
     left_out: tuple[tuple[str, str], ...]
-    """(name, why): entries of the file with no place in the model, and entries of the model that keep their start."""
+    """(name, why): entries of the file that do not fit the model, and entries of the model that keep initial values."""
 
 
 def head_of(model: nn.Module) -> str:
-    """The name of the last layer: the one that answers, and is replaced when the question changes."""
+    """The name of the last layer: the one that is replaced for other classes."""
     layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     if not layers:
         raise SpecError(
@@ -44,7 +44,7 @@ def head_of(model: nn.Module) -> str:
 
 
 def load_pretrained(model: nn.Module, path: Path) -> Loaded:
-    """Copies into the model what fits by name and shape, and names what does not, such as a head for other classes."""
+    """Copies into the model what fits by name and shape, and lists what does not, such as a head for other classes."""
     return fit_weights(model, _read_weights(path), str(path))
 
 
@@ -61,7 +61,7 @@ def fit_weights(model: nn.Module, theirs: dict[str, Tensor], source: str) -> Loa
         else:
             loaded.append(name)
     left_out += [(name, "not in the file") for name in ours if name not in theirs]
-    # Counters of batch norm have the same name and shape in models that have nothing else in common.
+    # Batch-norm counters have the same name and shape even in models that have nothing else in common.
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if not parameters.intersection(loaded):
         raise DataError(
@@ -82,15 +82,15 @@ def save_weights(model: nn.Module, path: Path) -> None:
 
 
 def freeze(model: nn.Module, what: Literal["backbone"] | None) -> None:
-    """Only the head learns. Batch norm in the backbone stays in eval mode, whatever model.train() says.
+    """Lets only the head learn. Batch norm in the backbone stays in eval mode, whatever model.train() says.
 
-    Without that its running statistics would drift towards the new data while the weights they belong to stand still.
+    Otherwise its running statistics would drift toward the new data while the weights stay the same.
     """
     if what is None:
         return
     if what != "backbone":
         raise SpecError(f"freeze={what!r} is not a part of a model that can be frozen; use backbone, or leave it out")
-    # By identity, not by name: a decoder's head and its embedding are one tensor, which then learns.
+    # By identity, not by name: the head and the embedding of a decoder are one tensor, which then learns.
     head = set(model.get_submodule(head_of(model)).parameters())
     for parameter in model.parameters():
         parameter.requires_grad_(parameter in head)
@@ -100,7 +100,7 @@ def freeze(model: nn.Module, what: Literal["backbone"] | None) -> None:
 
 
 def unfreeze(model: nn.Module) -> None:
-    """Everything learns again: fine-tuning, once the head has settled."""
+    """Lets everything learn again: fine-tuning, once the head has settled."""
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     for layer in _batch_norms(model):
@@ -109,7 +109,7 @@ def unfreeze(model: nn.Module) -> None:
 
 
 def _stay(layer: nn.Module, _mode: bool = True) -> nn.Module:
-    """Stands in for `train` of a frozen layer."""
+    """Replaces `train` of a frozen layer."""
     return layer
 
 
@@ -118,15 +118,15 @@ def _batch_norms(model: nn.Module) -> list[nn.Module]:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors by name. Nothing in the file is ever executed: torch.load builds plain tensors and containers only."""
+    """Tensors by name. Nothing in the file is ever executed: torch.load builds only plain tensors and containers."""
     if not path.is_file():
         raise DataError(f"{path} is not a file; give the path of a state dict saved with torch.save")
     try:
         with warnings.catch_warnings():
-            # What torch thinks of an odd file is worth nothing beside what follows.
+            # torch's warnings about an odd file add nothing to the errors below.
             warnings.simplefilter("ignore")
             content: Any = torch.load(path, weights_only=True, map_location="cpu")
-    # A damaged file fails anywhere in the reader, with whatever error that place happens to raise.
+    # A damaged file can fail anywhere in the reader, with any error.
     except Exception as error:
         raise DataError(
             f"{path} is not a file of plain weights ({_first_line(error)}); save them with "

@@ -1,4 +1,4 @@
-"""Optimisers, and the rate of each step."""
+"""Optimizers, and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FUSED: dict[str, tuple[type[optim.Optimizer], ...]] = {
     "cuda": (optim.SGD, optim.Adam, optim.AdamW),
     "cpu": (optim.Adam, optim.AdamW),
 }
-"""Where one kernel steps all parameters. On a CPU it halves Adam's step or better, and does nothing for SGD's."""
+"""Optimizers with one kernel for all parameters. On a CPU it at least halves Adam's step and does nothing for SGD's."""
 ONE_CYCLE_START, ONE_CYCLE_END = 1 / 25, 1 / 25e4
-"""Of the peak."""
+"""Shares of the peak."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What an optimiser is made of, for one that is made somewhere else: inside ZeRO's."""
+    """What an optimizer is made of, for one that is made elsewhere: inside ZeRO's."""
 
     kind: type[optim.Optimizer]
     groups: list[dict[str, Any]]
@@ -40,7 +40,7 @@ def make_optimizer(spec: OptimizerSpec, model: nn.Module, *, device: torch.devic
 
 
 def optimizer_recipe(spec: OptimizerSpec, model: nn.Module, *, device: torch.device) -> Recipe:
-    """Weights in one group; biases and the parameters of norms in another, without decay and layer-wise factors."""
+    """Weights form one group; biases and parameters of norms another, without weight decay and layer-wise factors."""
     kind, options = _kind_of(spec)
     parameters = list(model.parameters())  # frozen ones too: they have no gradient until they are unfrozen
     # DTensor has no rule for torch's fused SGD.
@@ -77,9 +77,9 @@ def _kind_of(spec: OptimizerSpec) -> tuple[type[optim.Optimizer], dict[str, Any]
 
 
 def rate_of_step(trial: TrialSpec, samples: int) -> Callable[[int], float]:
-    """Up in a straight line from the base rate to the scaled one (Goyal et al. 2017), then the schedule.
+    """Linear warm-up from the base rate to the scaled one (Goyal et al. 2017), then the schedule.
 
-    Where the base rate is no lower than the scaled one, the line begins at 0.
+    If the base rate is not below the scaled one, the warm-up begins at 0.
     """
     base, peak = trial.optimizer.rate, trial.peak_rate
     if trial.train is None:
@@ -100,14 +100,14 @@ def rate_of_step(trial: TrialSpec, samples: int) -> Callable[[int], float]:
 
 
 def _shape(schedule: ScheduleSpec, steps: float) -> Callable[[float], float]:
-    """The rate as a share of its peak, by the number of steps done since the warm-up, of so many in all.
+    """The rate as a share of its peak, by the number of steps done since the warm-up; `steps` is their total.
 
-    cosine: (1 + cos(pi t)) / 2, with t from 0 after the warm-up to 1 at the last step. one-cycle: such a half wave up,
-    then one down (Smith 2018, as torch.optim.lr_scheduler.OneCycleLR has it).
+    cosine: (1 + cos(pi t)) / 2, with t from 0 after the warm-up to 1 at the last step. one-cycle: a half wave up,
+    then one down (Smith 2018, as in torch.optim.lr_scheduler.OneCycleLR).
     """
 
     def step(done: float) -> float:
-        return schedule.factor ** sum(done / steps >= place for place in schedule.at)
+        return schedule.factor ** sum(done / steps >= share for share in schedule.at)
 
     def cosine(done: float) -> float:
         return _half_wave(1.0, 0.0, min((done + 1) / steps, 1.0))

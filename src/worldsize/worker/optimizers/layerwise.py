@@ -1,7 +1,7 @@
-"""Optimisers for large batches whose steps are as large as the layer they change: LARS and LAMB.
+"""Optimizers for large batches, with steps in proportion to the weights of each layer: LARS and LAMB.
 
-Norms stay on the device, so a step never waits for it. Parameters may be shards (DTensor): each rank then steps its own
-part, and the squares of all norms are summed over ranks in one message.
+Norms stay on the device, so a step never waits for it. Parameters may be shards (DTensor): each rank then updates its
+own shards, and the squares of all norms are summed over ranks in one message.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from torch import Tensor, nn, optim
 from torch.distributed.tensor import DTensor
 
 EPSILON = 1e-6
-"""LAMB's own (You et al. 2020); Adam's 1e-8 stems from elsewhere."""
+"""LAMB's value (You et al. 2020), not Adam's 1e-8."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """This rank's parts of parameters: all of each, unless FSDP has shared them out."""
+    """This rank's parts of the parameters: whole parameters, unless FSDP has sharded them."""
 
     weights: list[Tensor]
     gradients: list[Tensor]
     states: list[dict[str, Any]]
     ranks: dist.ProcessGroup | None
-    """Who holds the other parts."""
+    """The ranks that hold the other parts."""
 
 
 class Layerwise(optim.Optimizer, ABC):
     """`adapt=False` in a group leaves its parameters without the layer-wise factor: meant for biases and norms."""
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # nobody here computes a loss twice
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss is computed twice
         del closure
         for group in self.param_groups:
             owned = [parameter for parameter in group["params"] if parameter.grad is not None]
             if owned:
-                here = Shards(
+                shards = Shards(
                     weights=[_local(parameter) for parameter in owned],
                     gradients=[_local(parameter.grad) for parameter in owned],
                     states=[self.state[parameter] for parameter in owned],
                     ranks=_ranks_of(owned[0]),
                 )
-                self._step_group(group, here)
+                self._step_group(group, shards)
 
     @abstractmethod
-    def _step_group(self, group: dict[str, Any], here: Shards) -> None:
-        """One step of the parameters of a group that have gradients."""
+    def _step_group(self, group: dict[str, Any], shards: Shards) -> None:
+        """Updates the parameters of a group that have gradients."""
 
 
 class Lars(Layerwise):
@@ -71,14 +71,14 @@ class Lars(Layerwise):
         options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
         super().__init__(params, options)
 
-    def _step_group(self, group: dict[str, Any], here: Shards) -> None:
-        weights, gradients, states, ranks = here.weights, here.gradients, here.states, here.ranks
+    def _step_group(self, group: dict[str, Any], shards: Shards) -> None:
+        weights, gradients, states, ranks = shards.weights, shards.gradients, shards.states, shards.ranks
         decay = group["weight_decay"]
         updates = torch._foreach_add(gradients, weights, alpha=decay) if decay else gradients
         if group["adapt"]:
-            of_weights, of_gradients = _norms(weights + gradients, ranks).chunk(2)
-            local = group["trust"] * of_weights / (of_gradients + decay * of_weights)
-            updates = torch._foreach_mul(updates, _one_where_zero(local, of_weights, of_gradients))
+            weight_norms, gradient_norms = _norms(weights + gradients, ranks).chunk(2)
+            local = group["trust"] * weight_norms / (gradient_norms + decay * weight_norms)
+            updates = torch._foreach_mul(updates, _one_where_zero(local, weight_norms, gradient_norms))
         velocities = [_kept(state, "velocity", weight) for state, weight in zip(states, weights, strict=True)]
         torch._foreach_mul_(velocities, group["momentum"])
         torch._foreach_add_(velocities, updates, alpha=group["lr"])
@@ -102,12 +102,12 @@ class Lamb(Layerwise):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "adapt": adapt})
 
-    def _step_group(self, group: dict[str, Any], here: Shards) -> None:
-        weights, gradients, states, ranks = here.weights, here.gradients, here.states, here.ranks
+    def _step_group(self, group: dict[str, Any], shards: Shards) -> None:
+        weights, gradients, states, ranks = shards.weights, shards.gradients, shards.states, shards.ranks
         first, second = group["betas"]
         means = [_kept(state, "mean", weight) for state, weight in zip(states, weights, strict=True)]
         squares = [_kept(state, "square", weight) for state, weight in zip(states, weights, strict=True)]
-        for state in states:  # counted for each: what was frozen at first has taken fewer steps
+        for state in states:  # counted per parameter: one that was frozen at first has taken fewer steps
             state["step"] = state.get("step", 0) + 1
         torch._foreach_lerp_(means, gradients, 1 - first)
         torch._foreach_mul_(squares, second)
@@ -120,18 +120,18 @@ class Lamb(Layerwise):
         if group["weight_decay"]:
             torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
         if group["adapt"]:
-            of_weights, of_updates = _norms(weights + list(updates), ranks).chunk(2)
-            torch._foreach_mul_(updates, _one_where_zero(of_weights / of_updates, of_weights, of_updates))
+            weight_norms, update_norms = _norms(weights + list(updates), ranks).chunk(2)
+            torch._foreach_mul_(updates, _one_where_zero(weight_norms / update_norms, weight_norms, update_norms))
         torch._foreach_add_(weights, updates, alpha=-group["lr"])
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of it: the same memory."""
+    """This rank's part of the tensor, in the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _ranks_of(parameter: nn.Parameter) -> dist.ProcessGroup | None:
-    """Those that hold the other shards; None where this rank holds all of it."""
+    """The ranks that hold the other shards. None: this rank holds all of it."""
     return parameter.device_mesh.get_group() if isinstance(parameter, DTensor) else None
 
 
@@ -146,14 +146,14 @@ def _norms(tensors: list[Tensor], ranks: dist.ProcessGroup | None) -> Tensor:
 
 
 def _one_where_zero(factors: Tensor, *norms: Tensor) -> list[Tensor]:
-    one = torch.ones_like(factors)
+    ones = torch.ones_like(factors)
     for norm in norms:
-        factors = torch.where(norm > 0, factors, one)
+        factors = torch.where(norm > 0, factors, ones)
     return list(factors.unbind())
 
 
 def _kept(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
-    """From step to step; zeros at first."""
+    """A tensor of the optimizer state; zeros at first."""
     if name not in state:
         state[name] = torch.zeros_like(like)
     tensor: Tensor = state[name]

@@ -1,7 +1,7 @@
 """How the ranks of a trial work together: what they exchange, when, and who keeps what.
 
-`make_strategy` takes a bare model and gives the loop what it trains: the model to call, its optimiser, and the moments
-at which ranks talk. Averaged gradients are those of the mean loss over ranks, whatever the strategy.
+`make_strategy` takes a bare model and gives the loop what it trains: the model to call, its optimizer, and the moments
+at which ranks exchange data. Averaged gradients are those of the mean loss over ranks, whatever the strategy.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from worldsize.worker.parallel.team import Team
 def make_strategy(
     spec: StrategySpec, optimizer: OptimizerSpec, module: nn.Module, team: Team, noise: NoiseMeter | None = None
 ) -> Strategy:
-    """For the bare model of a trial; every rank of the team calls it."""
+    """The strategy for the bare model of a trial; every rank of the team calls it."""
     noise = noise or NoiseMeter()
     if team.workers == 1:
         return Strategy(module, make_optimizer(optimizer, module, device=team.device), team)
-    # Before batch norm learns of the group, which cannot be copied.
+    # Before batch norm holds the group, which cannot be copied.
     plain = copy.deepcopy(module).cpu() if spec.name in ("fsdp", "local-sgd") else module
     if spec.sync_batch_norm:
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module, team.group)

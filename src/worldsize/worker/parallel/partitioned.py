@@ -19,15 +19,15 @@ from worldsize.worker.parallel.strategy import Strategy
 from worldsize.worker.parallel.team import Team
 
 
-class Apart(Strategy, ABC):
-    """Ranks hold different weights, so the whole model is another one, made when it is asked for."""
+class Partitioned(Strategy, ABC):
+    """Ranks hold different weights, so the full model is a separate one, made on request."""
 
     def __init__(self, plain: nn.Module, module: nn.Module, optimizer: optim.Optimizer, team: Team) -> None:
         super().__init__(module, optimizer, team)
         self._plain = plain
-        """As it was before; on the CPU, since a GPU's memory is what sharding saves."""
+        """The unwrapped model; on the CPU, since a GPU's memory is what sharding saves."""
 
-    def whole(self) -> nn.Module:
+    def full_model(self) -> nn.Module:
         plain = copy.deepcopy(self._plain).to(self.team.device)
         with torch.no_grad():
             self._gather(plain)
@@ -35,11 +35,11 @@ class Apart(Strategy, ABC):
 
     @abstractmethod
     def _gather(self, plain: nn.Module) -> None:
-        """Into it go the weights and buffers that the ranks agree on."""
+        """Copies into `plain` the weights and buffers that the ranks agree on."""
 
 
-class Sharded(Apart):
-    """FSDP: each rank keeps a part of weights, gradients and optimiser, and sees a block whole while it computes it."""
+class Sharded(Partitioned):
+    """FSDP: each rank keeps a shard of weights, gradients and optimizer state, and gathers a block to compute it."""
 
     @contextmanager
     def exchange(self, *, last: bool) -> Iterator[None]:
@@ -53,8 +53,8 @@ class Sharded(Apart):
         self.team.share_buffers(plain)
 
 
-class LocalSgd(Apart):
-    """Ranks train alone and average their weights every so many steps."""
+class LocalSgd(Partitioned):
+    """Ranks train separately and average their weights every few steps (`every`)."""
 
     def __init__(self, every: int, plain: nn.Module, module: nn.Module, optimizer: optim.Optimizer, team: Team) -> None:
         super().__init__(plain, module, optimizer, team)
@@ -70,20 +70,20 @@ class LocalSgd(Apart):
     def _gather(self, plain: nn.Module) -> None:
         for target, source in zip(_tensors(plain), _tensors(self.module), strict=True):
             target.copy_(source)
-        real = [tensor for tensor in _tensors(plain) if tensor.is_floating_point()]
-        averages = self._averages(real)
-        self.team.share_buffers(plain)  # for whole numbers, such as batch norm's count of batches, which have no mean
-        torch._foreach_copy_(real, averages)
+        floating = [tensor for tensor in _tensors(plain) if tensor.is_floating_point()]
+        averages = self._averages(floating)
+        self.team.share_buffers(plain)  # for integers, such as batch norm's count of batches, which have no mean
+        torch._foreach_copy_(floating, averages)
 
     def _averages(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Over ranks, in one message."""
+        """Averages over ranks, in one message."""
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors]) / self.team.workers
-        parts = self.team.sum(flat).split([tensor.numel() for tensor in tensors])
-        return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+        averages = self.team.sum(flat).split([tensor.numel() for tensor in tensors])
+        return [average.view(tensor.shape) for average, tensor in zip(averages, tensors, strict=True)]
 
 
 def shard(module: nn.Module, team: Team) -> None:
-    """Block by block, in place: what is gathered at a time is one block; the root takes what lies outside of them."""
+    """Shards block by block, in place: one block is gathered at a time. The root holds what is outside the blocks."""
     module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP refuses channels_last
     start_equal(module, team)
     group = team.group or dist.group.WORLD
@@ -92,7 +92,7 @@ def shard(module: nn.Module, team: Team) -> None:
     uses = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
     for block in _blocks(module):
         inside = Counter(parameter for _, parameter in block.named_parameters(remove_duplicate=False))
-        # One that is used outside too (a tied embedding) must belong to what holds all its uses: the root.
+        # A parameter that is used outside the block too (a tied embedding) must belong to the root, which has all uses.
         if inside and all(uses[parameter] == count for parameter, count in inside.items()):
             fully_shard(block, mesh=mesh)
     fully_shard(module, mesh=mesh)
@@ -108,7 +108,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def start_equal(module: nn.Module, team: Team) -> None:
-    """With the first rank's weights, as DistributedDataParallel does by itself."""
+    """Copies the first rank's weights to all ranks, as DistributedDataParallel does by itself."""
     for tensor in _tensors(module):
         dist.broadcast(tensor, src=0, group=team.group)
 

@@ -1,4 +1,4 @@
-"""Every rank holds the model: DDP, compressed exchanges, ZeRO."""
+"""Every rank holds the full model: DDP, compressed exchanges, ZeRO."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from worldsize.worker.parallel.team import Team
 
 
 class LastGradient:
-    """Watches for the last gradient of a backward: at first on every parameter, then on the one that came last.
+    """Calls back at the last gradient of each backward. Watches all parameters at first, then only the last to come.
 
     Autograd runs a parameter's own hooks before those with which DistributedDataParallel starts an exchange.
     """
 
-    def __init__(self, module: nn.Module, tell: Callable[[], None]) -> None:
-        self.tell = tell
+    def __init__(self, module: nn.Module, callback: Callable[[], None]) -> None:
+        self.callback = callback
         learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._handles = {each: each.register_post_accumulate_grad_hook(self._arrived) for each in learning}
+        self._handles = {
+            parameter: parameter.register_post_accumulate_grad_hook(self._arrived) for parameter in learning
+        }
         self._waiting = set(learning)
 
     def remove(self) -> None:
@@ -38,7 +40,7 @@ class LastGradient:
             handle.remove()
 
     def _arrived(self, parameter: Tensor) -> None:
-        self.tell()
+        self.callback()
         if self._waiting:
             self._waiting.discard(parameter)
             if not self._waiting:
@@ -48,7 +50,7 @@ class LastGradient:
 
 
 class Replicated(Strategy):
-    """Every rank holds the model; gradients are averaged while backward still runs. ZeRO shares out the optimiser."""
+    """Every rank holds the full model; gradients are averaged while backward still runs. ZeRO shards the optimizer."""
 
     model: DistributedDataParallel
 
@@ -63,31 +65,31 @@ class Replicated(Strategy):
         super().__init__(module, optimizer, team)
         self._spec, self._noise = spec, noise
         self._watch: LastGradient | None = None
-        self.rewrap()
+        self.rebuild_wrapper()
 
     def exchange(self, *, last: bool) -> AbstractContextManager[None]:
         return nullcontext() if last else self.model.no_sync()
 
     @property
     def warmup_steps(self) -> int:
-        """PowerSGD sends whole gradients at first."""
+        """PowerSGD sends full gradients at first."""
         return self._spec.start_step + 2 if self._spec.name == "powersgd" else super().warmup_steps
 
-    def whole(self) -> nn.Module:
+    def full_model(self) -> nn.Module:
         self.team.share_buffers(self.module)
         return self.module
 
-    def when_ready(self, tell: Callable[[], None]) -> None:
+    def on_last_gradient(self, callback: Callable[[], None]) -> None:
         if self._watch is None:
-            self._watch = LastGradient(self.module, tell)
-        self._watch.tell = tell  # another batch of a search has laps of its own
+            self._watch = LastGradient(self.module, callback)
+        self._watch.callback = callback  # each batch of a search has its own clock
 
     @property
-    def can_train_alone(self) -> bool:
+    def can_skip_exchange(self) -> bool:
         return True
 
     def watch_exchange(self) -> None:
-        # Private: where it is gone, torch's figures are missing, and nothing else.
+        # A private function: without it, only torch's own figures are missing.
         with suppress(AttributeError, RuntimeError):
             self.model._set_ddp_runtime_logging_sample_rate(1)
 
@@ -95,12 +97,12 @@ class Replicated(Strategy):
         learning = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         facts = {"bytes": float(sum(parameter.numel() * parameter.element_size() for parameter in learning))}
         with suppress(AttributeError, KeyError, RuntimeError, TypeError):
-            seen = self.model._get_ddp_logging_data()
-            facts["total_s"] = seen["avg_backward_comm_time"] * 1e-9
-            facts["overlap_s"] = seen["avg_backward_compute_comm_overlap_time"] * 1e-9
+            timings = self.model._get_ddp_logging_data()
+            facts["total_s"] = timings["avg_backward_comm_time"] * 1e-9
+            facts["overlap_s"] = timings["avg_backward_compute_comm_overlap_time"] * 1e-9
         return facts
 
-    def rewrap(self) -> None:
+    def rebuild_wrapper(self) -> None:
         if self._watch is not None:
             self._watch.remove()
             self._watch = None
@@ -119,28 +121,30 @@ class Replicated(Strategy):
             case "fp16-compression":
                 self.model.register_comm_hook(group, default_hooks.fp16_compress_hook)
             case "bf16-compression":
-                # Under its own name torch refuses it where NCCL is missing, though gloo adds bf16 as well.
-                self.model.register_comm_hook(group, lambda to, bucket: default_hooks.bf16_compress_hook(to, bucket))
+                # Passed under its own name, torch refuses it without NCCL, although gloo can add bf16 too.
+                self.model.register_comm_hook(
+                    group, lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket)
+                )
             case "powersgd":
                 state = PowerSGDState(
                     group, matrix_approximation_rank=self._spec.rank, start_powerSGD_iter=self._spec.start_step
                 )
-                self.model.register_comm_hook(state, lambda kept, bucket: _power_sgd_bucket_by_bucket(kept, bucket))
+                self.model.register_comm_hook(state, lambda state, bucket: _power_sgd_bucket_by_bucket(state, bucket))
 
 
 def _power_sgd_bucket_by_bucket(state: PowerSGDState, bucket: Any) -> torch.futures.Future[Tensor]:
-    """torch's hook exchanges twice a bucket, the second time from a callback. With several buckets under way, gloo's
-    ranks may then exchange in different orders and mix up what they receive; so each bucket is waited for."""
+    """torch's hook exchanges twice per bucket, the second time from a callback. With several buckets under way, gloo's
+    ranks may then exchange in different orders and mix up what they receive. So this waits for each bucket."""
     future = powerSGD_hook(state, bucket)
     future.wait()
     return future
 
 
 def zero_optimizer(spec: OptimizerSpec, module: nn.Module, team: Team) -> optim.Optimizer:
-    """Each rank keeps the state of some parameters, steps those, and sends them to the others."""
+    """Each rank keeps the state of some parameters, updates those, and sends them to the others."""
     with warnings.catch_warnings():
-        # torch compiles other optimisers as it imports this one, and warns of its own compiler. Imported here, because
-        # that takes a third of a second, which no other strategy should wait for.
+        # As it imports this one, torch compiles other optimizers and warns about its own compiler. Not imported at the
+        # top: it takes a third of a second, which no other strategy should wait for.
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.", category=DeprecationWarning)
         from torch.distributed.optim import ZeroRedundancyOptimizer
 

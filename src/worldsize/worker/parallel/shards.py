@@ -1,6 +1,6 @@
 """Which samples each rank trains on and evaluates: disjoint, complete, reshuffled every epoch. Pure index arithmetic.
 
-An epoch is one seeded permutation of all samples, cut into global batches; rank r takes the r-th part of each. So n
+An epoch is one seeded permutation of all samples, cut into global batches; rank r takes the r-th share of each. So n
 workers with batch b see exactly what one worker with batch n*b sees, in the same steps.
 """
 
@@ -17,11 +17,11 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """One rank's part of one global batch."""
+    """One rank's share of one global batch."""
 
     indices: Indices
     own: int
-    """How many of them count. A rank left with none carries one borrowed sample along with weight 0."""
+    """Number of samples that count. A rank without any borrows one sample, with weight 0."""
     total: int
     """Samples of the global batch, over all ranks."""
 
@@ -36,7 +36,7 @@ def epoch_shares(
     order = epoch_order(samples, seed, epoch)
     for start in range(0, samples, workers * batch_per_worker):
         batch = order[start : start + workers * batch_per_worker]
-        # A partial batch is spread evenly: no rank does all the work of it while the others wait.
+        # A partial batch is spread evenly, so that no rank does all of its work while the others wait.
         low, high = len(batch) * rank // workers, len(batch) * (rank + 1) // workers
         if low == high:
             yield Share(indices=batch[:1], own=0, total=len(batch))
@@ -44,16 +44,16 @@ def epoch_shares(
             yield Share(indices=batch[low:high], own=high - low, total=len(batch))
 
 
-def micro_batches(share: Share, batch: int, workers: int) -> list[Share]:
-    """A share in parts of at most `batch` samples. Ranks with a smaller share have as many parts as the others: a
-    strategy may exchange something with each of them."""
+def split_into_micro_batches(share: Share, batch: int, workers: int) -> list[Share]:
+    """Splits a share into micro-batches of at most `batch` samples. Ranks with a smaller share get as many as the
+    others: a strategy may exchange something with each of them."""
     largest = -(-share.total // workers)
     if largest <= batch:
         return [share]
-    parts = np.array_split(share.indices[: share.own], -(-largest // batch))
-    return [replace(share, indices=part if len(part) else share.indices[:1], own=len(part)) for part in parts]
+    pieces = np.array_split(share.indices[: share.own], -(-largest // batch))
+    return [replace(share, indices=piece if len(piece) else share.indices[:1], own=len(piece)) for piece in pieces]
 
 
 def evaluation_share(samples: int, workers: int, rank: int) -> Indices:
-    """Every sample once, over all ranks."""
+    """This rank's samples; over all ranks, every sample once."""
     return np.arange(samples * rank // workers, samples * (rank + 1) // workers, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What the loop asks of a strategy, and the strategy of one worker, who needs none."""
+"""The interface between the loop and a strategy, and the strategy of a single worker, which does nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from worldsize.worker.parallel.team import Team
 
 
 class Strategy:
-    """One worker needs nothing: its step is the step that people would run alone."""
+    """A single worker: its step is an ordinary step without any wrapper."""
 
     model: nn.Module
-    """What the loop calls."""
+    """The (wrapped) model that the loop calls."""
 
     def __init__(self, module: nn.Module, optimizer: optim.Optimizer, team: Team) -> None:
         self.model = self.module = module
@@ -23,44 +23,44 @@ class Strategy:
 
     @property
     def warmup_steps(self) -> int:
-        """The first steps, which are not like the others."""
+        """Number of first steps that differ from the later ones."""
         return 5
 
     def exchange(self, *, last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of one micro-batch: gradients are exchanged with the last one of a step only."""
+        """Wraps forward and backward of one micro-batch: only the last one of a step exchanges gradients."""
         del last
         return nullcontext()
 
     def clip(self, norm: float) -> None:
-        """The gradient of the whole model, not of this rank's part, is scaled down to `norm`."""
+        """Scales the gradient of the full model, not only of this rank's shard, down to `norm`."""
         nn.utils.clip_grad_norm_(self.module.parameters(), norm)
 
-    def when_ready(self, tell: Callable[[], None]) -> None:
-        """Has `tell` called in each backward when the last gradient of this rank is there, before it waits for others.
+    def on_last_gradient(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` in each backward when this rank has its last gradient, before it waits for other ranks.
 
-        A strategy that exchanges in no such place never calls it.
+        A strategy that does not exchange gradients during backward never calls it.
         """
 
     @property
-    def can_train_alone(self) -> bool:
-        """Whether a step without any exchange is the same work: what the difference of the two measures."""
+    def can_skip_exchange(self) -> bool:
+        """Whether a step can leave out the exchange and do the same work otherwise: the difference is its cost."""
         return False
 
     def watch_exchange(self) -> None:
-        """From here on torch, where it can, times the exchanges of every step, not of every hundredth."""
+        """Makes torch time the exchanges of every step instead of every hundredth, if it can."""
 
     def exchange_facts(self) -> dict[str, float]:
-        """Bytes of gradients that a step exchanges, and what torch timed of it: total and overlapped with backward."""
+        """Bytes of gradients exchanged per step, and torch's timings of it: total, and overlapped with backward."""
         return {}
 
     def after_step(self, step: int) -> bool:
-        """`step` steps have been made. Whether something was exchanged."""
+        """Called when `step` steps are done. Returns whether something was exchanged."""
         del step
         return False
 
-    def whole(self) -> nn.Module:
-        """The model that the ranks agree on, to evaluate and to save. All of them ask for it together."""
+    def full_model(self) -> nn.Module:
+        """The model that the ranks agree on, to evaluate and to save. All ranks call this together."""
         return self.module
 
-    def rewrap(self) -> None:
-        """After parameters were unfrozen: their gradients must be exchanged from now on."""
+    def rebuild_wrapper(self) -> None:
+        """Called after parameters were unfrozen: from now on their gradients must be exchanged."""

@@ -1,4 +1,4 @@
-"""Ranks working together: the process group, sub-groups of it, and what ranks tell each other."""
+"""Ranks working together: the process group, its subgroups, and a store for short messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # there, but not said to be
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # exists, but missing in the type hints
 from torch.distributed.rendezvous import rendezvous
 
 from worldsize.errors import SpecError
 
 GROUP_TIMEOUT = timedelta(minutes=30)
-"""Longer than the driver's own patience: it ends a launch that hangs, and says where it hung."""
+"""Longer than the driver's own timeout: the driver ends a launch that hangs, and reports where it hung."""
 IDLE_TIMEOUT = timedelta(days=7)
 
 
@@ -30,13 +30,13 @@ class Team:
     group: dist.ProcessGroup | None
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Over all ranks, in place."""
+        """Sums over all ranks, in place."""
         if self.workers > 1:
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def max(self, values: Sequence[float]) -> list[float]:
-        """Of each, the largest over all ranks."""
+        """The maximum of each value over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         if self.workers > 1:
             dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group)
@@ -55,7 +55,7 @@ class Team:
         return int(tensor.item())
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Rank 0's batch-norm statistics for everybody: ranks saw other samples, evaluation wants one model."""
+        """Gives all ranks rank 0's batch-norm statistics: ranks saw different samples, evaluation needs one model."""
         if self.workers > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0, group=self.group)
@@ -82,20 +82,20 @@ class Crew:
             timeout=GROUP_TIMEOUT,
             device_id=self.device if backend == "nccl" else None,
         )
-        # Making a group is a matter for every rank, members or not, in the same order.
+        # Every rank must take part in making a group, member or not, in the same order.
         self._groups = {n: dist.new_group(list(range(n))) for n in counts if 1 < n < self.workers}
 
     def team(self, workers: int) -> Team | None:
-        """None for a rank that takes no part."""
+        """None for a rank that is not in the team."""
         if self.rank >= workers:
             return None
         return Team(rank=self.rank, workers=workers, device=self.device, group=self._groups.get(workers))
 
-    def tell(self, key: str, value: str) -> None:
+    def publish(self, key: str, value: str) -> None:
         self.store.set(key, value)
 
-    def hear(self, key: str) -> str:
-        """Waits until somebody tells; an idle rank spends no CPU here."""
+    def wait_for(self, key: str) -> str:
+        """Waits until a rank publishes the key, without using CPU."""
         self.store.wait([key], IDLE_TIMEOUT)
         return bytes(self.store.get(key)).decode()
 

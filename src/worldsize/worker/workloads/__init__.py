@@ -9,7 +9,7 @@ from pathlib import Path
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker.workloads.base import Workload
 
-__all__ = ["Places", "Workload", "load"]
+__all__ = ["DataFolders", "Workload", "load"]
 
 LOADERS = {
     "digits": "images:load_digits",
@@ -21,19 +21,19 @@ LOADERS = {
     "gpt": "text:load",
     "linear": "linear:load",
 }
-"""Workload -> the module and the function that load it. A module is imported when it is asked for."""
+"""Workload -> the module and the function that load it. A module is imported when it is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """Folders a workload may read from and write to."""
+class DataFolders:
+    """The folders that a workload may read from and write to."""
 
     data: Path
     cache: Path
 
 
-def load(spec: WorkloadSpec, places: Places) -> Workload:
-    """The driver has checked that a built-in name is there (`data/catalog.py`)."""
+def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
+    """The driver has checked the name (`data/catalog.py`)."""
     module, _, function = ("own:load" if spec.own else LOADERS[spec.name]).partition(":")
-    workload: Workload = getattr(import_module(f"worldsize.worker.workloads.{module}"), function)(spec, places)
+    workload: Workload = getattr(import_module(f"worldsize.worker.workloads.{module}"), function)(spec, folders)
     return workload

@@ -1,4 +1,4 @@
-"""The shape of a workload: data that give batches by index, a model, and what is measured on its outputs."""
+"""The shape of a workload: data that return batches by index, a model, and measures of its outputs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from worldsize.spec.training import TrainSpec
 from worldsize.spec.workload import AugmentSpec
 
 ON_DEVICE_BYTES = 2 * 1024**3
-"""Data up to this size live on the GPU, so that no step waits for a copy."""
+"""Data up to this size are kept on the GPU, so that no step waits for a copy."""
 
-OfEach = Callable[[Tensor, Tensor], Tensor]
-"""Outputs and targets of a batch -> one value a sample."""
+PerSample = Callable[[Tensor, Tensor], Tensor]
+"""Outputs and targets of a batch -> one value per sample."""
 
 
 class Data(Protocol):
     def __len__(self) -> int: ...
     def on(self, device: torch.device) -> Data: ...
     def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """Samples by index, where the data are."""
+        """Samples by index, on the device of the data."""
         ...
 
-    def place(self, taken: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    def place(self, samples: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
         """Inputs and targets on the device that trains."""
         ...
 
@@ -55,8 +55,8 @@ class Split:
         indices = indices.to(self.inputs.device, non_blocking=True)
         return self.inputs[indices], self.targets[indices]
 
-    def place(self, taken: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-        inputs, targets = taken
+    def place(self, samples: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+        inputs, targets = samples
         return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
 
@@ -67,20 +67,20 @@ class Workload:
     build_model: Callable[[], nn.Module]
     prepare: Callable[[Tensor], Tensor]
     """A batch of inputs as stored -> as the model takes them."""
-    loss: OfEach
-    """One value a sample: the loop weights them, so that partial batches count by their samples."""
-    smoothed: Callable[[float], OfEach] | None = None
-    """The same loss with so much label smoothing, where targets are classes."""
-    measures: dict[str, OfEach] = field(default_factory=dict)
-    """One value a sample each, averaged over the samples of an evaluation, beside the loss."""
+    loss: PerSample
+    """One value per sample: the loop weights them, so that partial batches count by their samples."""
+    smoothed: Callable[[float], PerSample] | None = None
+    """The same loss by label smoothing, if targets are classes."""
+    measures: dict[str, PerSample] = field(default_factory=dict)
+    """Measures beside the loss: one value per sample, averaged over the samples of an evaluation."""
     summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: means
     """The means of loss and measures -> the metrics that are recorded (a root of a mean is not a mean of roots)."""
     augment: AugmentSpec = field(default_factory=AugmentSpec)
-    known: dict[str, float] = field(default_factory=dict)
-    """What is known in advance, such as the entropy of a source or the largest stable rate."""
+    theory: dict[str, float] = field(default_factory=dict)
+    """Numbers known in advance, such as the entropy of a source or the largest stable learning rate."""
 
-    def training_loss(self, train: TrainSpec | None) -> OfEach:
-        """What is minimised; evaluation keeps to the plain loss, so that trials can be compared."""
+    def training_loss(self, train: TrainSpec | None) -> PerSample:
+        """The loss to minimize. Evaluation uses the plain loss, so that trials can be compared."""
         if train is None or not train.label_smoothing:
             return self.loss
         assert self.smoothed is not None

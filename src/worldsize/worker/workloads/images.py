@@ -1,9 +1,9 @@
 """Images with one class each: what digits, MNIST, CIFAR-10 and image folders have in common.
 
 digits: 12,000 + 2,000 handwritten digits that come with the package.
-mnist and fashion-mnist: 60,000 + 10,000 grey images of 28x28 in ten classes, read from the official files.
+mnist and fashion-mnist: 60,000 + 10,000 gray images of 28x28 in ten classes, read from the official files.
 cifar10: 50,000 + 10,000 photographs of 32x32 in ten classes, read from the official binary batches.
-image-folder: any tree of images, one folder a class; decoded once, then read from memory-mapped pixels.
+image-folder: any tree of images, one folder per class; decoded once, then read from memory-mapped pixels.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from worldsize.data.images import load_images
 from worldsize.data.sets import find_path
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import models
-from worldsize.worker.workloads import Places
-from worldsize.worker.workloads.base import OfEach, Split, Workload
+from worldsize.worker.workloads import DataFolders
+from worldsize.worker.workloads.base import PerSample, Split, Workload
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[Any]
@@ -43,11 +43,11 @@ def classification(
     mean: Sequence[float],
     deviation: Sequence[float],
 ) -> Workload:
-    """`mean` and `deviation` are of the training pixels scaled to 0..1, one a channel."""
+    """`mean` and `deviation` of the training pixels scaled to 0..1, one per channel."""
     axis = CHANNEL_AXIS[layout]
     channels = 1 if axis is None else train[0].shape[axis]
     size = train[0].shape[1] if layout != "channels-first" else train[0].shape[2]
-    measures: dict[str, OfEach] = {"accuracy": lambda outputs, labels: (outputs.argmax(1) == labels).float()}
+    measures: dict[str, PerSample] = {"accuracy": lambda outputs, labels: (outputs.argmax(1) == labels).float()}
     if classes > 5:
         measures["top5"] = _in_top5
     return Workload(
@@ -69,8 +69,10 @@ class Normalise:
 
     def __init__(self, mean: Sequence[float], deviation: Sequence[float], layout: Layout) -> None:
         self._layout = layout
-        self._scale = torch.tensor([1 / 255 / each for each in deviation]).view(1, -1, 1, 1)
-        self._offset = torch.tensor([-m / d for m, d in zip(mean, deviation, strict=True)]).view(1, -1, 1, 1)
+        self._scale = torch.tensor([1 / 255 / channel for channel in deviation]).view(1, -1, 1, 1)
+        self._offset = torch.tensor([-center / width for center, width in zip(mean, deviation, strict=True)]).view(
+            1, -1, 1, 1
+        )
 
     def __call__(self, images: Tensor) -> Tensor:
         if self._scale.device != images.device:
@@ -89,12 +91,12 @@ def pixel_statistics(images: Images, channel_axis: int = 3, most: int = 1_000) -
     return sample.mean(axis=others).tolist(), np.maximum(sample.std(axis=others), 1e-3).tolist()
 
 
-def cross_entropy(smoothing: float) -> OfEach:
+def cross_entropy(smoothing: float) -> PerSample:
     return lambda outputs, labels: F.cross_entropy(outputs, labels, reduction="none", label_smoothing=smoothing)
 
 
-def _split(part: tuple[Images, Labels]) -> Split:
-    images, labels = part
+def _split(pair: tuple[Images, Labels]) -> Split:
+    images, labels = pair
     return Split(inputs=torch.from_numpy(images), targets=torch.from_numpy(labels.astype(np.int64)))
 
 
@@ -111,11 +113,11 @@ def report_decoding(done: int, total: int) -> None:
 
 
 DIGITS_MEAN, DIGITS_DEVIATION = (0.1307,), (0.3081,)
-"""Of MNIST's training pixels."""
+"""Mean and deviation of MNIST's training pixels."""
 
 
-def load_digits(spec: WorkloadSpec, places: Places) -> Workload:
-    del places
+def load_digits(spec: WorkloadSpec, folders: DataFolders) -> Workload:
+    del folders
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as arrays:
         train = arrays["train_images"], arrays["train_labels"]
         test = arrays["test_images"], arrays["test_labels"]
@@ -128,19 +130,19 @@ MNIST_STATISTICS = {"mnist": ((0.1307,), (0.3081,)), "fashion-mnist": ((0.2860,)
 """Mean and deviation of the training pixels."""
 
 
-def load_mnist(spec: WorkloadSpec, places: Places) -> Workload:
-    train_images, train_labels, test_images, test_labels = read_mnist(places.data / spec.name)
+def load_mnist(spec: WorkloadSpec, folders: DataFolders) -> Workload:
+    train_images, train_labels, test_images, test_labels = read_mnist(folders.data / spec.name)
     mean, deviation = MNIST_STATISTICS[spec.name]
     train, test = (train_images, train_labels), (test_images, test_labels)
     return classification(spec, train, test, layout="grey", classes=10, model="cnn", mean=mean, deviation=deviation)
 
 
 CIFAR_MEAN, CIFAR_DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-"""Of the training pixels."""
+"""Mean and deviation of the training pixels."""
 
 
-def load_cifar10(spec: WorkloadSpec, places: Places) -> Workload:
-    train_images, train_labels, test_images, test_labels = read_cifar10(places.data / "cifar10")
+def load_cifar10(spec: WorkloadSpec, folders: DataFolders) -> Workload:
+    train_images, train_labels, test_images, test_labels = read_cifar10(folders.data / "cifar10")
     train, test = (train_images, train_labels), (test_images, test_labels)
     return classification(
         spec,
@@ -157,11 +159,11 @@ def load_cifar10(spec: WorkloadSpec, places: Places) -> Workload:
 FOLDER_SIZE = 64
 
 
-def load_image_folder(spec: WorkloadSpec, places: Places) -> Workload:
+def load_image_folder(spec: WorkloadSpec, folders: DataFolders) -> Workload:
     images = load_images(
-        find_path(spec, places.data),
+        find_path(spec, folders.data),
         spec.size or FOLDER_SIZE,
-        places.cache,
+        folders.cache,
         test_share=spec.test_share,
         on_progress=report_decoding,
     )

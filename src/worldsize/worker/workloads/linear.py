@@ -1,4 +1,4 @@
-"""linear: a regression whose Hessian is known, and so the largest rate at which gradient descent converges."""
+"""linear: a regression whose Hessian is known, and with it the largest stable learning rate."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import torch
 from worldsize.data.linear import LinearOptions
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import models
-from worldsize.worker.workloads import Places
+from worldsize.worker.workloads import DataFolders
 from worldsize.worker.workloads.base import Split, Workload
 
 TEST_STREAM = 1
 
 
-def load(spec: WorkloadSpec, places: Places) -> Workload:
-    del places
+def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
+    del folders
     options = LinearOptions.of(spec)
     train, test = (options.draw(stream) for stream in (0, TEST_STREAM))
     largest = train.largest_eigenvalue
@@ -26,5 +26,5 @@ def load(spec: WorkloadSpec, places: Places) -> Workload:
         ),
         prepare=lambda inputs: inputs[:, :, None, None],
         loss=lambda outputs, targets: (outputs - targets).square() / 2,
-        known={"largest_eigenvalue": largest, "largest_stable_rate": 2 / largest},
+        theory={"largest_eigenvalue": largest, "largest_stable_rate": 2 / largest},
     )

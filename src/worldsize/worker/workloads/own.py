@@ -1,9 +1,9 @@
-"""A workload of the user's own: `workload: package.module:function`.
+"""A user's own workload: `workload: package.module:function`.
 
 The function returns a dict: `model` (a module, or a function that makes one), `train` and `test` (inputs and targets,
-two tensors each), `loss` and `metrics` (functions of outputs and targets that give one value a sample).
+two tensors each), `loss` and `metrics` (functions of outputs and targets that return one value per sample).
 
-As a program it says how large such a workload is, for the driver, which does not import torch:
+As a program, it tells the driver, which does not import torch, how large such a workload is:
 
 python -m worldsize.worker.workloads.own '{"name": "mine:task"}'
 """
@@ -24,15 +24,15 @@ from torch import Tensor, nn
 from worldsize.data.sets import cache_root
 from worldsize.errors import SpecError, WorldsizeError
 from worldsize.spec.workload import WorkloadSpec
-from worldsize.worker.workloads import Places
-from worldsize.worker.workloads.base import OfEach, Split, Workload, batch
+from worldsize.worker.workloads import DataFolders
+from worldsize.worker.workloads.base import PerSample, Split, Workload, batch
 
 KEYS = {"model", "train", "test", "loss", "metrics"}
 OPTIONAL = {"prepare", "higher_is_better"}
 
 
-def load(spec: WorkloadSpec, places: Places) -> Workload:
-    del places
+def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
+    del folders
     described = describe(spec)
     model, loss = described["model"], described["loss"]
     workload = Workload(
@@ -49,7 +49,7 @@ def load(spec: WorkloadSpec, places: Places) -> Workload:
 
 
 def describe(spec: WorkloadSpec) -> dict[str, Any]:
-    """Calls the function, which is looked for from the current folder first, and checks what it returns."""
+    """Imports the function, from the current folder first, calls it, and checks its result."""
     module, _, name = spec.name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -73,43 +73,43 @@ def describe(spec: WorkloadSpec) -> dict[str, Any]:
 
 
 def _builder(model: Any) -> Callable[[], nn.Module]:
-    """A module is copied for every trial, so that none begins with what another has learned."""
+    """A module is copied for every trial, so that none begins with what another one has learned."""
     if isinstance(model, nn.Module):
         return lambda: deepcopy(model)
     builder: Callable[[], nn.Module] = model
     return builder
 
 
-def _split(spec: WorkloadSpec, name: str, part: Any) -> Split:
+def _split(spec: WorkloadSpec, name: str, pair: Any) -> Split:
     try:
-        inputs, targets = part
+        inputs, targets = pair
         if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor) and len(inputs) == len(targets) > 0):
             raise ValueError
     except (TypeError, ValueError) as error:
         raise SpecError(
-            f"workload {spec.name}: {name} must be two tensors, inputs and targets, with one row a sample"
+            f"workload {spec.name}: {name} must be two tensors, inputs and targets, with one row per sample"
         ) from error
     return Split(inputs=inputs, targets=targets)
 
 
 @torch.no_grad()
 def _try_out(spec: WorkloadSpec, workload: Workload) -> None:
-    """Two samples through model, loss and metrics: a loss that is already averaged would be weighted wrongly."""
+    """Runs two samples through model, loss and metrics: a loss that is already averaged would be weighted wrongly."""
     inputs, targets = batch(workload.test, torch.tensor([0, len(workload.test) - 1]), torch.device("cpu"))
     outputs = workload.build_model().eval()(workload.prepare(inputs))
-    of_each: dict[str, OfEach] = {"loss": workload.loss, **workload.measures}
-    for name, measure in of_each.items():
+    measures: dict[str, PerSample] = {"loss": workload.loss, **workload.measures}
+    for name, measure in measures.items():
         values = measure(outputs, targets)
         if values.shape != (2,):
             raise SpecError(
                 f"workload {spec.name}: {name} gives shape {tuple(values.shape)} for 2 samples; it must give one value "
-                'a sample, such as cross_entropy(..., reduction="none")'
+                'per sample, such as cross_entropy(..., reduction="none")'
             )
 
 
 def main() -> None:
     spec = WorkloadSpec.model_validate_json(sys.argv[1])
-    workload = load(spec, Places(data=Path(sys.argv[2]), cache=cache_root()))
+    workload = load(spec, DataFolders(data=Path(sys.argv[2]), cache=cache_root()))
     described = describe(spec)
     parameters = sum(parameter.numel() for parameter in workload.build_model().parameters())
     facts = {
@@ -119,7 +119,7 @@ def main() -> None:
         "metric": next(iter(workload.measures), "loss"),
         "metrics": ["loss", *workload.measures],
         "higher_is_better": bool(described.get("higher_is_better", bool(workload.measures))),
-        # Six operations a parameter and sample: right for dense layers, a start for others.
+        # Six operations per parameter and sample: right for dense layers, a first guess for others.
         "train_flop_per_sample": 6.0 * parameters,
     }
     print(json.dumps(facts))

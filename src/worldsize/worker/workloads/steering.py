@@ -1,4 +1,4 @@
-"""steering: camera frames and the angle the driver steered, split by time; a regression."""
+"""steering: camera frames and the steering angle of the driver, split by time; a regression."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from worldsize.data.sets import find_path
 from worldsize.data.steering import read_steering
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import models
-from worldsize.worker.workloads import Places
+from worldsize.worker.workloads import DataFolders
 from worldsize.worker.workloads.base import Split, Workload
 from worldsize.worker.workloads.images import Normalise, pixel_statistics, report_decoding
 
 HEIGHT = 60
 ASPECT = 4 / 3
-"""Of a camera frame: width over height."""
+"""Width over height of a camera frame."""
 
 
-def load(spec: WorkloadSpec, places: Places) -> Workload:
+def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
     height = spec.size or HEIGHT
     size = height, round(height * ASPECT)
     frames = read_steering(
-        find_path(spec, places.data), size, places.cache, test_share=spec.test_share, on_progress=report_decoding
+        find_path(spec, folders.data), size, folders.cache, test_share=spec.test_share, on_progress=report_decoding
     )
     for name, reason in frames.skipped:
         print(f"skipped {name!r}: {reason}")
@@ -47,7 +47,7 @@ def load(spec: WorkloadSpec, places: Places) -> Workload:
 
 
 def regression_metrics(means: dict[str, float]) -> dict[str, float]:
-    """R2 = 1 - mean squared error / variance of the angles: 0 is what always guessing their mean would reach."""
+    """R2 = 1 - mean squared error / variance of the angles: always guessing their mean gives 0."""
     variance = means["angle_squared"] - means["angle"] ** 2
     return {
         "loss": means["loss"],

@@ -14,13 +14,13 @@ from worldsize.data.sets import find_path
 from worldsize.data.text import TextOptions, read_text
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import models
-from worldsize.worker.workloads import Places
-from worldsize.worker.workloads.base import ON_DEVICE_BYTES, OfEach, Workload
+from worldsize.worker.workloads import DataFolders
+from worldsize.worker.workloads.base import ON_DEVICE_BYTES, PerSample, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """A text cut into windows that do not overlap; the target of each byte is the next one."""
+    """A text cut into windows that do not overlap; the target of each byte is the next byte."""
 
     tokens: Tensor
     """uint8."""
@@ -38,17 +38,17 @@ class Windows:
         starts = indices.to(self.tokens.device, non_blocking=True)[:, None] * self.context
         return (self.tokens[starts + torch.arange(self.context + 1, device=self.tokens.device)],)
 
-    def place(self, taken: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-        tokens = taken[0].to(device, non_blocking=True).long()
+    def place(self, samples: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+        tokens = samples[0].to(device, non_blocking=True).long()
         return tokens[:, :-1], tokens[:, 1:]
 
 
 BYTES = 256
 
 
-def load(spec: WorkloadSpec, places: Places) -> Workload:
+def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
     options = TextOptions.of(spec)
-    train, test = read_text(find_path(spec, places.data) if spec.path else None, options, spec.test_share)
+    train, test = read_text(find_path(spec, folders.data) if spec.path else None, options, spec.test_share)
     return Workload(
         train=Windows(tokens=torch.tensor(train), context=options.context),
         test=Windows(tokens=torch.tensor(test), context=options.context),
@@ -59,17 +59,17 @@ def load(spec: WorkloadSpec, places: Places) -> Workload:
         loss=next_byte_loss(0.0),
         smoothed=next_byte_loss,
         summary=lambda means: {**means, "bits_per_byte": means["loss"] / math.log(2)},
-        known={} if spec.path else {"entropy_bits": options.entropy_bits()},
+        theory={} if spec.path else {"entropy_bits": options.entropy_bits()},
     )
 
 
-def next_byte_loss(smoothing: float) -> OfEach:
-    """Mean over the bytes of each window, in nats."""
+def next_byte_loss(smoothing: float) -> PerSample:
+    """Mean loss over the bytes of each window, in nats."""
 
-    def of_each(outputs: Tensor, targets: Tensor) -> Tensor:
-        of_bytes = F.cross_entropy(
+    def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
+        byte_losses = F.cross_entropy(
             outputs.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing
         )
-        return of_bytes.view(targets.shape).mean(1)
+        return byte_losses.view(targets.shape).mean(1)
 
-    return of_each
+    return per_sample

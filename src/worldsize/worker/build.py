@@ -1,0 +1,111 @@
+"""From the spec of a trial to its Trainer: data, model, initial weights, strategy, schedule, and when to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from worldsize.folder.launches import LaunchFile
+from worldsize.folder.study_folder import StudyFolder
+from worldsize.spec.study import TrialSpec
+from worldsize.spec.training import StrategySpec
+from worldsize.spec.workload import WorkloadSpec
+from worldsize.worker import models, workloads
+from worldsize.worker.augment import generator_for
+from worldsize.worker.ending import Ending
+from worldsize.worker.journal import Journal
+from worldsize.worker.loop import Trainer
+from worldsize.worker.measure.step_clock import Phases, step_clock_for
+from worldsize.worker.optimizers import rate_of_step
+from worldsize.worker.parallel import make_strategy
+from worldsize.worker.parallel.gradient_noise import meter_for
+from worldsize.worker.parallel.team import Team
+
+
+class Builder:
+    """Builds the Trainer of each trial of a launch. Keeps the data from trial to trial, and nothing of a Trainer."""
+
+    def __init__(self, folder: StudyFolder, launch: LaunchFile, phases: Phases, stop_file: Path) -> None:
+        self._folder, self._launch = folder, launch
+        self._phases, self._stop_file = phases, stop_file
+        self._data_folders = workloads.DataFolders(data=Path(launch.data), cache=Path(launch.cache))
+        self._loaded: dict[str, workloads.Workload] = {}
+
+    def build(self, trial: TrialSpec, team: Team, rivals: Sequence[Sequence[float]]) -> Trainer:
+        """Same seed, same model: every rank builds it, so a run can be repeated to the bit.
+
+        `rivals` are the curves of other trials of the same search.
+        """
+        workload = self._workload(trial.workload, team.device)
+        torch.manual_seed(trial.seed)
+        module = workload.build_model()
+        left_out = self._transfer(module, trial.workload)
+        if team.device.type == "cuda":
+            # The layout in which convolutions are fastest. (torch's own type hints leave this form out.)
+            module = module.to(team.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        torch.manual_seed(trial.seed * 100_003 + team.rank + 1)  # from now on, ranks must not draw the same numbers
+        noise = meter_for(trial, module, team)
+        events = self._folder.trial(trial.id) / "events.jsonl" if team.rank == 0 else None
+        return Trainer(
+            trial=trial,
+            workload=workload,
+            team=team,
+            strategy=make_strategy(_strategy(trial), trial.optimizer, module, team, noise),
+            noise=noise,
+            rate=rate_of_step(trial, len(workload.train)),
+            ending=self._ending(trial, len(workload.train), rivals),
+            clock=step_clock_for(team.device),
+            augmentation_rng=generator_for(trial.seed, team.rank, 0),
+            phases=self._phases,
+            journal=Journal(events, self._stop_file),
+            left_out=left_out,
+        )
+
+    def _workload(self, spec: WorkloadSpec, device: torch.device) -> workloads.Workload:
+        """Loaded once per launch: trials of one study differ in how they train, rarely in what."""
+        key = spec.model_copy(update={"pretrained": None, "freeze": None, "unfreeze_epoch": None}).model_dump_json()
+        if key not in self._loaded:
+            self._loaded.clear()
+            self._loaded[key] = workloads.load(spec, self._data_folders).on(device)
+        return self._loaded[key]
+
+    def _transfer(self, module: nn.Module, spec: WorkloadSpec) -> tuple[str, ...]:
+        """Loads pretrained weights and freezes layers. Returns the entries that were left out, and why."""
+        left_out: tuple[str, ...] = ()
+        if spec.pretrained is not None:
+            if spec.pretrained == "torchvision":
+                loaded = models.load_torchvision_weights(module, spec.model or "")
+            else:
+                loaded = models.load_pretrained(module, self._weights_file(spec.pretrained))
+            left_out = tuple(f"{name}: {why}" for name, why in loaded.left_out)
+            print(f"{len(loaded.loaded)} of {len(module.state_dict())} entries begin with {spec.pretrained}")
+            for line in left_out:
+                print(f"left out {line}")
+        models.freeze(module, spec.freeze)
+        return left_out
+
+    def _weights_file(self, pretrained: str) -> Path:
+        """Weights from a trial of this study, or a file of the user's."""
+        from_this_study = self._folder.path / pretrained
+        return from_this_study if from_this_study.is_file() else Path(pretrained).expanduser()
+
+    def _ending(self, trial: TrialSpec, samples: int, rivals: Sequence[Sequence[float]]) -> Ending:
+        if trial.train is None:
+            return Ending(train=None)
+        return Ending(
+            train=trial.train,
+            metric=self._launch.metric,
+            higher_is_better=self._launch.higher_is_better,
+            planned_epochs=trial.train.planned_epochs(samples, trial.global_batch),
+            rivals=rivals if trial.stop_hopeless else None,
+        )
+
+
+def _strategy(trial: TrialSpec) -> StrategySpec:
+    """A probe is about the steps that make up most of training, so PowerSGD must have begun."""
+    if trial.kind == "probe" and trial.strategy.name == "powersgd":
+        return trial.strategy.model_copy(update={"start_step": 2})
+    return trial.strategy
