@@ -66,7 +66,7 @@ def _scaling(trial: TrialSpec) -> dict[str, float]:
 
 
 def _places(trial: TrialSpec) -> dict[str, float]:
-    speed = 5.0 if trial.on == "v100" else 1.0
+    speed = 5.0 if trial.place == "v100" else 1.0
     exchange = (0.0 if trial.workers == 1 else 2e-3) / (2 if trial.strategy.name == "fp16-compression" else 1)
     return {"forward": 2e-4 * trial.batch_per_worker / speed, "communication": exchange, "rest": 5e-4}
 
@@ -87,7 +87,7 @@ STUDIES: dict[str, tuple[str, Made]] = {
         OPTIMIZERS,
         Made(
             times=lambda trial: {"forward": 0.004, "communication": 0.001 * (trial.workers - 1)},
-            accuracy=lambda trial, steps: 0.97 - 0.6 / (1 + steps * min(trial.peak_rate * 8, 1) / 150),
+            accuracy=lambda trial, steps: 0.97 - 0.6 / (1 + steps * min(trial.peak_lr * 8, 1) / 150),
             largest_rate=1.0,
         ),
     ),

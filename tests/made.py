@@ -37,7 +37,7 @@ class Made:
     rank_noise: float = 0.0
     """Of every span on every rank; 0: all ranks see the same."""
     accuracy: Curve = field(default=lambda *_: 0.9)
-    above_s: Mapping[str, float] = field(default_factory=lambda: {"preparation": 1.0, "evaluation": 0.5})
+    overhead_s: Mapping[str, float] = field(default_factory=lambda: {"preparation": 1.0, "evaluation": 0.5})
     environment: Mapping[str, object] = field(default_factory=lambda: {"device": "cpu", "cores": 16})
     gradient_bytes: float = 1e6
     telemetry: Mapping[str, float] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def write_launch(path: Path, **changes: Any) -> None:
         "trials": (),
         "metric": "accuracy",
         "higher_is_better": True,
-        "rivals": {},
+        "search_curves": {},
         "interconnect_s": 0.0,
         "commit": None,
         "data": "",
@@ -125,13 +125,13 @@ def _record(home: StudyFolder, trial: TrialSpec, launch: str, made: Made, study:
         return TrialRecord(**common, outcome="failed", failure=failure)
     spans = _spans(trial, made)
     step_s = float(spans[0].sum(axis=1).mean()) * SPAN_UNIT_S
-    diverged = trial.kind == "train" and trial.peak_rate > made.largest_rate
+    diverged = trial.kind == "train" and trial.peak_lr > made.largest_rate
     epochs = _epochs(trial, made, step_s, study.facts.train_samples, diverged) if trial.train else ()
     return TrialRecord(
         **common,
         outcome="diverged" if diverged else "finished",
         diverged_at_step=7 if diverged else None,
-        phases_s=dict(made.above_s) if trial.train else {},
+        phases_s=dict(made.overhead_s) if trial.train else {},
         columns=SPANS,
         warmup_steps=0,
         spans=tuple(save_array(path / f"spans-rank{rank:02d}.npy", rank, of) for rank, of in enumerate(spans)),
@@ -207,7 +207,7 @@ def made_study(folder: Path, text: str = STUDY, *, failing: tuple[str, ...] = ()
     """For reports: speedup n^0.9, ranks that differ, telemetry, a metric that rises more slowly on more workers."""
 
     def times(trial: TrialSpec) -> dict[str, float]:
-        step_s = 0.01 * trial.worker_batch / 64 * trial.workers**0.1
+        step_s = 0.01 * trial.samples_per_worker_step / 64 * trial.workers**0.1
         shares = {"data": 0.02, "copy": 0.01, "forward": 0.4, "backward": 0.4, "optimizer": 0.05, "rest": 0.02}
         shares["communication"] = 0.1 if trial.workers > 1 else 0.0
         return {name: step_s * share for name, share in shares.items()}

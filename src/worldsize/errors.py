@@ -16,16 +16,12 @@ class WorldsizeError(Exception):
     exit_code = 2
 
 
-class SpecError(WorldsizeError):
+class InputError(WorldsizeError):
     """A study that cannot be run as written. Nothing has been written when it is raised."""
 
     def __init__(self, problems: list[Problem] | str) -> None:
         self.problems = [Problem(problems)] if isinstance(problems, str) else problems
         super().__init__("\n".join(str(problem) for problem in self.problems))
-
-
-class TableError(SpecError):
-    """A table of measurements that cannot be read as written."""
 
 
 class StoreError(WorldsizeError):

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worldsize.analysis.projection.step_model import Ground, Timed, joined
+from worldsize.analysis.projection.step_model import Node, StepTiming, joined
 from worldsize.analysis.speed.adaptive import Probe, ends_the_climb, next_probes, pooled
-from worldsize.analysis.speed.recommend import climb
-from worldsize.study.adaptive_rounds import foretold
+from worldsize.analysis.speed.recommend import paying_counts
+from worldsize.study.adaptive_rounds import predicted
 
 COUNTS, REPEATS = (1, 2, 4, 8, 16), 3
 CASES = ((0.01, 0.0), (0.03, 0.0), (0.06, 0.0), (0.03, 0.1))
@@ -40,7 +40,7 @@ class Machine:
     batches: tuple[int, ...]
     strong: bool
     cores: int
-    busy_s: Callable[[int, float], float]
+    local_s: Callable[[int, float], float]
     """Of workers and samples a worker."""
     exchange_s: Callable[[int], float]
     overlap: float
@@ -48,8 +48,8 @@ class Machine:
     def step(self, probe: Probe, launch: tuple[float, float] = STILL) -> tuple[float, float]:
         """What a worker does by itself, and the whole step; computing and exchanging as slow as the launch has them."""
         workers, batch = probe
-        busy_s = launch[0] * self.busy_s(workers, batch / workers if self.strong else batch)
-        return busy_s, joined(busy_s, launch[1] * self.exchange_s(workers), 1, self.overlap)
+        local_s = launch[0] * self.local_s(workers, batch / workers if self.strong else batch)
+        return local_s, joined(local_s, launch[1] * self.exchange_s(workers), 1, self.overlap)
 
     def samples(self, probe: Probe) -> int:
         workers, batch = probe
@@ -72,7 +72,7 @@ def machine(rng: np.random.Generator, *, strong: bool, uneven: bool) -> Machine:
     full_at = float(rng.choice([math.inf, *batches[1:3]])) if uneven else math.inf
     drop, drop_at = (float(rng.choice([0, 0, 0.5])), int(rng.choice(COUNTS[2:]))) if uneven else (0.0, 1)
 
-    def busy_s(workers: int, batch: float) -> float:
+    def local_s(workers: int, batch: float) -> float:
         dearer = 1 + 0.5 * math.log2(max(1.0, batch / full_at))
         return (a_step + a_sample * batch * dearer) * (1 + crowding * (workers - 1)) * (1 + drop * (workers >= drop_at))
 
@@ -86,7 +86,7 @@ def machine(rng: np.random.Generator, *, strong: bool, uneven: bool) -> Machine:
         batches=batches,
         strong=strong,
         cores=cores,
-        busy_s=busy_s,
+        local_s=local_s,
         exchange_s=exchange_s,
         overlap=float(rng.choice([1.0, 1.5, 3.0])),
     )
@@ -103,7 +103,7 @@ def grid(one: Machine, noise: float, rng: np.random.Generator) -> Measured:
 def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator) -> Measured:
     """As `worldsize.study.adaptive_rounds` has it: each count once beside the next, for which it leaves one of its own
     repeats; so does the largest, where it is not foretold to pay. What noise leaves open is not repeated here."""
-    where, found = Ground(places=max(COUNTS), cores=one.cores), Measured()
+    where, found = Node(workers_per_node=max(COUNTS), cores=one.cores), Measured()
 
     def launch(repeats: Mapping[Probe, int]) -> None:
         slow = tuple(np.exp(rng.normal(0, drift, 2)).tolist())
@@ -111,7 +111,7 @@ def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator)
             found.setdefault(probe, []).extend(_repeats(one, probe, times, slow, noise, rng))
 
     while True:
-        told = foretold(_timed(one, found), where, one.grid, 1, strong=one.strong)
+        told = predicted(_timed(one, found), where, one.grid, 1, strong=one.strong)
         wanted = next_probes(one.grid, pooled(rates(one, found)), list(found), told)
         if not wanted:
             break
@@ -135,20 +135,20 @@ def _below(probe: Probe, found: Measured) -> Probe | None:
 def _repeats(
     one: Machine, probe: Probe, times: int, launch: tuple[float, ...], noise: float, rng: np.random.Generator
 ) -> list[tuple[float, float]]:
-    busy_s, step_s = one.step(probe, (launch[0], launch[1]))
-    return [(busy_s * shake, step_s * shake) for shake in np.exp(rng.normal(0, noise, times)).tolist()]
+    local_s, step_s = one.step(probe, (launch[0], launch[1]))
+    return [(local_s * shake, step_s * shake) for shake in np.exp(rng.normal(0, noise, times)).tolist()]
 
 
 def rates(one: Machine, found: Measured) -> dict[Probe, list[float]]:
     return {probe: [one.samples(probe) / step_s for _, step_s in repeats] for probe, repeats in found.items()}
 
 
-def _timed(one: Machine, found: Measured) -> list[Timed]:
+def _timed(one: Machine, found: Measured) -> list[StepTiming]:
     steps = []
     for (workers, batch), repeats in found.items():
-        busy_s, step_s = np.exp(np.mean(np.log(repeats), axis=0)).tolist()
+        local_s, step_s = np.exp(np.mean(np.log(repeats), axis=0)).tolist()
         share = batch // workers if one.strong else batch
-        steps.append(Timed(workers=workers, batch_per_worker=share, step_s=step_s, busy_s=busy_s))
+        steps.append(StepTiming(workers=workers, batch_per_worker=share, step_s=step_s, local_s=local_s))
     return steps
 
 
@@ -158,7 +158,7 @@ def knee(rates: Mapping[Probe, Sequence[float]]) -> Probe:
     for batch in {batch for _, batch in rates}:
         counts = [workers for workers in COUNTS if (workers, batch) in rates]
         speeds = [float(np.exp(np.mean(np.log(rates[workers, batch])))) for workers in counts]
-        at = climb(counts, speeds)[-1]
+        at = paying_counts(counts, speeds)[-1]
         best[counts[at], batch] = speeds[at]
     return max(best, key=lambda probe: best[probe])
 

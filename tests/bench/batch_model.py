@@ -22,7 +22,7 @@ import numpy as np
 import worldsize
 from worldsize.analysis.learning.larger_batches import batch_studies
 from worldsize.analysis.learning.steps_to_target import target_runs
-from worldsize.analysis.learning.variants import Target, Trained
+from worldsize.analysis.learning.variants import Goal, TrainingRun
 from worldsize.answer import from_records
 from worldsize.answer.results import Results
 
@@ -58,7 +58,7 @@ class HeldOut:
     """Share of the runs within the 80 % interval. NaN like the error."""
 
 
-def curves(results: Results) -> list[Trained]:
+def curves(results: Results) -> list[TrainingRun]:
     return [
         from_records.trained(results.trials[name], record, results.facts.metric, 1)
         for name, record in results.records.items()
@@ -66,7 +66,7 @@ def curves(results: Results) -> list[Trained]:
     ]
 
 
-def held_out(trained: Sequence[Trained], target: Target) -> list[HeldOut]:
+def held_out(trained: Sequence[TrainingRun], target: Goal) -> list[HeldOut]:
     """Of one variant at four batches. Empty: the smaller two do not tell when the target was met."""
     batches = sorted({curve.setting.global_batch for curve in trained})
     seen = [curve for curve in trained if curve.setting.global_batch in batches[:2]]
@@ -96,14 +96,14 @@ def held_out(trained: Sequence[Trained], target: Target) -> list[HeldOut]:
     return found
 
 
-def cases(trained: Sequence[Trained]) -> list[HeldOut]:
+def cases(trained: Sequence[TrainingRun]) -> list[HeldOut]:
     """Of one variant: all targets, every four batches next to one another."""
     batches = sorted({curve.setting.global_batch for curve in trained})
     found = []
     for first in range(len(batches) - 3):
         four = [curve for curve in trained if curve.setting.global_batch in batches[first : first + 4]]
         for value in TARGETS:
-            found += held_out(four, Target(value=value, at_least=True))
+            found += held_out(four, Goal(value=value, at_least=True))
     return found
 
 

@@ -22,15 +22,15 @@ import numpy as np
 
 from tests.bench.exchange import sweep
 from worldsize.analysis.projection import step_model as grounds
-from worldsize.analysis.projection.step_model import Ground, Timed, fit_throughput
+from worldsize.analysis.projection.step_model import Node, StepTiming, fit_throughput
 from worldsize.analysis.speed.adaptive import Probe
 from worldsize.analysis.speed.recommend import recommend
 from worldsize.analysis.speed.scaling import scaling
-from worldsize.answer.from_records import ground, timed
+from worldsize.answer.from_records import node, step_timings
 from worldsize.answer.predict.predict import predict
 from worldsize.answer.predict.question import Question
 from worldsize.answer.results import Results, load
-from worldsize.study.adaptive_rounds import next_climb
+from worldsize.study.adaptive_rounds import next_adaptive_round
 from worldsize.study.study import Study
 
 FITTED, ASKED, COUNTS = (1, 2, 3, 4, 6), (8, 12, 16), (1, 2, 4, 8, 16)
@@ -67,7 +67,7 @@ interconnect_s: 2
 def _is_done(results: Results) -> bool:
     """An adaptive study may have stopped between two rounds."""
     return not results.left() and not (
-        results.spec.axes.adaptive and next_climb(results.spec, results.plan, results) is not None
+        results.spec.axes.adaptive and next_adaptive_round(results.spec, results.plan, results) is not None
     )
 
 
@@ -118,7 +118,7 @@ def adaptive(home: Path) -> bool:
         grid = run(home / f"{label}-grid", workload, list(COUNTS), list(batches), **GRID)
         auto = run(home / f"{label}-auto", workload, "auto", list(batches), **GRID)
         spent = [sum(worker_s(each).values()) for each in (grid, auto)]
-        fine = told(name, [answer(list(each.points)) for each in (grid, auto)], spent, kept(grid, auto)) and fine
+        fine = told(name, [answer(list(each.setting_times)) for each in (grid, auto)], spent, kept(grid, auto)) and fine
     return fine
 
 
@@ -136,22 +136,22 @@ def crowds(home: Path) -> bool:
     return fine
 
 
-def _off(line: dict[int, Timed], where: Ground, fitted: tuple[int, ...]) -> float:
+def _off(line: dict[int, StepTiming], where: Node, fitted: tuple[int, ...]) -> float:
     """log(projected / measured) of a step of 16 workers."""
     model = fit_throughput([line[workers] for workers in fitted], where)
     return math.log(model.parts(16, line[16].batch_per_worker).step_s / line[16].step_s)
 
 
-def _lines(home: Path) -> Iterator[tuple[dict[int, Timed], Ground]]:
+def _lines(home: Path) -> Iterator[tuple[dict[int, StepTiming], Node]]:
     """The counts of each batch."""
     for name, (workload, batch, batches) in WORKLOADS.items():
         label = name.replace(" ", "-")
         few = run(home / f"{label}-fitted", workload, list(FITTED), [batch], repeats=3, seconds=3)
         grid = run(home / f"{label}-grid", workload, list(COUNTS), list(batches), **GRID)
-        steps = timed(grid, grid.rows[0].setting)
+        steps = step_timings(grid, grid.rows[0].setting)
         for each in batches:
             line = {step.workers: step for step in steps if step.batch_per_worker == each}
-            yield line, ground(few, few.rows[0].setting, None)
+            yield line, node(few, few.rows[0].setting, None)
 
 
 HEADER = (

@@ -18,7 +18,7 @@ from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Trainer, run_steps
 from worldsize.worker.measure.step_clock import CpuStepClock, Phases
-from worldsize.worker.optimizers import rate_of_step
+from worldsize.worker.optimizers import lr_of_step
 from worldsize.worker.parallel import make_strategy
 from worldsize.worker.parallel.team import Team
 
@@ -39,7 +39,7 @@ trial = TrialSpec(
     optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
     strategy="ddp",
     precision="fp32",
-    peak_rate=0.0,
+    peak_lr=0.0,
     repeat=0,
     seed=0,
     threads=1,
@@ -55,7 +55,7 @@ trainer = Trainer(
     team=team,
     strategy=make_strategy(trial.strategy, trial.optimizer, module, team),
     ending=Ending(train=None),
-    rate=rate_of_step(trial, len(data.train)),
+    lr=lr_of_step(trial, len(data.train)),
     clock=CpuStepClock(),
     phases=Phases("bench"),
     augmentation_rng=torch.Generator(),

@@ -26,7 +26,7 @@ from worldsize.analysis.projection.classical_laws import fit_amdahl, fit_gustafs
 from worldsize.analysis.projection.series_law import DEFAULT, LawSettings, TableSeries, fit_series_law
 from worldsize.answer.predict.table import GivenSeries, Table, read_table
 from worldsize.answer.predict.table_projection import crossings_of_others
-from worldsize.errors import TableError
+from worldsize.errors import InputError
 
 CORPUS = Path(__file__).parents[1] / "data" / "series.csv"
 OTHER = Path(__file__).parents[2] / "docs" / "benchmarks" / "other-series.csv"
@@ -72,7 +72,7 @@ def cases(table: Table, protocol: str) -> list[Case]:
             continue
         fitted = TableSeries(
             workers=series.workers[:kept],
-            rates=series.rates[:kept],
+            throughputs=series.throughputs[:kept],
             workers_per_node=series.workers_per_node,
             name=series.name,
             stack=series.stack,
@@ -94,7 +94,7 @@ def linear(series: TableSeries, workers: int) -> float:
 
 
 def _law(fit: Callable[[Sequence[int], Sequence[float]], object]) -> Callable[[TableSeries, int], float]:
-    return lambda series, workers: fit(series.workers, series.samples_per_s.tolist()).rate(workers)  # type: ignore[attr-defined]
+    return lambda series, workers: fit(series.workers, series.samples_per_s.tolist()).throughput(workers)  # type: ignore[attr-defined]
 
 
 OTHERS: dict[str, Callable[[TableSeries, int], float]] = {
@@ -181,7 +181,7 @@ def chosen_without(source: str, table: Table, among: dict[str, list[Case]]) -> L
 
 def _rate(case: Case, settings: LawSettings) -> float:
     law = fit_series_law(case.fitted, settings=settings)
-    return float(np.exp(law.log_rate(np.array([float(case.workers)]))[0]))
+    return float(np.exp(law.log_throughput(np.array([float(case.workers)]))[0]))
 
 
 def coverage_lines(found: Sequence[Case], projected: Sequence[Projected]) -> list[str]:
@@ -209,7 +209,7 @@ def misses(name: str, errors: Floats, covered: float) -> list[str]:
 def main() -> None:
     try:
         table = read_table(Path(sys.argv[1]) if len(sys.argv) > 1 else CORPUS)
-    except TableError as error:
+    except InputError as error:
         sys.exit(str(error))
     among = {protocol: cases(table, protocol) for protocol in TARGETS}
     anew = left_out(table, among)

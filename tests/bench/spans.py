@@ -59,7 +59,7 @@ def main() -> None:
         optimizer=OptimizerSpec(name="momentum", rate=0.05),
         strategy=StrategySpec(),
         precision=precision,  # type: ignore[arg-type]
-        peak_rate=0.0,
+        peak_lr=0.0,
         repeat=0,
         seed=0,
         threads=1,
@@ -72,7 +72,7 @@ def main() -> None:
         team=team,
         strategy=make_strategy(trial.strategy, trial.optimizer, module, team),
         ending=Ending(train=None),
-        rate=lambda _: 0.0,
+        lr=lambda _: 0.0,
         clock=step_clock_for(device),
         phases=Phases("bench"),
         augmentation_rng=torch.Generator(device),

@@ -37,7 +37,7 @@ def ours(path: Path) -> float:
             optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
             strategy="ddp",
             precision="fp32",
-            peak_rate=0.0,
+            peak_lr=0.0,
             repeat=number,
             seed=number,
             threads=1,

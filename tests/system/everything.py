@@ -52,7 +52,7 @@ def everything(folder: Path) -> Document:
 
 
 def _times(trial: TrialSpec) -> dict[str, float]:
-    computing = 0.004 + 0.01 * trial.worker_batch / 64
+    computing = 0.004 + 0.01 * trial.samples_per_worker_step / 64
     parts = {"data": 0.02, "copy": 0.01, "forward": 0.45, "backward": 0.45, "optimizer": 0.05, "rest": 0.02}
     exchange = 0.0015 * math.log2(trial.workers) if trial.workers > 1 else 0.0
     return {**{name: computing * share for name, share in parts.items()}, "communication": exchange}
@@ -80,4 +80,4 @@ def _link() -> dict[str, Any]:
         )
     law = {"latency_s": {"value": 1e-4, "low": 9e-5, "high": 1.1e-4}}
     law["bandwidth_bytes_per_s"] = {"value": 1e9, "low": 9e8, "high": 1.1e9}
-    return {"kind": "inside", "on": "", "workers": 2, **law, "sizes": sizes, "misfit": 0.01, "poor": False}
+    return {"kind": "inside", "place": "", "workers": 2, **law, "sizes": sizes, "misfit": 0.01, "poor": False}

@@ -78,7 +78,7 @@ def trainer(team: Team, folder: Path) -> Trainer:
         optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
         strategy=StrategySpec(bucket_mb=100.0),  # one bucket: nothing overlaps with backward
         precision="fp32",
-        peak_rate=0.0,
+        peak_lr=0.0,
         repeat=0,
         seed=0,
         threads=1,
@@ -92,7 +92,7 @@ def trainer(team: Team, folder: Path) -> Trainer:
         team=team,
         strategy=make_strategy(trial.strategy, trial.optimizer, data.build_model(), team),
         ending=Ending(train=None),
-        rate=lambda _: 0.0,
+        lr=lambda _: 0.0,
         clock=CpuStepClock(),
         phases=Phases("spans"),
         augmentation_rng=torch.Generator(),

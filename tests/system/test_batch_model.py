@@ -6,7 +6,7 @@ import pytest
 
 import worldsize
 from tests.bench.batch_model import curves, held_out, medians
-from worldsize.analysis.learning.variants import Target
+from worldsize.analysis.learning.variants import Goal
 from worldsize.answer.results import Results
 
 STUDY = """\
@@ -39,7 +39,7 @@ def test_two_batches_predict_two_larger_ones(results: Results) -> None:
     for variant in {curve.variant for curve in trained}:
         of_variant = [curve for curve in trained if curve.variant == variant]
         for value in TARGETS:
-            found += held_out(of_variant, Target(value=value, at_least=True))
+            found += held_out(of_variant, Goal(value=value, at_least=True))
     assert len([case for case in found if case.error is not None]) >= 10
     ours, constant_epochs = medians(found)
     assert ours <= 0.25
@@ -49,8 +49,8 @@ def test_two_batches_predict_two_larger_ones(results: Results) -> None:
 @pytest.mark.long
 def test_the_study_offers_its_models(results: Results) -> None:
     linear, adam = results.batch_studies
-    assert linear.rate_power == pytest.approx(1)
-    assert adam.rate_power == pytest.approx(0.5)
+    assert linear.lr_power == pytest.approx(1)
+    assert adam.lr_power == pytest.approx(0.5)
     for study in (linear, adam):
         assert study.steps is not None
         assert [batch.global_batch for batch in study.steps.batches] == [128, 256, 512, 1024]

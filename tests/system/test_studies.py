@@ -45,13 +45,17 @@ def test_a_built_in_study_runs_small_to_the_end(study: str, tmp_path: Path, whol
 def test_the_optimisers_of_a_linear_regression_are_told_apart(tmp_path: Path) -> None:
     run("optimizers-linear", tmp_path / "study", tmp_path)
     results = worldsize.load(tmp_path / "study")
-    (contest,) = results.contests
+    (contest,) = results.variant_rankings
     edge = results.edges[contest.setting, "sgd", "sgd"]
     theory = 2 / results.records[next(iter(results.records))].known["largest_eigenvalue"]
     assert edge.estimate == pytest.approx(theory, rel=0.1)
-    assert edge.held < theory < edge.diverged
+    assert edge.stable_lr < theory < edge.diverged
     assert_momentum_is_faster(results, rates=(0.1, 0.3162))
-    assert [best.family for best in contest.bests] == ["momentum", "sgd", "adam"]  # as measured; all runs are the same
+    assert [best.family for best in contest.best_variants] == [
+        "momentum",
+        "sgd",
+        "adam",
+    ]  # as measured; all runs are the same
 
 
 @pytest.mark.long
@@ -59,16 +63,16 @@ def test_momentum_is_faster_on_real_digits(tmp_path: Path, data_folder: Path) ->
     run("optimizers-mnist", tmp_path / "study", data_folder, "--small")
     results = worldsize.load(tmp_path / "study")
     assert_momentum_is_faster(results, rates=(0.05,))
-    assert {best.family for best in results.contests[0].bests} == {"sgd", "momentum", "adam"}
+    assert {best.family for best in results.variant_rankings[0].best_variants} == {"sgd", "momentum", "adam"}
 
 
 def assert_momentum_is_faster(results: worldsize.Results, rates: tuple[float, ...]) -> None:
     """Than plain descent at the same rate, to the same target."""
-    (contest,) = results.contests
+    (contest,) = results.variant_rankings
     for rate in rates:
         steps = {}
         for variant in contest.variants:
-            if variant.rate == rate and variant.target and variant.target.steps:
+            if variant.lr == rate and variant.target and variant.target.steps:
                 steps[variant.family] = min(variant.target.steps.value, steps.get(variant.family, float("inf")))
         assert steps["momentum"] < steps["sgd"]
 

@@ -30,7 +30,7 @@ def curve_trial(workers: int) -> TrialSpec:
         workers=workers,
         batch_per_worker=CURVE_BATCH // workers,
         optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
-        peak_rate=0.05,
+        peak_lr=0.05,
         train=TrainSpec(steps=CURVE_STEPS),
         **COMMON,
     )
@@ -39,9 +39,9 @@ def curve_trial(workers: int) -> TrialSpec:
 CURVES = {workers: curve_trial(workers) for workers in (2, 1, 4)}
 
 NOISE_STEPS, NOISE_BATCH = 60, 32
-STILL: dict[str, Any] = {"peak_rate": 0.0, "train": TrainSpec(steps=NOISE_STEPS, noise_scale=True)}
+STILL: dict[str, Any] = {"peak_lr": 0.0, "train": TrainSpec(steps=NOISE_STEPS, noise_scale=True)}
 """The model stays as it is, so that all trials of this kind see the same samples at the same weights."""
-LEARNING: dict[str, Any] = {"workers": 2, "batch_per_worker": 225, "accumulation": 2, "peak_rate": 0.02}
+LEARNING: dict[str, Any] = {"workers": 2, "batch_per_worker": 225, "accumulation": 2, "peak_lr": 0.02}
 """An epoch of 14 steps, of which the last has 300 of 900 samples."""
 MEASURED: dict[str, dict[str, Any]] = {
     "workers": {"workers": 2, "batch_per_worker": NOISE_BATCH // 2, **STILL},

@@ -36,9 +36,9 @@ def wide() -> Trainer:
     model = nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
     workload = replace(squares(), train=data, test=data, build_model=lambda: model)
     made = trainer(
-        Path(tempfile.mkdtemp()), workload=workload, kind="probe", train=None, probe=ProbeSpec(), peak_rate=0.0
+        Path(tempfile.mkdtemp()), workload=workload, kind="probe", train=None, probe=ProbeSpec(), peak_lr=0.0
     )
-    made.rate = lambda _: 0.0
+    made.lr = lambda _: 0.0
     return made
 
 

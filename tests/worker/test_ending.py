@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from worldsize.folder.record import Epoch, curve, rival_curve
+from worldsize.folder.record import Epoch, curve, search_curve
 from worldsize.spec.training import PlateauSpec, TrainSpec, UntilSpec
 from worldsize.worker.ending import Ending, diverged_at, hopeless, on_plateau
 
@@ -86,9 +86,9 @@ def test_an_evaluation_without_a_finite_value_ends_the_curve() -> None:
 
 
 def test_a_rival_that_was_good_enough_early_stays_so() -> None:
-    assert rival_curve(epochs(0.1, 0.9), "finished", "accuracy", 4) == [0.1, 0.9, 0.9, 0.9]
-    assert rival_curve(epochs(0.1, 0.2), "stopped", "accuracy", 4) == [0.1, 0.2]
-    assert rival_curve(epochs(None), "finished", "accuracy", 4) == []
+    assert search_curve(epochs(0.1, 0.9), "finished", "accuracy", 4) == [0.1, 0.9, 0.9, 0.9]
+    assert search_curve(epochs(0.1, 0.2), "stopped", "accuracy", 4) == [0.1, 0.2]
+    assert search_curve(epochs(None), "finished", "accuracy", 4) == []
 
 
 RIVALS = [[0.5, 0.6, 0.7, 0.8], [0.4, 0.5, 0.6, 0.7], [0.1, 0.1, 0.1, 0.1]]

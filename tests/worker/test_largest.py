@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.made import study_set
 from worldsize.analysis.estimate import Interval
-from worldsize.analysis.speed.largest_batch import Tried, largest_batches
+from worldsize.analysis.speed.largest_batch import BatchTry, largest_batches
 from worldsize.analysis.speed.recommend import Finding
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.folder.launches import LaunchFolder, RankFailure
 from worldsize.folder.record import Try
 from worldsize.folder.study_folder import StudyFolder
@@ -98,8 +98,8 @@ def setting(batch: int, workers: int = 1) -> Setting:
     return Setting(workers=workers, batch_per_worker=batch, scaling="weak", strategy=StrategySpec(), precision="fp32")
 
 
-def tried(batch: int, *, fits: bool = True, workers: int = 1) -> Tried:
-    return Tried(setting=setting(batch, workers), fits=fits, samples_per_s=1.0, memory_bytes=1e6 * batch)
+def tried(batch: int, *, fits: bool = True, workers: int = 1) -> BatchTry:
+    return BatchTry(setting=setting(batch, workers), fits=fits, samples_per_s=1.0, memory_bytes=1e6 * batch)
 
 
 PACES = {setting(batch): Interval(pace, pace - 1, pace + 1) for batch, pace in ((32, 50.0), (64, 96.0), (128, 100.0))}
@@ -181,7 +181,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(more: str, said
         assert next(iter(plan.trials)).startswith("0000-w")
         assert "-largest-" in next(iter(plan.trials))
         return
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises(InputError) as refused:
         study_set(text, *assignments, machine=machine)
     assert said in str(refused.value)
 

@@ -19,7 +19,7 @@ from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Trainer, evaluate, run_steps, train
 from worldsize.worker.measure.step_clock import CpuStepClock, Phases
-from worldsize.worker.optimizers import rate_of_step
+from worldsize.worker.optimizers import lr_of_step
 from worldsize.worker.parallel import make_strategy
 from worldsize.worker.parallel.shards import epoch_shares
 from worldsize.worker.parallel.team import Team
@@ -53,7 +53,7 @@ def trainer(
     workload: Workload | None = None,
     spec: WorkloadSpec | None = None,
     rate: float = 0.05,
-    rivals: list[list[float]] | None = None,
+    search_curves: list[list[float]] | None = None,
     **changes: Any,
 ) -> Trainer:
     fields: dict[str, Any] = {
@@ -66,7 +66,7 @@ def trainer(
         "optimizer": OptimizerSpec(rate=rate),
         "strategy": "ddp",
         "precision": "fp32",
-        "peak_rate": rate,
+        "peak_lr": rate,
         "repeat": 0,
         "seed": 3,
         "threads": 1,
@@ -83,8 +83,8 @@ def trainer(
         workload=workload,
         team=team,
         strategy=make_strategy(trial.strategy, trial.optimizer, model, team),
-        ending=Ending(train=trial.train, rivals=rivals),
-        rate=rate_of_step(trial, len(workload.train)),
+        ending=Ending(train=trial.train, search_curves=search_curves),
+        lr=lr_of_step(trial, len(workload.train)),
         clock=CpuStepClock(),
         phases=Phases("preparation"),
         journal=Journal(tmp_path / "events.jsonl", tmp_path / "stop"),
@@ -236,7 +236,7 @@ def test_bf16_is_another_arithmetic(tmp_path: Path) -> None:
 def test_every_optimiser_learns(tmp_path: Path, name: str, rate: float) -> None:
     options = {"trust": 0.2} if name == "lars" else {}  # a bias alone takes whole steps, and this model is half one
     optimizer = OptimizerSpec(name=name, rate=rate, **options)  # type: ignore[arg-type]
-    epochs = train(trainer(tmp_path, optimizer=optimizer, peak_rate=rate, train=TrainSpec(epochs=6))).epochs
+    epochs = train(trainer(tmp_path, optimizer=optimizer, peak_lr=rate, train=TrainSpec(epochs=6))).epochs
     assert epochs[-1].test["loss"] < 0.3 * epochs[0].test["loss"]
 
 
@@ -281,8 +281,8 @@ def test_a_plateau_ends_training(tmp_path: Path) -> None:
 
 
 def test_a_hopeless_trial_of_a_search_is_stopped(tmp_path: Path) -> None:
-    rivals = [[1e-3] * 8 for _ in range(3)]
-    here = trainer(tmp_path, rate=1e-12, rivals=rivals, train=TrainSpec(epochs=8))
+    search_curves = [[1e-3] * 8 for _ in range(3)]
+    here = trainer(tmp_path, rate=1e-12, search_curves=search_curves, train=TrainSpec(epochs=8))
     here.ending.planned_epochs = 8
     result = train(here)
     assert result.outcome == "stopped"
@@ -290,15 +290,15 @@ def test_a_hopeless_trial_of_a_search_is_stopped(tmp_path: Path) -> None:
 
 
 def test_the_rate_rises_in_a_line_and_stays(tmp_path: Path) -> None:
-    trial = trainer(tmp_path, peak_rate=0.45, train=TrainSpec(epochs=9, warmup_epochs=1), batch_per_worker=26).trial
-    rate = rate_of_step(trial, SAMPLES)  # 4 steps an epoch
+    trial = trainer(tmp_path, peak_lr=0.45, train=TrainSpec(epochs=9, warmup_epochs=1), batch_per_worker=26).trial
+    rate = lr_of_step(trial, SAMPLES)  # 4 steps an epoch
     assert [rate(step) for step in range(6)] == pytest.approx([0.15, 0.25, 0.35, 0.45, 0.45, 0.45])
 
 
 def test_the_cosine_schedule_falls_from_the_peak_to_nothing(tmp_path: Path) -> None:
     schedule = TrainSpec(epochs=3, warmup_epochs=1, schedule="cosine")
-    trial = trainer(tmp_path, peak_rate=0.4, rate=0.4, train=schedule, batch_per_worker=26).trial
-    rates = [rate_of_step(trial, SAMPLES)(step) for step in range(12)]  # 4 steps of warm-up, 8 that fall
+    trial = trainer(tmp_path, peak_lr=0.4, rate=0.4, train=schedule, batch_per_worker=26).trial
+    rates = [lr_of_step(trial, SAMPLES)(step) for step in range(12)]  # 4 steps of warm-up, 8 that fall
     assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])  # from 0: the base rate is no lower
     assert rates[7] == pytest.approx(0.2)
     assert rates[11] == pytest.approx(0)

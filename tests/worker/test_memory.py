@@ -48,10 +48,10 @@ def answer(process: subprocess.Popen[str]) -> Any:
 def test_a_limit_below_what_torch_needs_is_refused_with_what_it_needs() -> None:
     check = (
         "import json, torch\n"
-        "from worldsize.errors import SpecError\n"
+        "from worldsize.errors import InputError\n"
         "from worldsize.worker.measure.memory import limit_memory\n"
         "try: limit_memory(0.05, torch.device('cpu'))\n"
-        "except SpecError as error: print(json.dumps(str(error)))\n"
+        "except InputError as error: print(json.dumps(str(error)))\n"
     )
     said = answer(start("-c", check))
     assert said.startswith("memory_limit_gb=0.05 is less than the 0.")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.worker.models import MODELS, build, load_torchvision_weights
 from worldsize.worker.models.decoder import rotary_turns, rotate
 from worldsize.worker.models.transfer import head_of
@@ -130,7 +130,7 @@ def test_the_head_is_the_layer_that_answers(name, head):
 
 
 def test_a_model_without_layers_has_no_head():
-    with pytest.raises(SpecError, match="Flatten has no linear or convolutional layer"):
+    with pytest.raises(InputError, match="Flatten has no linear or convolutional layer"):
         head_of(nn.Flatten())
 
 
@@ -294,14 +294,14 @@ def test_a_text_longer_than_the_context_is_refused():
     ],
 )
 def test_a_model_that_cannot_be_is_refused_with_its_remedy(name, options, says):
-    with pytest.raises(SpecError, match=says):
+    with pytest.raises(InputError, match=says):
         build(name, **{"classes": 10, "channels": 3, "size": 32, **options})
 
 
 def test_without_torchvision_its_models_are_refused_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.delitem(sys.modules, "torchvision.models", raising=False)
-    with pytest.raises(SpecError, match=r"torchvision:vgg11 needs torchvision.*install.*built-in model: linear"):
+    with pytest.raises(InputError, match=r"torchvision:vgg11 needs torchvision.*install.*built-in model: linear"):
         build("torchvision:vgg11", classes=10, channels=3, size=32)
 
 
@@ -334,7 +334,7 @@ def test_torchvisions_own_weights_are_loaded_all_but_the_head():
     loaded = load_torchvision_weights(model, "torchvision:vgg11")
     assert loaded.loaded == ("features.weight", "features.bias")
     assert [name for name, _ in loaded.left_out] == ["classifier.1.weight", "classifier.1.bias"]
-    with pytest.raises(SpecError, match="belongs to a model of torchvision, not to resnet18"):
+    with pytest.raises(InputError, match="belongs to a model of torchvision, not to resnet18"):
         load_torchvision_weights(model, "resnet18")
 
 
@@ -355,5 +355,5 @@ def test_where_torchvision_is_its_models_are_built():
 )
 @pytest.mark.usefixtures("torchvision")
 def test_a_torchvision_model_that_cannot_be_is_refused(name, channels, options, says):
-    with pytest.raises(SpecError, match=says):
+    with pytest.raises(InputError, match=says):
         build(f"torchvision:{name}", classes=6, channels=channels, size=64, **options)

@@ -16,7 +16,7 @@ from worldsize.spec.optimizer import OptimizerSpec
 from worldsize.spec.study import TrialSpec
 from worldsize.spec.training import TrainSpec
 from worldsize.spec.workload import WorkloadSpec
-from worldsize.worker.optimizers import make_optimizer, optimizer_recipe, rate_of_step
+from worldsize.worker.optimizers import lr_of_step, make_optimizer, optimizer_recipe
 from worldsize.worker.optimizers.layerwise import EPSILON, Lamb, Lars
 
 Array = npt.NDArray[np.float64]
@@ -216,13 +216,13 @@ def rates(steps: int, *, rate: float = 0.1, peak: float = 0.1, own_warmup: float
         optimizer=OptimizerSpec(rate=rate, warmup_epochs=own_warmup),
         strategy="ddp",  # type: ignore[arg-type]
         precision="fp32",
-        peak_rate=peak,
+        peak_lr=peak,
         repeat=0,
         seed=0,
         threads=1,
         train=TrainSpec(steps=steps, **train),
     )
-    rate_at = rate_of_step(trial, SAMPLES)
+    rate_at = lr_of_step(trial, SAMPLES)
     return np.array([rate_at(step) for step in range(steps)])
 
 

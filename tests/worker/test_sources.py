@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from worldsize.data.linear import linear_regression
 from worldsize.data.text import markov_entropy_bits, markov_table, markov_text, stationary
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.worker.models import build
 
 
@@ -104,7 +104,7 @@ def test_another_stream_is_other_samples_of_the_same_regression():
     ],
 )
 def test_an_impossible_regression_is_refused(samples, features, condition, noise, says):
-    with pytest.raises(SpecError, match=says):
+    with pytest.raises(InputError, match=says):
         linear_regression(samples, features, condition, noise, seed=0)
 
 
@@ -188,7 +188,7 @@ def test_a_text_begins_as_it_goes_on():
     ],
 )
 def test_an_impossible_source_is_refused(options, says):
-    with pytest.raises(SpecError, match=says):
+    with pytest.raises(InputError, match=says):
         markov_text(**{"length": 100, **options})
 
 

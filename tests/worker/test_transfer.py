@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from worldsize.errors import DataError, SpecError
+from worldsize.errors import DataError, InputError
 from worldsize.worker.models import build
 from worldsize.worker.models.transfer import freeze, head_of, load_pretrained, save_weights, unfreeze
 
@@ -272,7 +272,7 @@ def test_a_tied_head_learns_with_its_embedding():
 
 
 def test_only_the_backbone_can_be_frozen():
-    with pytest.raises(SpecError, match=r"freeze='head'.*use backbone"):
+    with pytest.raises(InputError, match=r"freeze='head'.*use backbone"):
         freeze(cnn(3, seed=0), "head")
 
 

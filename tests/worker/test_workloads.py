@@ -14,7 +14,7 @@ import torch
 from tests.small_data import CIFAR_RECORDS
 from tests.worker.test_loop import trainer
 from worldsize.data.text import TextOptions, read_text
-from worldsize.errors import DataError, SpecError
+from worldsize.errors import DataError, InputError
 from worldsize.spec.optimizer import OptimizerSpec
 from worldsize.spec.training import TrainSpec
 from worldsize.spec.workload import WorkloadSpec
@@ -58,7 +58,7 @@ def assert_it_learns(name: str, data: Path, tmp_path: Path) -> None:
         tmp_path,
         workload=workload,
         optimizer=optimizer,
-        peak_rate=0.003,
+        peak_lr=0.003,
         batch_per_worker=32,
         train=TrainSpec(steps=40),
     )
@@ -167,9 +167,9 @@ def test_normalising_gives_channels_first(layout: Any) -> None:
 
 
 def test_unknown_options_name_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r'workload.options.contxt=3 of gpt: unknown option. Did you mean "context"'):
+    with pytest.raises(InputError, match=r'workload.options.contxt=3 of gpt: unknown option. Did you mean "context"'):
         load("gpt", tmp_path, tmp_path, options={"contxt": 3})
-    with pytest.raises(SpecError, match="condition_number"):
+    with pytest.raises(InputError, match="condition_number"):
         load("linear", tmp_path, tmp_path, options={"condition_number": 0.5})
 
 
@@ -209,5 +209,5 @@ def test_a_workload_of_ones_own_is_checked(
     (tmp_path / "mine_checked.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     assert len(load("mine_checked:good", tmp_path, tmp_path).train) == 10
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(InputError, match=said):
         load(f"mine_checked:{function}", tmp_path, tmp_path)

@@ -11,7 +11,7 @@ from worldsize.analysis.learning.variants import VariantSummary
 from worldsize.analysis.speed.breakdown import StepParts
 from worldsize.analysis.speed.network import Link
 from worldsize.analysis.speed.recommend import Finding
-from worldsize.analysis.speed.scaling import Row
+from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.spec.setting import Setting
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def as_dict(results: Results) -> dict[str, Any]:
         "learning": results.learning(),
         "comparisons": [
             {**flat_setting(contest.setting), **asdict(comparison)}
-            for contest in results.contests
-            for comparison in contest.comparisons
+            for contest in results.variant_rankings
+            for comparison in contest.differences
         ],
         "trials": {
             trial_id: results.records[trial_id].outcome if trial_id in results.records else "left"
@@ -56,7 +56,7 @@ def as_dict(results: Results) -> dict[str, Any]:
     }
 
 
-def flat(found: Row | VariantSummary) -> dict[str, Any]:
+def flat(found: ScalingRow | VariantSummary) -> dict[str, Any]:
     """With what its setting says beside its own."""
     own = asdict(found)
     del own["setting"]

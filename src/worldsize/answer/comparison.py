@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from worldsize.analysis.estimate import LEVEL
-from worldsize.analysis.learning.variants import Contest
+from worldsize.analysis.learning.variants import VariantRanking
 from worldsize.analysis.speed.compare import (
     ALPHA,
     EFFICIENCY,
@@ -35,7 +35,7 @@ from worldsize.answer.as_dict import flat_setting, plain_finding
 from worldsize.answer.from_records import usages
 from worldsize.answer.results import Results, as_results
 from worldsize.data.catalog import METRICS
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.spec.file import differences
 from worldsize.spec.setting import Setting
 
@@ -47,7 +47,7 @@ UNCOMPARED = ("name", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class StudyComparison:
     """All that was compared, for the terminal, a page or --json."""
 
     studies: tuple[Results, ...]
@@ -72,7 +72,7 @@ class Comparison:
         """What each study says that puts in question what it measured."""
         named = zip(self.compared.names, self.studies, strict=True)
         return {
-            name: [each for one in results.apart.values() for each in one.answer.cautions] for name, results in named
+            name: [each for one in results.by_place.values() for each in one.answer.cautions] for name, results in named
         }
 
     @property
@@ -80,21 +80,21 @@ class Comparison:
         return self.studies[0].facts.metric
 
 
-def compare_studies(baseline: Results | Path | str, *others: Results | Path | str) -> Comparison:
+def compare_studies(baseline: Results | Path | str, *others: Results | Path | str) -> StudyComparison:
     """Compare studies, or study folders, at the settings they share; differences are relative to the first one."""
     studies = [as_results(study) for study in (baseline, *others)]
     if len(studies) > len(NAMES):
-        raise SpecError(f"{len(studies)} studies are too many to compare at once; give at most {len(NAMES)}")
+        raise InputError(f"{len(studies)} studies are too many to compare at once; give at most {len(NAMES)}")
     homes = [results.folder.path for results in studies]
     for place, home in enumerate(homes):
         if home.resolve() in {other.resolve() for other in homes[:place]}:
-            raise SpecError(f"{home} is given twice; compare it with another study folder")
+            raise InputError(f"{home} is given twice; compare it with another study folder")
         if not studies[place].records:
-            raise SpecError(f"{home} has no finished trial to compare; run the study first")
+            raise InputError(f"{home} has no finished trial to compare; run the study first")
     specs = [_numbered(results.spec.model_dump(mode="json", exclude=set(UNCOMPARED))) for results in studies]
     comparable = [_same_goal(studies[0], results) for results in studies]
     sides = [_side(name, results, goal) for name, results, goal in zip(NAMES, studies, comparable, strict=False)]
-    return Comparison(
+    return StudyComparison(
         studies=tuple(studies),
         compared=compare(sides),
         configuration={
@@ -106,7 +106,7 @@ def compare_studies(baseline: Results | Path | str, *others: Results | Path | st
     )
 
 
-def to_dict(found: Comparison) -> dict[str, Any]:
+def to_dict(found: StudyComparison) -> dict[str, Any]:
     """For machines, and for whoever draws it. Strict JSON."""
     compared = found.compared
     return {
@@ -155,13 +155,13 @@ def to_dict(found: Comparison) -> dict[str, Any]:
 def _side(name: str, results: Results, goal: tuple[bool, bool]) -> Side:
     means: dict[Setting, dict[str, Mean]] = {}
     step_s, baselines = {}, {}
-    for pace in (pace for group in paces(results.points, adaptive=results.spec.axes.adaptive) for pace in group):
+    for pace in (pace for group in paces(results.setting_times, adaptive=results.spec.axes.adaptive) for pace in group):
         here = means.setdefault(pace.setting, {})
         here[THROUGHPUT] = of_sampled(pace.throughput)
         if pace.setting.workers != pace.baseline.workers:  # the baseline is 1 by definition
             here[EFFICIENCY] = of_share(pace.efficiency)
         step_s[pace.setting], baselines[pace.setting] = pace.step.value, pace.baseline.workers
-    for contest in results.contests:
+    for contest in results.variant_rankings:
         means.setdefault(contest.setting, {}).update(_learned(contest, results, *goal))
     for each in results.steps:
         means[each.setting].update(of_parts(each.parts.of_repeats))
@@ -171,10 +171,10 @@ def _side(name: str, results: Results, goal: tuple[bool, bool]) -> Side:
 def _same_goal(first: Results, other: Results) -> tuple[bool, bool]:
     """Whether their metric, and their target, mean the same."""
     metric = first.facts.metric == other.facts.metric and first.spec.workload.name == other.spec.workload.name
-    return metric, first.target is not None and metric and first.target == other.target
+    return metric, first.goal is not None and metric and first.goal == other.goal
 
 
-def _learned(contest: Contest, results: Results, metric: bool, target: bool) -> Iterable[tuple[str, Mean]]:
+def _learned(contest: VariantRanking, results: Results, metric: bool, target: bool) -> Iterable[tuple[str, Mean]]:
     """Of the best variant; nothing of one that diverged or missed the target: what is left is no fair sample."""
     best = contest.variants[0]
     if best.diverged or best.stopped:

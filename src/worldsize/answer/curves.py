@@ -14,7 +14,7 @@ from worldsize.analysis.estimate import log_interval, mean_interval
 from worldsize.analysis.learning.noise_scale import noise_series, of_ranks
 from worldsize.analysis.speed.breakdown import waiting_apart
 from worldsize.answer.as_dict import flat_setting
-from worldsize.answer.from_records import Ended
+from worldsize.answer.from_records import TrialResult
 from worldsize.answer.results import Results
 from worldsize.folder.launches import launch_folders
 from worldsize.folder.record import Epoch
@@ -27,10 +27,10 @@ MOST_SAMPLES = 150
 MOST_RANKS = 16
 MOST_NOISE = 8
 
-Groups = dict[tuple[Setting, str], list[Ended]]
+Groups = dict[tuple[Setting, str], list[TrialResult]]
 
 
-def ended(results: Results) -> list[Ended]:
+def ended(results: Results) -> list[TrialResult]:
     """Trials that have an outcome of their own."""
     pairs = ((results.trials[trial_id], record) for trial_id, record in results.records.items())
     return [
@@ -40,7 +40,7 @@ def ended(results: Results) -> list[Ended]:
     ]
 
 
-def by_variant(pairs: Sequence[Ended]) -> Groups:
+def by_variant(pairs: Sequence[TrialResult]) -> Groups:
     """Training trials of one setting and variant, in the order of the scaling table."""
     groups: Groups = defaultdict(list)
     for trial, record in pairs:
@@ -63,12 +63,12 @@ def training(results: Results, groups: Groups) -> list[dict[str, Any]]:
             "test_loss": [record.metrics.get("loss") for record in learned],
             "metric": [record.metrics.get(metric) for record in learned],
         }
-        peak = pairs[0][0].peak_rate
+        peak = pairs[0][0].peak_lr
         found.append(
             {
                 **flat_setting(setting),
                 "variant": variant,
-                "peak_rate": peak,
+                "peak_lr": peak,
                 "repeats": len(pairs),
                 "learned": len(learned),
                 **{name: _estimate(each, by_factors=name != "metric") for name, each in values.items()},
@@ -106,7 +106,7 @@ def curves(results: Results, groups: Groups) -> list[dict[str, Any]]:
                 **flat_setting(setting),
                 "variant": variant,
                 "family": pairs[0][0].optimizer.family,
-                "rate": pairs[0][0].peak_rate,
+                "rate": pairs[0][0].peak_lr,
                 "repeats": len(pairs),
                 "diverged": len(diverged),
                 "diverged_at_steps": sorted(r.diverged_at_step for r in diverged if r.diverged_at_step is not None),
@@ -158,7 +158,7 @@ def launches(results: Results) -> list[dict[str, Any]]:
                     "launch": folder.name,
                     "kind": launch.kind,
                     "workers": launch.workers,
-                    "on": launch.on,
+                    "place": launch.place,
                     "wall_s": end.wall_s,
                     "phases_s": dict(end.phases_s or {}),
                     "job": end.job,
@@ -170,7 +170,7 @@ def launches(results: Results) -> list[dict[str, Any]]:
     return found
 
 
-def one_step(results: Results, pairs: Sequence[Ended]) -> dict[str, Any] | None:
+def one_step(results: Results, pairs: Sequence[TrialResult]) -> dict[str, Any] | None:
     """The median step of the largest count, span by span on each rank: there scaling ends.
 
     Ranks leave the exchange together, so they are drawn with its end in common.
@@ -203,7 +203,7 @@ def one_step(results: Results, pairs: Sequence[Ended]) -> dict[str, Any] | None:
     }
 
 
-def telemetry(results: Results, pairs: Sequence[Ended]) -> dict[str, Any] | None:
+def telemetry(results: Results, pairs: Sequence[TrialResult]) -> dict[str, Any] | None:
     """Of the longest trial on the most workers: how busy and how full each device was, over time."""
     watched = [(trial, record) for trial, record in pairs if record.telemetry]
     if not watched:

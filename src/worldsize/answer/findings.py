@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from worldsize.analysis.learning.larger_batches import regained
+from worldsize.analysis.learning.larger_batches import recovered
 from worldsize.analysis.speed.breakdown import straggler
 from worldsize.analysis.speed.recommend import Answer, Finding
 from worldsize.answer.as_dict import plain_setting
@@ -126,7 +126,7 @@ def _distinguishing(setting: Setting, among: list[Setting], but: str | None = No
 def _targets(results: Results) -> Iterator[Finding]:
     """Trials that ran to their last epoch without it; those that ended early are told elsewhere."""
     until = results.spec.train.until if results.spec.train else None
-    aimed = [variant for contest in results.contests for variant in contest.variants if variant.target]
+    aimed = [variant for contest in results.variant_rankings for variant in contest.variants if variant.target]
     if until is None or not aimed:
         return
     targets = [variant.target for variant in aimed if variant.target]
@@ -150,7 +150,7 @@ def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
     """Throughput alone would hide that a larger batch needs more epochs to the same target."""
     times = {
         contest.setting: seconds.value
-        for contest in results.contests
+        for contest in results.variant_rankings
         if (target := contest.variants[0].target) and target.always and (seconds := target.seconds)
     }
     soonest = min(times, key=lambda setting: times[setting], default=None)
@@ -162,16 +162,18 @@ def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
 def _edges(results: Results) -> Iterator[Finding]:
     known = {name: value for record in results.records.values() for name, value in record.known.items()}
     for (setting, _, kin), edge in results.edges.items():
-        numbers = {"rate": edge.estimate, "held": edge.held, "diverged": edge.diverged}
-        names = {"optimizer": kin if len(results.contests) == 1 else f"{kin} (global batch {setting.global_batch})"}
-        sharp = edge.diverged <= edge.held * SHARP_EDGE
+        numbers = {"rate": edge.estimate, "held": edge.stable_lr, "diverged": edge.diverged}
+        names = {
+            "optimizer": kin if len(results.variant_rankings) == 1 else f"{kin} (global batch {setting.global_batch})"
+        }
+        sharp = edge.diverged <= edge.stable_lr * SHARP_EDGE
         yield Finding(code="rate-edge" if sharp else "rate-edge-wide", numbers=numbers, names=names)
         if sharp and kin == "sgd" and "largest_stable_rate" in known:
             theory = known["largest_stable_rate"]
             percent = (edge.estimate / theory - 1) * 100
             yield Finding(code="rate-edge-theory", numbers={"theory": theory, "percent": percent})
         if not edge.monotone:
-            numbers = {"diverged": edge.diverged, "held": edge.highest_held}
+            numbers = {"diverged": edge.diverged, "held": edge.highest_stable_lr}
             yield Finding(code="rate-edge-blurred", numbers=numbers, names=names)
 
 
@@ -190,7 +192,7 @@ def _large_batches(results: Results) -> Iterator[Finding]:
     """Only at equal epochs: at equal steps a larger batch has seen more."""
     if results.spec.train is None or results.spec.train.epochs is None:
         return
-    for each in regained(results.contests, higher_is_better=results.facts.higher_is_better):
+    for each in recovered(results.variant_rankings, higher_is_better=results.facts.higher_is_better):
         assert each.share.low is not None  # a loss is clear only over several repeats
         assert each.share.high is not None
         yield Finding(
@@ -208,7 +210,7 @@ def _large_batches(results: Results) -> Iterator[Finding]:
 
 
 def _overfitting(results: Results, setting: Setting) -> Iterator[Finding]:
-    best = next((contest.variants[0] for contest in results.contests if contest.setting == setting), None)
+    best = next((contest.variants[0] for contest in results.variant_rankings if contest.setting == setting), None)
     if best is None or best.gap is None or best.metric is None:
         return
     # One run cannot say how runs differ: then only a gap that is large beside the metric itself counts.

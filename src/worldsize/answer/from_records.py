@@ -14,14 +14,14 @@ import numpy as np
 
 from worldsize.analysis.estimate import Floats
 from worldsize.analysis.learning.noise_scale import NoiseScale, noise_scale, of_ranks
-from worldsize.analysis.learning.variants import Trained
-from worldsize.analysis.projection.overhead import Above
-from worldsize.analysis.projection.step_model import Ground, Timed, threads_a_core
+from worldsize.analysis.learning.variants import TrainingRun
+from worldsize.analysis.projection.overhead import Overhead
+from worldsize.analysis.projection.step_model import Node, StepTiming, threads_per_core
 from worldsize.analysis.speed.breakdown import WAITING, Exposed, Traffic, exposed
 from worldsize.analysis.speed.hardware import Usage, usage
-from worldsize.analysis.speed.largest_batch import Tried
+from worldsize.analysis.speed.largest_batch import BatchTry
 from worldsize.analysis.speed.network import Link, Network, Wire, fit_link
-from worldsize.analysis.speed.scaling import Measured, block_means
+from worldsize.analysis.speed.scaling import TimedTrial, block_means
 from worldsize.folder.launches import LaunchFolder, launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
@@ -31,11 +31,11 @@ from worldsize.spec.study import TrialSpec
 if TYPE_CHECKING:
     from worldsize.answer.results import Results
 
-Ended = tuple[TrialSpec, TrialRecord]
+TrialResult = tuple[TrialSpec, TrialRecord]
 """A probe or a training trial that measured something: it did not fail, nor run out of memory."""
 
 
-def measuring(trial: TrialSpec, record: TrialRecord) -> Iterator[Ended]:
+def usable_trials(trial: TrialSpec, record: TrialRecord) -> Iterator[TrialResult]:
     """What of a trial the analysis takes: itself; of a search for the largest batch, each batch that fits as a probe of
     its own, which has that one try."""
     if record.outcome in ("failed", "out_of_memory") or trial.kind == "pretrain":
@@ -49,10 +49,10 @@ def measuring(trial: TrialSpec, record: TrialRecord) -> Iterator[Ended]:
             yield trial.model_copy(update=size), record.model_copy(update=own)
 
 
-def tried(trial: TrialSpec, record: TrialRecord) -> Iterator[Tried]:
+def batch_tries(trial: TrialSpec, record: TrialRecord) -> Iterator[BatchTry]:
     """Batches of a search for the largest, whatever became of it."""
     for each in record.tries:
-        yield Tried(
+        yield BatchTry(
             setting=replace(trial.setting, batch_per_worker=each.batch_per_worker),
             fits=each.outcome == "finished",
             samples_per_s=each.samples_per_s,
@@ -60,18 +60,18 @@ def tried(trial: TrialSpec, record: TrialRecord) -> Iterator[Tried]:
         )
 
 
-def probes_first(ended: Iterable[Ended]) -> dict[Setting, list[Ended]]:
+def probes_first(ended: Iterable[TrialResult]) -> dict[Setting, list[TrialResult]]:
     """Trials of each setting: its probes, where there are any, since training also evaluates and saves."""
-    by_setting: dict[Setting, list[Ended]] = defaultdict(list)
+    by_setting: dict[Setting, list[TrialResult]] = defaultdict(list)
     for trial, record in ended:
         by_setting[trial.setting].append((trial, record))
     return {setting: [pair for pair in here if pair[0].kind == "probe"] or here for setting, here in by_setting.items()}
 
 
-def measured(folder: StudyFolder, ended: Iterable[Ended]) -> Iterator[Measured]:
+def measured(folder: StudyFolder, ended: Iterable[TrialResult]) -> Iterator[TimedTrial]:
     for trial, record in ended:
         step_s = folder.step_s(record)[: 0 if record.outcome == "diverged" else None]
-        yield Measured(
+        yield TimedTrial(
             setting=trial.setting,
             kind="probe" if trial.kind == "probe" else "train",
             repeat=trial.repeat,
@@ -79,18 +79,18 @@ def measured(folder: StudyFolder, ended: Iterable[Ended]) -> Iterator[Measured]:
         )
 
 
-def trained(trial: TrialSpec, record: TrialRecord, metric: str) -> Trained:
+def trained(trial: TrialSpec, record: TrialRecord, metric: str) -> TrainingRun:
     until = trial.train.until if trial.train else None
     epochs = [epoch for epoch in record.epochs if metric in epoch.test]
     assert record.outcome != "failed"
     assert record.outcome != "out_of_memory"
-    return Trained(
+    return TrainingRun(
         setting=trial.setting,
         variant=trial.variant,
-        kin=trial.family_label,
+        variant_without_lr=trial.family_label,
         family=trial.optimizer.family,
-        rate=trial.optimizer.rate,
-        scaled=trial.peak_rate / trial.optimizer.rate,
+        lr=trial.optimizer.rate,
+        scaled=trial.peak_lr / trial.optimizer.rate,
         repeat=trial.repeat,
         outcome=record.outcome,
         steps=np.cumsum([epoch.steps for epoch in epochs], dtype=np.float64),
@@ -103,7 +103,7 @@ def trained(trial: TrialSpec, record: TrialRecord, metric: str) -> Trained:
     )
 
 
-def spans(folder: StudyFolder, here: list[Ended]) -> dict[int, Floats]:
+def spans(folder: StudyFolder, here: list[TrialResult]) -> dict[int, Floats]:
     """Steps x ranks x SPANS of each repeat."""
     found: dict[int, list[Floats]] = defaultdict(list)
     for trial, record in here:
@@ -112,7 +112,7 @@ def spans(folder: StudyFolder, here: list[Ended]) -> dict[int, Floats]:
 
 
 def exchange(
-    folder: StudyFolder, here: list[Ended], workers: int
+    folder: StudyFolder, here: list[TrialResult], workers: int
 ) -> tuple[Exposed | None, list[float], Traffic | None]:
     """What exchanging gradients adds to a step; what it takes by torch's own clock; what was sent how fast."""
     blocks = [folder.exposed(record) for _, record in here if record.exposed]
@@ -124,7 +124,7 @@ def exchange(
     return found, totals, Traffic(bytes=size, seconds=float(np.mean(totals)), workers=workers)
 
 
-def usages(folder: StudyFolder, here: list[Ended]) -> list[list[Usage]]:
+def usages(folder: StudyFolder, here: list[TrialResult]) -> list[list[Usage]]:
     """Of the ranks of each trial that was watched. One row is no time: a try that short is none of them."""
     found = []
     for _, record in here:
@@ -145,7 +145,7 @@ def _rows_of_try(record: TrialRecord, columns: Sequence[str], rows: Floats) -> F
     return np.asarray(rows[(at >= own.timed_from) & (at <= own.timed_until)])
 
 
-def noise_scales(folder: StudyFolder, ended: Iterable[Ended]) -> list[tuple[Setting, str, NoiseScale]]:
+def noise_scales(folder: StudyFolder, ended: Iterable[TrialResult]) -> list[tuple[Setting, str, NoiseScale]]:
     """Of each variant trained with `noise_scale`, over the second half of its steps and all its repeats."""
     rows: dict[tuple[Setting, str], list[tuple[Floats, Floats]]] = defaultdict(list)
     for trial, record in ended:
@@ -166,17 +166,17 @@ def links(folder: StudyFolder) -> list[tuple[str, Link]]:
     times: dict[tuple[str, str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for launch in launch_folders(folder):
         measured = launch.interconnect
-        on = launch.prepared().on if measured else ""
+        on = launch.prepared().place if measured else ""
         for row in measured.sweep.times if measured else ():
             times[on, row.kind, row.workers][row.size_bytes] += row.seconds
     found = [(on, kind, fit_link(workers, sizes)) for (on, kind, workers), sizes in sorted(times.items())]
-    return [(kind, replace(link, on=on)) for on, kind, link in found if link is not None]
+    return [(kind, replace(link, place=on)) for on, kind, link in found if link is not None]
 
 
 START = ("process start", "process end")
 
 
-def timed(results: Results, like: Setting) -> list[Timed]:
+def step_timings(results: Results, like: Setting) -> list[StepTiming]:
     """Every measured setting of this strategy and precision, whatever its batch."""
     step_s = {row.setting: row.step_s.value for row in results.rows}
     cores = {setting: found.process_cores for setting, found in results.hardware}
@@ -191,12 +191,12 @@ def timed(results: Results, like: Setting) -> list[Timed]:
         scale = step_s[setting] / whole
         used = cores.get(setting)
         found.append(
-            Timed(
+            StepTiming(
                 workers=setting.workers,
                 batch_per_worker=setting.batch_per_worker,
                 accumulation=setting.accumulation,
                 step_s=step_s[setting],
-                busy_s=(whole - apart) * scale,
+                local_s=(whole - apart) * scale,
                 load_s=each.parts.spans["data"].value * scale if "data" in each.parts.spans else 0.0,
                 cores=used / setting.workers if used and _on_cpu(results) else None,
             )
@@ -204,7 +204,7 @@ def timed(results: Results, like: Setting) -> list[Timed]:
     return found
 
 
-def ground(results: Results, like: Setting, workers_per_node: int | None) -> Ground:
+def node(results: Results, like: Setting, workers_per_node: int | None) -> Node:
     """The machine as the records tell of it."""
     record = _any_record(results)
     facts = record.environment if record else {}
@@ -220,15 +220,15 @@ def ground(results: Results, like: Setting, workers_per_node: int | None) -> Gro
         places = gpus
     # Several hosts show how many each takes; one may have been made to take more than it has room for.
     places = workers_per_node or (a_host if len(on_hosts) > 1 else max(places, a_host))
-    return Ground(
-        places=places,
+    return Node(
+        workers_per_node=places,
         cores=shared_cores,
         network=_probed(results.links, places, shared_cores),
         payload_bytes=_payload(results, like),
     )
 
 
-def above(results: Results, places: int) -> list[Above]:
+def overheads(results: Results, workers_per_node: int) -> list[Overhead]:
     """Of every training trial that ended by itself. The probe of the interconnect is ours, not the training's."""
     found = []
     for trial_id, record in results.records.items():
@@ -238,9 +238,9 @@ def above(results: Results, places: int) -> list[Above]:
         phases = record.phases_s
         evaluated = max(sum(bool(epoch.test) for epoch in record.epochs), 1)
         found.append(
-            Above(
+            Overhead(
                 workers=trial.workers,
-                on_node=min(trial.workers, places),
+                workers_on_node=min(trial.workers, workers_per_node),
                 start_s=_start_s(results, record),
                 preparation_s=phases.get("preparation", 0.0) + phases.get("warm-up", 0.0),
                 evaluation_s=(phases.get("evaluation", 0.0) + phases.get("gaps", 0.0)) / evaluated,
@@ -257,7 +257,7 @@ def _start_s(results: Results, record: TrialRecord) -> float:
     return sum(phases.get(name, 0.0) for name in START)
 
 
-def _probed(links: list[tuple[str, Link]], places: int, cores: int | None) -> Network | None:
+def _probed(links: list[tuple[str, Link]], workers_per_node: int, cores: int | None) -> Network | None:
     """Of each kind the group with most workers, inside a node one whose threads had a core each where there is one;
     what two numbers do not describe is left out."""
     inside, across = (
@@ -265,15 +265,15 @@ def _probed(links: list[tuple[str, Link]], places: int, cores: int | None) -> Ne
     )
     if not inside and not across:
         return None
-    freest = max(inside, key=lambda link: (-threads_a_core(link.workers, cores), link.workers), default=None)
+    freest = max(inside, key=lambda link: (-threads_per_core(link.workers, cores), link.workers), default=None)
     widest = max(across, key=lambda link: link.workers, default=None)
     return Network(
         # In a crowd a link reads slower by about its threads a core: 16 workers on 16 cores had 1.6 to 2.1 times the
         # latency of 6, and 1 / 1.8 of their rate.
-        inside=_wire(freest, crowd=threads_a_core(freest.workers, cores)) if freest else None,
+        inside=_wire(freest, crowd=threads_per_core(freest.workers, cores)) if freest else None,
         # One rank of each node took part: it had the node's link for itself.
         across=_wire(widest, shared=True) if widest else None,
-        workers_per_node=places,
+        workers_per_node=workers_per_node,
         source="measured",
     )
 

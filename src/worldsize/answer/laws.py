@@ -66,7 +66,7 @@ def _told(parameters: Mapping[str, float]) -> dict[str, float | None]:
 
 def batch_models(results: Results) -> list[dict[str, Any]]:
     """S_min and B_crit of variants that reached the target at two batches or more."""
-    if results.target is None:
+    if results.goal is None:
         return []
     return [_of_variant(study) for study in results.batch_studies if study.steps and study.steps.basis == "batches"]
 
@@ -80,7 +80,7 @@ def _of_variant(study: BatchStudy) -> dict[str, Any]:
         "strategy": study.method.strategy.label,
         "precision": study.method.precision,
         "place": study.method.place,
-        "rate_power": study.rate_power,
+        "rate_power": study.lr_power,
         "smallest_batch": reached[0].global_batch,
         "largest_batch": reached[-1].global_batch,
         "batches": [asdict(batch) for batch in model.batches],

@@ -13,7 +13,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from worldsize.analysis.speed.scaling import Row
+from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.results import Results
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import TrialSpec
@@ -43,7 +43,7 @@ def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str
             "seed": trial.seed,
             "outcome": record.outcome if record else "damaged" if trial_id in results.damaged else "left",
             "configuration": {key: value for key, value in _told(trial).items() if common.get(key) != value},
-            "command": shlex.join(again(results, trial)),
+            "command": shlex.join(rerun_command(results, trial)),
             "environment": place,
         }
         if record is not None:
@@ -96,7 +96,7 @@ def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}{key}", value
 
 
-def again(results: Results, trial: TrialSpec) -> list[str]:
+def rerun_command(results: Results, trial: TrialSpec) -> list[str]:
     """The command that runs this one trial, in a folder of its own: the study with every axis at one value."""
     if trial.kind == "pretrain":
         return ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
@@ -122,7 +122,7 @@ def again(results: Results, trial: TrialSpec) -> list[str]:
     given = {key: value for key, value in values.items() if _differs(results, key, value)}
     options = [f"{key}={json.dumps(value)}" for key, value in given.items()]
     command = ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
-    command += ["--on", trial.on] if trial.on else []
+    command += ["--on", trial.place] if trial.place else []
     return command + [word for option in options for word in ("--set", option)]
 
 
@@ -145,7 +145,7 @@ def recommended_study(results: Results) -> str | None:
     row = results.answer.row
     if row is None:
         return None
-    results = results.apart[row.setting.place]
+    results = results.by_place[row.setting.place]
     trial = _trial_of(results, row)
     spec = results.spec.model_dump(mode="json", exclude_defaults=True, exclude={"small", "skip", "axes", "name"})
     axes: dict[str, Any] = {"workers": [row.setting.workers]}
@@ -178,7 +178,7 @@ def short_optimizer(trial: TrialSpec) -> dict[str, Any]:
     return {"name": trial.optimizer.name} | {key: value for key, value in given.items() if key != "momentum" or value}
 
 
-def _trial_of(results: Results, row: Row) -> TrialSpec:
+def _trial_of(results: Results, row: ScalingRow) -> TrialSpec:
     """One that was trained with the best variant of the row; where nothing was trained, a probe of it."""
     here = [trial for trial in results.trials.values() if trial.kind != "pretrain" and _runs(trial, row.setting)]
     best = [trial for trial in here if trial.kind == "train" and trial.variant == row.variant]

@@ -14,13 +14,21 @@ import numpy as np
 from worldsize.analysis.estimate import Interval, mean_interval, outliers
 from worldsize.analysis.learning.larger_batches import BatchStudy, batch_studies
 from worldsize.analysis.learning.noise_scale import NoiseScale
-from worldsize.analysis.learning.variants import Contest, RateEdge, Target, Trained, contests, rate_edges, summaries
+from worldsize.analysis.learning.variants import (
+    DivergenceEdge,
+    Goal,
+    TrainingRun,
+    VariantRanking,
+    divergence_edges,
+    summaries,
+    variant_rankings,
+)
 from worldsize.analysis.speed.breakdown import StepParts, breakdown
 from worldsize.analysis.speed.hardware import Hardware, Stolen, hardware, mfu, stolen
 from worldsize.analysis.speed.largest_batch import LargestBatch, largest_batches
 from worldsize.analysis.speed.network import Link
 from worldsize.analysis.speed.recommend import Answer, recommend
-from worldsize.analysis.speed.scaling import Point, Row, Series, points, scaling
+from worldsize.analysis.speed.scaling import ScalingRow, Series, SettingTimes, scaling, setting_times
 from worldsize.answer import from_records
 from worldsize.answer.as_dict import as_dict, columns, flat
 from worldsize.answer.findings import findings
@@ -29,7 +37,7 @@ from worldsize.errors import StoreError
 from worldsize.folder.files import read_model
 from worldsize.folder.record import SPANS, TrialRecord
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.plan.grid import on_target
+from worldsize.plan.grid import at_place
 from worldsize.plan.plan import Plan, PlanFile
 from worldsize.spec.file import StudyFile
 from worldsize.spec.setting import Setting, setting_order
@@ -52,33 +60,33 @@ class Results:
         return self.plan.trials
 
     @cached_property
-    def apart(self) -> dict[str, Results]:
+    def by_place(self) -> dict[str, Results]:
         """What ran on each target: kinds of hardware are never pooled in an answer or a projection."""
-        names = dict.fromkeys(trial.on for trial in self.trials.values())
+        names = dict.fromkeys(trial.place for trial in self.trials.values())
         return {on: self._only(on) for on in names} if len(names) > 1 else dict.fromkeys(names, self)
 
     def _only(self, on: str) -> Results:
-        trials = {name: trial for name, trial in self.trials.items() if trial.on == on}
+        trials = {name: trial for name, trial in self.trials.items() if trial.place == on}
         return replace(
             self,
-            spec=on_target(self.spec, on),
-            plan=Plan(trials=trials, launches=tuple(each for each in self.plan.launches if each.on == on)),
+            spec=at_place(self.spec, on),
+            plan=Plan(trials=trials, launches=tuple(each for each in self.plan.launches if each.place == on)),
             records={name: record for name, record in self.records.items() if name in trials},
             damaged=tuple(name for name in self.damaged if name in trials),
         )
 
     @cached_property
     def series(self) -> list[Series]:
-        best = {contest.setting: contest.variants[0] for contest in self.contests}
-        return scaling(self.points, best, adaptive=self.spec.axes.adaptive)
+        best = {contest.setting: contest.variants[0] for contest in self.variant_rankings}
+        return scaling(self.setting_times, best, adaptive=self.spec.axes.adaptive)
 
     @cached_property
-    def points(self) -> list[Point]:
+    def setting_times(self) -> list[SettingTimes]:
         """Step times of each setting, repeat by repeat."""
-        return points(from_records.measured(self.folder, self._ended))
+        return setting_times(from_records.measured(self.folder, self._ended))
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ScalingRow]:
         """Of the scaling table, series after series."""
         return [row for series in self.series for row in series.rows]
 
@@ -89,35 +97,37 @@ class Results:
         if search is None:
             return []
         tried = [
-            each for name, record in self.records.items() for each in from_records.tried(self.trials[name], record)
+            each
+            for name, record in self.records.items()
+            for each in from_records.batch_tries(self.trials[name], record)
         ]
         paces = {row.setting: row.samples_per_s for row in self.rows}
         return largest_batches(tried, paces, train_samples=self.facts.train_samples, most=search.most)
 
     @cached_property
-    def contests(self) -> list[Contest]:
+    def variant_rankings(self) -> list[VariantRanking]:
         """What was trained, setting by setting, the best first."""
         better, bounds = self.facts.higher_is_better, metric_bounds(self.facts.metric)
-        found = summaries(self._trained, higher_is_better=better, target=self.target, bounds=bounds)
-        met = contests(found, higher_is_better=better, by_target=self.target is not None)
+        found = summaries(self._trained, higher_is_better=better, target=self.goal, bounds=bounds)
+        met = variant_rankings(found, higher_is_better=better, by_target=self.goal is not None)
         return sorted(met, key=lambda contest: setting_order(contest.setting))
 
     @cached_property
-    def edges(self) -> dict[tuple[Setting, str, str], RateEdge]:
+    def edges(self) -> dict[tuple[Setting, str, str], DivergenceEdge]:
         """Above which rate training diverges, by setting, family of the optimizer and its label without the rate."""
-        return rate_edges(self._trained)
+        return divergence_edges(self._trained)
 
     @cached_property
     def answer(self) -> Answer:
         """Of several targets, that of the one with most throughput; the others have their own (`apart`)."""
-        if len(self.apart) > 1:
-            answers = [each.answer for each in self.apart.values()]
+        if len(self.by_place) > 1:
+            answers = [each.answer for each in self.by_place.values()]
             return max(answers, key=lambda answer: answer.row.samples_per_s.value if answer.row else 0.0)
         answer = recommend(
             self._compared,
             higher_is_better=self.facts.higher_is_better,
             trained=self.spec.train is not None and bool(self._trained) and not self.left(),
-            target=self.target is not None,
+            target=self.goal is not None,
         )
         return replace(answer, findings=(*answer.findings, *findings(self, answer)))
 
@@ -175,13 +185,13 @@ class Results:
     @cached_property
     def batch_studies(self) -> list[BatchStudy]:
         """What a larger batch will take: steps to the target, or epochs until stable and the metric."""
-        return self.batch_studies_for(self.target)
+        return self.batch_studies_for(self.goal)
 
-    def batch_studies_for(self, target: Target | None, variant: str | None = None) -> list[BatchStudy]:
+    def batch_studies_for(self, target: Goal | None, variant: str | None = None) -> list[BatchStudy]:
         """The same for a target of one's own, which is one of the metric that the answer quotes; of one variant alone,
         where it is named: a search has hundreds."""
         chosen = [curve for curve in self._trained if variant is None or curve.variant == variant]
-        curves = chosen if target == self.target else [replace(curve, goal=None) for curve in chosen]
+        curves = chosen if target == self.goal else [replace(curve, goal=None) for curve in chosen]
         return batch_studies(
             curves,
             target=target,
@@ -191,13 +201,13 @@ class Results:
 
     @cached_property
     def links(self) -> list[tuple[str, Link]]:
-        mine = {trial.on for trial in self.trials.values()}
-        return [(kind, link) for kind, link in from_records.links(self.folder) if link.on in mine]
+        mine = {trial.place for trial in self.trials.values()}
+        return [(kind, link) for kind, link in from_records.links(self.folder) if link.place in mine]
 
     @property
-    def target(self) -> Target | None:
+    def goal(self) -> Goal | None:
         until = self.spec.train.until if self.spec.train else None
-        return None if until is None else Target(value=until.value, at_least=until.at_least is not None)
+        return None if until is None else Goal(value=until.value, at_least=until.at_least is not None)
 
     def table(self) -> list[dict[str, Any]]:
         """The scaling table, a dict a row: workers, batches, step time, samples/s, speedup, efficiency, metric."""
@@ -209,7 +219,7 @@ class Results:
 
     def learning(self) -> list[dict[str, Any]]:
         """What was trained, a dict a variant: its setting, metric, steps to the target, epochs until stable, gap."""
-        return [flat(variant) for contest in self.contests for variant in contest.variants]
+        return [flat(variant) for contest in self.variant_rankings for variant in contest.variants]
 
     def step_s(self) -> dict[Setting, float]:
         """Measured median step time of each setting."""
@@ -226,22 +236,22 @@ class Results:
         return as_dict(self)
 
     @cached_property
-    def _ended(self) -> list[from_records.Ended]:
+    def _ended(self) -> list[from_records.TrialResult]:
         return [
             ended
             for trial_id, record in self.records.items()
-            for ended in from_records.measuring(self.trials[trial_id], record)
+            for ended in from_records.usable_trials(self.trials[trial_id], record)
         ]
 
     @cached_property
-    def _trained(self) -> list[Trained]:
+    def _trained(self) -> list[TrainingRun]:
         return [
             from_records.trained(trial, record, self.facts.metric)
             for trial, record in self._ended
             if trial.kind == "train"
         ]
 
-    def _parts(self, setting: Setting, here: list[from_records.Ended]) -> StepParts:
+    def _parts(self, setting: Setting, here: list[from_records.TrialResult]) -> StepParts:
         repeats = from_records.spans(self.folder, here)
         found, totals, traffic = from_records.exchange(self.folder, here, setting.workers)
         slowest = [spans.sum(axis=2).max(axis=1) for spans in repeats.values()]
@@ -271,7 +281,7 @@ def load(folder: Path | str) -> Results:
     records, damaged = {}, []
     stored = read_plan(home)
     plan = stored.plan
-    if strangers := {trial.on for trial in plan.trials.values()} - spec.targets.keys():
+    if strangers := {trial.place for trial in plan.trials.values()} - spec.places.keys():
         raise StoreError(
             f"{home.plan_file} has trials on {min(strangers)!r}, which is no target of {home.study_file}; put back "
             "what belongs together, or use a new folder"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 
 if TYPE_CHECKING:
     from worldsize.analysis.speed.network import Network
@@ -29,7 +29,7 @@ def option_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
     def parsed(text: str) -> Parsed:
         try:
             return parse(text)
-        except SpecError as error:
+        except InputError as error:
             raise typer.BadParameter(str(error)) from error
 
     return parsed
@@ -39,7 +39,7 @@ def worker_counts(text: str) -> tuple[int, ...]:
     """`8,16,1024`."""
     for part in text.split(","):
         if not re.fullmatch(r"\s*[0-9]{1,8}\s*", part) or not 0 < int(part) <= MOST_WORKERS:
-            raise SpecError(f"{part.strip()!r} is not a number of workers; write --workers 8,16,1024")
+            raise InputError(f"{part.strip()!r} is not a number of workers; write --workers 8,16,1024")
     return tuple(map(int, text.split(",")))
 
 
@@ -51,7 +51,7 @@ def seconds(text: str) -> float:
     """`90 min`, `1h30min`, `2d`."""
     parts = DURATION_PART.findall(text.strip())
     if not parts or DURATION_PART.sub("", text).strip() or not sum(float(number) for number, _ in parts):
-        raise SpecError(f"{text!r} is not a duration; write 45s, 90min, 1h30min or 2d")
+        raise InputError(f"{text!r} is not a duration; write 45s, 90min, 1h30min or 2d")
     return sum(float(number) * SECONDS[unit] for number, unit in parts)
 
 
@@ -61,14 +61,14 @@ def number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise SpecError(f"{text!r} is not a finite number; write one, like 2.5")
+        raise InputError(f"{text!r} is not a finite number; write one, like 2.5")
     return value
 
 
 def amount(text: str) -> float:
     """Of money."""
     if (value := number(text)) < 0:
-        raise SpecError(f"{text!r} is negative; write 0 or more")
+        raise InputError(f"{text!r} is negative; write 0 or more")
     return value
 
 
@@ -146,4 +146,4 @@ def refuse_for_tables(given: Mapping[str, object]) -> None:
     """A table holds neither parts of a step nor what training costs."""
     for name, value in given.items():
         if value is not None:
-            raise SpecError(f"--{name} needs a study folder: a table has only throughput or times; leave it out")
+            raise InputError(f"--{name} needs a study folder: a table has only throughput or times; leave it out")

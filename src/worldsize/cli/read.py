@@ -135,7 +135,7 @@ def predict(
         for prediction in predictions:
             if len(predictions) > 1:
                 console().print(f"\nOn {prediction.place}", style="bold")
-            goal = goal_words(results.apart[prediction.place], prediction.question)
+            goal = goal_words(results.by_place[prediction.place], prediction.question)
             console().print(prediction_view(prediction, results.facts, goal))
         return
     from worldsize.answer.predict.table import read_table
@@ -175,7 +175,7 @@ def report(
     made = publish(results, out, printed=not live, live=live)
     console().print(
         f"{visible(str(made.page))}: {made.size_bytes / 1e6:.1f} MB, {len(made.figures)} figures, "
-        f"{len(made.tables)} tables beside it" + (f"; {made.without}" if made.without else ""),
+        f"{len(made.tables)} tables beside it" + (f"; {made.missing}" if made.missing else ""),
         soft_wrap=True,
     )
 

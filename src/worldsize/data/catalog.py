@@ -200,7 +200,7 @@ OWN_TAKES = ("augment", "options")
 """The fields that the user's own function takes; it says the rest itself."""
 
 
-def unfit(workload: WorkloadSpec) -> str | None:
+def workload_problem(workload: WorkloadSpec) -> str | None:
     """What is wrong with this workload as described; None if nothing is."""
     entry = WORKLOADS.get(workload.name)
     if entry is None and not workload.own:

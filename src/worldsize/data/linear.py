@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from worldsize.data.text import THE_LAW, Floats
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.spec.workload import Options
 
 
@@ -76,16 +76,16 @@ def _orthonormal(draws: np.random.Generator, rows: int, columns: int) -> Floats:
 
 def _check_regression(samples: int, features: int, condition_number: float, noise: float, largest: float) -> None:
     if features < 1 or samples < features + (noise > 0):
-        raise SpecError(
+        raise InputError(
             f"samples={samples} cannot carry features={features} with noise={noise} apart from them; "
             f"use at least {max(features, 1) + (noise > 0)} samples and 1 feature"
         )
     if not 1 <= condition_number < float("inf"):
-        raise SpecError(f"condition_number={condition_number} is below 1 or not a number; use 1 or more")
+        raise InputError(f"condition_number={condition_number} is below 1 or not a number; use 1 or more")
     if features == 1 and condition_number != 1:
-        raise SpecError(f"condition_number={condition_number} needs two eigenvalues; use features=2 or more, or 1")
+        raise InputError(f"condition_number={condition_number} needs two eigenvalues; use features=2 or more, or 1")
     if not 0 <= noise < float("inf") or not 0 < largest < float("inf"):
-        raise SpecError(f"noise={noise}, largest_eigenvalue={largest}: use noise of 0 or more, an eigenvalue above 0")
+        raise InputError(f"noise={noise}, largest_eigenvalue={largest}: use noise of 0 or more, an eigenvalue above 0")
 
 
 class LinearOptions(Options):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from worldsize.errors import DataError, SpecError
+from worldsize.errors import DataError, InputError
 from worldsize.spec.workload import Options
 
 Floats = npt.NDArray[np.float64]
@@ -38,7 +38,7 @@ def markov_text(
 ) -> npt.NDArray[np.uint8]:
     """`length` bytes of a stationary Markov source. Another `stream` is another text of the same source: test data."""
     if length < order:
-        raise SpecError(f"length={length} is shorter than order={order}, the first context; ask for more")
+        raise InputError(f"length={length} is shorter than order={order}, the first context; ask for more")
     table = markov_table(states, order, concentration, seed)
     draws = np.random.default_rng([seed, 1 + stream])
     contexts = len(table)
@@ -69,14 +69,14 @@ def markov_table(states: int, order: int, concentration: float, seed: int) -> Fl
     place that it learns to look at pays at once, and from order 2 on it must look back to get to the entropy.
     """
     if not 2 <= states <= MOST_SYMBOLS:
-        raise SpecError(f"states={states} is not in 2..{MOST_SYMBOLS}, the printable symbols; use fewer or more")
+        raise InputError(f"states={states} is not in 2..{MOST_SYMBOLS}, the printable symbols; use fewer or more")
     if order < 1 or states**order > MOST_CONTEXTS:
-        raise SpecError(
+        raise InputError(
             f"order={order} with states={states} makes {states ** max(order, 0)} contexts; use an order of at least 1 "
             f"and at most {MOST_CONTEXTS} contexts"
         )
     if not concentration > 0:
-        raise SpecError(f"concentration={concentration} is not above 0; use a value such as 0.05")
+        raise InputError(f"concentration={concentration} is not above 0; use a value such as 0.05")
     law = np.random.default_rng([seed, THE_LAW])
     shares = FADING ** np.arange(order)
     contexts = np.arange(states**order)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from worldsize import __version__
 from worldsize.answer.results import Results, as_results
-from worldsize.errors import OutputError, SpecError
+from worldsize.errors import InputError, OutputError
 from worldsize.folder.files import read_json, replace_folder, write_json
 
 MARK = "export.json"
@@ -30,13 +30,13 @@ def check_formats(formats: str | Sequence[str]) -> tuple[str, ...]:
     names = formats.split(",") if isinstance(formats, str) else formats
     asked = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not asked:
-        raise SpecError(f"no format is named; choose any of {', '.join(NEEDS)}")
+        raise InputError(f"no format is named; choose any of {', '.join(NEEDS)}")
     for name in asked:
         if name not in NEEDS:
-            raise SpecError(f"{name!r} is not a format; choose any of {', '.join(NEEDS)}")
+            raise InputError(f"{name!r} is not a format; choose any of {', '.join(NEEDS)}")
         missing = [module for module in NEEDS[name] if importlib.util.find_spec(module) is None]
         if missing:
-            raise SpecError(
+            raise InputError(
                 f"{name} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
                 f"installed; `pip install 'worldsize[{name}]'`"
             )

@@ -13,7 +13,7 @@ from worldsize.errors import DamagedError
 from worldsize.folder.files import Model, Pid, read_lines, read_model, write_model
 from worldsize.folder.study_folder import StudyFolder, is_name
 from worldsize.spec.base import Count, FileName, Frozen
-from worldsize.spec.place import TargetOrNone
+from worldsize.spec.place import PlaceOrNone
 
 LaunchKind = Literal["probe", "train", "pretrain", "smoke"]
 Reason = Literal["", "interrupted", "cancelled", "time limit", "node failure", "preempted", "lost", "setup failed"]
@@ -27,7 +27,7 @@ class LaunchFile(Frozen):
 
     kind: LaunchKind
     """What its trials are; `smoke` has none."""
-    on: TargetOrNone = ""
+    place: PlaceOrNone = ""
     """The target, where the study has several."""
     workers: Count
     threads: Count
@@ -40,7 +40,7 @@ class LaunchFile(Frozen):
     higher_is_better: bool
     interconnect_s: float
     """How long to measure the links between ranks; 0: they are not measured."""
-    rivals: dict[str, tuple[tuple[float, ...], ...]]
+    search_curves: dict[str, tuple[tuple[float, ...], ...]]
     """By search: the metric of its earlier trials, epoch by epoch."""
     commit: str | None
     """The commit of the user's own repository."""

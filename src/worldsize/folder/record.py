@@ -146,7 +146,7 @@ def curve(epochs: Sequence[Epoch], metric: str) -> list[float]:
     return [epoch.test[metric] for epoch in known]
 
 
-def rival_curve(epochs: Sequence[Epoch], outcome: Outcome, metric: str, most: int) -> list[float]:
+def search_curve(epochs: Sequence[Epoch], outcome: Outcome, metric: str, most: int) -> list[float]:
     """What other trials of a search are compared with. A trial that ended early because it was good enough keeps its
     last value."""
     values = curve(epochs, metric)

@@ -76,7 +76,7 @@ def find_cause(
     own = [failure for failure in failures if workers == 1 or not PEER_LOST.search(failure.error)]
     if own:
         first = own[0]
-        error, asked = f"{first.type}: {first.error}", first.type in ("SpecError", "DataError")
+        error, asked = f"{first.type}: {first.error}", first.type in ("InputError", "DataError")
         return cause(first.rank, error, retryable=False, step=first.step, is_input=asked)
     if failures:
         error = f"lost the other ranks ({failures[0].type}: {failures[0].error.splitlines()[0]})"

@@ -13,7 +13,7 @@ from worldsize.data.catalog import WorkloadFacts
 from worldsize.data.sets import cache_root
 from worldsize.folder.files import write_atomic
 from worldsize.folder.launches import LaunchFile, LaunchFolder
-from worldsize.folder.record import rival_curve
+from worldsize.folder.record import search_curve
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.commands import backend_for
 from worldsize.launch.target import PreparedLaunch
@@ -36,12 +36,12 @@ def prepare(
         write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json(indent=1).encode())
     workers = max(trial.workers for trial in trials)
     launch = launch.model_copy(update={"workers": workers, "trials": tuple(left)})
-    return _write(folder, facts, site, launch, _rivals(folder, plan, trials, facts))
+    return _write(folder, facts, site, launch, _search_curves(folder, plan, trials, facts))
 
 
 def prepare_smoke(folder: StudyFolder, facts: WorkloadFacts, site: Site, workers: int, on: str) -> PreparedLaunch:
     """A launch without trials: everybody meets and leaves, which shows that a launch can start at all."""
-    return _write(folder, facts, site, Launch(kind="smoke", workers=workers, trials=(), on=on), {})
+    return _write(folder, facts, site, Launch(kind="smoke", workers=workers, trials=(), place=on), {})
 
 
 def _next_number(folder: StudyFolder) -> int:
@@ -53,14 +53,14 @@ def _write(
     facts: WorkloadFacts,
     site: Site,
     launch: Launch,
-    rivals: dict[str, tuple[tuple[float, ...], ...]],
+    search_curves: dict[str, tuple[tuple[float, ...], ...]],
 ) -> PreparedLaunch:
     spec, workers, device = site.spec, launch.workers, site.device
     launch_id = launch.id(_next_number(folder))
     LaunchFolder(folder.launch(launch_id)).write(
         LaunchFile(
             kind=launch.kind,
-            on=launch.on,
+            place=launch.place,
             workers=workers,
             threads=spec.threads,
             memory_limit_gb=memory_limit_gb(spec, device, workers, psutil.virtual_memory().available),
@@ -70,7 +70,7 @@ def _write(
             metric=facts.metric,
             higher_is_better=facts.higher_is_better,
             interconnect_s=spec.interconnect_s if launch.trials else 0.0,
-            rivals=rivals,
+            search_curves=search_curves,
             commit=_commit(),
             data=str(site.data),
             cache=str(cache_root()),
@@ -87,7 +87,7 @@ def memory_limit_gb(spec: StudySpec, device: str, workers: int, available_bytes:
     return round(SHARE_TO_FILL * available_bytes / workers / 1e9, 2)
 
 
-def _rivals(
+def _search_curves(
     folder: StudyFolder, plan: Plan, trials: list[TrialSpec], facts: WorkloadFacts
 ) -> dict[str, tuple[tuple[float, ...], ...]]:
     """The metric, epoch by epoch, of the earlier trials in the searches of these trials."""
@@ -96,7 +96,7 @@ def _rivals(
     for other in plan.trials.values():
         if other.search in curves_of and (record := folder.record(other.id)) is not None and record.failure is None:
             most = other.train.planned_epochs(facts.train_samples, other.global_batch) if other.train else 0
-            curves_of[other.search].append(tuple(rival_curve(record.epochs, record.outcome, facts.metric, most)))
+            curves_of[other.search].append(tuple(search_curve(record.epochs, record.outcome, facts.metric, most)))
     return {search: tuple(curves) for search, curves in curves_of.items()}
 
 

@@ -107,7 +107,7 @@ class Run:
         for launch in self._plan.launches:
             left = [trial_id for trial_id in launch.trials if not self._folder.has_record(trial_id)]
             waiting = [trial_id for trial_id in left if trial_id not in taken]
-            if waiting and launch.on == on:
+            if waiting and launch.place == on:
                 return launch, waiting
             if launch.kind == "pretrain":
                 if left:

@@ -59,7 +59,7 @@ class PreparedLaunch:
             threads=launch.threads,
             cpu_limit_gb=launch.memory_limit_gb if launch.device == "cpu" else None,
             hang_timeout_s=hang_timeout_s,
-            on=launch.on,
+            on=launch.place,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from worldsize.errors import DiskFullError, LaunchError, SpecError
+from worldsize.errors import DiskFullError, InputError, LaunchError
 from worldsize.folder.files import write_atomic
 from worldsize.folder.launches import LaunchEnd, LaunchFolder, launch_folders
 from worldsize.folder.record import Failure, TrialRecord
@@ -29,7 +29,7 @@ def finish_launch(
         return
     try:
         cause = _blame(prepared, first_left, end, retries, progress)
-    except (LaunchError, SpecError, DiskFullError) as error:
+    except (LaunchError, InputError, DiskFullError) as error:
         # Not the fault of a trial, but the launch is over: left open, the next driver would adopt a dead launch.
         with suppress(OSError):  # on a full disk it stays open: the next driver sees that its processes are gone
             _write_end(prepared, end, cause=str(error).partition("\n")[0])
@@ -77,7 +77,7 @@ def _blame(prepared: PreparedLaunch, trial: TrialSpec, end: LaunchEnd, retries: 
         progress.note(f"{trial.id}: {cause.failure.error}; trying again ({attempts} of {retries})")
         return cause
     if cause.is_input:
-        raise SpecError(f"{cause.failure.error.partition(': ')[2]} (found when {trial.id} began)")
+        raise InputError(f"{cause.failure.error.partition(': ')[2]} (found when {trial.id} began)")
     if not any_trial_began(path) and end.reason != "time limit":
         lines = "\n  ".join(launch_log(path)[-8:])
         raise LaunchError(f"the workers could not be started: {cause.failure.error}; see {path}\n  {lines}")

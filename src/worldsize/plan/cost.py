@@ -53,7 +53,7 @@ def estimate(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts, step_s
     wall = worker = 0.0
     node = {on: 0.0 for on, site in sites.items() if site.spec.slurm is not None}
     for launch in plan.launches:
-        site = sites[launch.on]
+        site = sites[launch.place]
         seconds = LAUNCH_START_S
         for trial in (plan.trials[trial_id] for trial_id in launch.trials):
             known = step_s.get(trial.setting)
@@ -62,7 +62,7 @@ def estimate(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts, step_s
         wall += seconds
         worker += seconds * launch.workers
         if site.spec.slurm is not None:
-            node[launch.on] += seconds * nodes_for(site.spec.slurm, launch.workers)
+            node[launch.place] += seconds * nodes_for(site.spec.slurm, launch.workers)
     return Cost(wall_s=wall, worker_s=worker, node_s=node, measured=bool(step_s))
 
 
@@ -70,7 +70,7 @@ def space_bytes(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts) -> 
     """What the plan will write into its folder, rather too much than too little."""
     total = float(BYTES_OF_REPORT)
     for trial in plan.trials.values():
-        step_s = _guessed_step_s(trial, facts, sites[trial.on])
+        step_s = _guessed_step_s(trial, facts, sites[trial.place])
         seconds = trial_s(trial, facts, step_s)
         steps = trial.train.total_steps(facts.train_samples, trial.global_batch) if trial.train else seconds / step_s
         a_step = BYTES_A_STEP
@@ -103,4 +103,4 @@ def _guessed_step_s(trial: TrialSpec, facts: WorkloadFacts, site: Site) -> float
     machine, device = site.machine, site.device
     rate = GPU_FLOP_PER_S if device == "cuda" else CORE_FLOP_PER_S * trial.threads
     sharing = max(1.0, trial.workers / machine.capacity(device, trial.threads)) if machine.cores else 1.0
-    return 1e-3 + trial.worker_batch * facts.train_flop_per_sample / rate * sharing
+    return 1e-3 + trial.samples_per_worker_step * facts.train_flop_per_sample / rate * sharing

@@ -15,7 +15,7 @@ from worldsize.data.catalog import WorkloadFacts
 from worldsize.data.sets import data_root
 from worldsize.machine import Machine
 from worldsize.spec.optimizer import SGD_KINDS, OptimizerSpec
-from worldsize.spec.place import OnSlurm, Place, machine_of
+from worldsize.spec.place import OnSlurm, PlaceSpec, machine_of
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import Precision, SkipSpec, Start, StudySpec
 from worldsize.spec.training import StrategySpec, TrainSpec
@@ -37,7 +37,7 @@ class StudyPoint:
     strategy: StrategySpec
     precision: Precision
     start: Start
-    on: str = ""
+    place: str = ""
 
     @property
     def setting(self) -> Setting:
@@ -48,14 +48,14 @@ class StudyPoint:
             scaling=self.scaling,
             strategy=self.strategy,
             precision=self.precision,
-            place=self.on,
+            place=self.place,
         )
 
     @property
     def search(self) -> str:
         """Points of one search differ in the values searched for and in nothing else."""
         batch = f"{self.batch_per_worker}x{self.accumulation}"
-        where = f", {self.on}" if self.on else ""
+        where = f", {self.place}" if self.place else ""
         return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}{where}"
 
 
@@ -69,7 +69,7 @@ def product(spec: StudySpec) -> Iterator[StudyPoint]:
     assert not axes.is_auto, "resolve the study first"
     optimizers = [(entry, setting) for entry, each in enumerate(axes.optimizer) for setting in each.settings()]
     for on, workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
-        *(spec.targets, axes.workers, axes.batches, axes.accumulation, optimizers),
+        *(spec.places, axes.workers, axes.batches, axes.accumulation, optimizers),
         *(axes.strategy, axes.precision, spec.starts),
     ):
         micro_batches = workers * accumulation
@@ -84,7 +84,7 @@ def product(spec: StudySpec) -> Iterator[StudyPoint]:
             strategy=strategy,
             precision=precision,
             start=start,
-            on=on,
+            place=on,
         )
 
 
@@ -101,12 +101,12 @@ def matches(skip: SkipSpec, point: StudyPoint) -> bool:
         "strategy": (point.strategy.name, point.strategy.label),
         "precision": (point.precision,),
         "start": (point.start,),
-        "on": (point.on,),
+        "on": (point.place,),
     }
     return bool(wanted) and all(value in have[key] for key, value in wanted.items())
 
 
-def scaled_rate(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int) -> float:
+def scaled_lr(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int) -> float:
     """linear: rate * k, sqrt: rate * sqrt(k), with k = global batch / base batch; `base_batch` is resolved."""
     assert train.base_batch is not None
     rule = optimizer.rate_rule or train.rate_rule
@@ -127,7 +127,7 @@ def resolve(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> StudySpe
     if spec.train is not None and spec.train.base_batch is None:
         smallest = min((point.global_batch for point in study_points(spec)), default=None)
         spec = spec.model_copy(update={"train": spec.train.model_copy(update={"base_batch": smallest})})
-    places = {on: _with_workers_per_node(place, _most_workers(spec, on)) for on, place in spec.targets.items()}
+    places = {on: _with_workers_per_node(place, _most_workers(spec, on)) for on, place in spec.places.items()}
     return spec.model_copy(update={"on": places if isinstance(spec.on, dict) else places[""]})
 
 
@@ -146,12 +146,12 @@ def auto_counts(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> tupl
 
 def auto_capacity(spec: StudySpec, machine: Machine) -> int:
     """How many workers fit where a study of one place runs."""
-    (place,) = spec.targets.values()
+    (place,) = spec.places.values()
     found = machine_of(_with_workers_per_node(place, most_workers=1), machine, threads=spec.threads)
     return found.capacity(found.device(spec.device), spec.threads)
 
 
-def _with_workers_per_node(place: Place, most_workers: int) -> Place:
+def _with_workers_per_node(place: PlaceSpec, most_workers: int) -> PlaceSpec:
     if not isinstance(place, OnSlurm) or place.slurm.workers_per_node is not None:
         return place
     per_node = place.slurm.gpus_per_node or math.ceil(most_workers / place.slurm.nodes)
@@ -162,7 +162,7 @@ def _most_workers(spec: StudySpec, on: str) -> int:
     """The largest count that a place may run. Pretraining counts everywhere, though only the first place runs it."""
     counts = list(spec.axes.workers)
     if on:
-        counts = [point.workers for point in study_points(spec) if point.on == on]
+        counts = [point.workers for point in study_points(spec) if point.place == on]
     return max([*counts, spec.pretrain.workers if spec.pretrain else 1])
 
 
@@ -183,17 +183,17 @@ class Site:
 def sites(spec: StudySpec, here: Machine, data: Path | None = None) -> dict[str, Site]:
     """By the name of the place, of a study that is resolved; `here` is where the driver runs."""
     return {
-        on: Site(spec=on_target(spec, on), machine=machine_of(place, here, threads=spec.threads), data=data_root(data))
-        for on, place in spec.targets.items()
+        on: Site(spec=at_place(spec, on), machine=machine_of(place, here, threads=spec.threads), data=data_root(data))
+        for on, place in spec.places.items()
     }
 
 
-def on_target(spec: StudySpec, on: str) -> StudySpec:
+def at_place(spec: StudySpec, place: str) -> StudySpec:
     """The study as this target alone would run it: its counts, and where it runs. Rates stay what they are."""
     if not isinstance(spec.on, dict):
         return spec
-    counts = {point.workers for point in study_points(spec) if point.on == on}
+    counts = {point.workers for point in study_points(spec) if point.place == place}
     workers = tuple(count for count in spec.axes.workers if count in counts)
-    skip = tuple(each.model_copy(update={"on": None}) for each in spec.skip if each.on in (None, on))
+    skip = tuple(each.model_copy(update={"on": None}) for each in spec.skip if each.on in (None, place))
     axes = spec.axes.model_copy(update={"workers": workers})
-    return spec.model_copy(update={"on": spec.on[on], "axes": axes, "skip": skip})
+    return spec.model_copy(update={"on": spec.on[place], "axes": axes, "skip": skip})

@@ -17,9 +17,9 @@ from pydantic import model_validator
 
 from worldsize.data.catalog import WorkloadFacts
 from worldsize.folder.launches import LaunchKind
-from worldsize.plan.grid import StudyPoint, scaled_rate, study_points
+from worldsize.plan.grid import StudyPoint, scaled_lr, study_points
 from worldsize.spec.base import Frozen
-from worldsize.spec.place import TargetOrNone
+from worldsize.spec.place import PlaceOrNone
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import Start, StudySpec, TrialSpec
 from worldsize.spec.training import StrategySpec, TrainSpec
@@ -36,12 +36,12 @@ class Launch(Frozen):
     kind: LaunchKind
     workers: int
     trials: tuple[str, ...]
-    on: TargetOrNone = ""
+    place: PlaceOrNone = ""
     """The target it runs on, where the study has several."""
 
     def id(self, number: int) -> str:
         """The name of its folder: `0003-train-w4`, and the target where the study has several."""
-        return f"{number:04d}-{self.kind}-w{self.workers}" + (f"-{self.on}" if self.on else "")
+        return f"{number:04d}-{self.kind}-w{self.workers}" + (f"-{self.place}" if self.place else "")
 
 
 class Plan(Frozen):
@@ -78,7 +78,7 @@ def make_plan(spec: StudySpec, points: Sequence[StudyPoint] | None = None) -> Pl
     rng = random.Random(spec.seed)
     drafts: list[Draft] = []
     if spec.pretrain is not None:
-        drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_trial(spec)], next(iter(spec.targets))))
+        drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_trial(spec)], next(iter(spec.places))))
     if spec.probe is not None:
         drafts += _probing(spec, [points] * spec.probe_repeats, rng)
     if not spec.axes.adaptive:  # where probes decide what is worth training, they come first
@@ -102,7 +102,7 @@ def with_probes(plan: Plan, spec: StudySpec, passes: Sequence[Sequence[StudyPoin
     return _numbered(plan, drafts)
 
 
-def extended(plan: Plan, spec: StudySpec, points: Sequence[StudyPoint]) -> Plan:
+def with_training(plan: Plan, spec: StudySpec, points: Sequence[StudyPoint]) -> Plan:
     """The same plan, and training of more points after it."""
     return _numbered(plan, _training(spec, points, random.Random(spec.seed + len(plan.trials))))
 
@@ -114,11 +114,11 @@ class Draft:
     kind: Literal["probe", "train", "pretrain"]
     workers: int
     members: list[TrialSpec]
-    on: str
+    place: str
 
 
-def _by_target(spec: StudySpec, points: Sequence[StudyPoint]) -> dict[str, list[StudyPoint]]:
-    found = {on: [point for point in points if point.on == on] for on in spec.targets}
+def _by_place(spec: StudySpec, points: Sequence[StudyPoint]) -> dict[str, list[StudyPoint]]:
+    found = {on: [point for point in points if point.place == on] for on in spec.places}
     return {on: here for on, here in found.items() if here}
 
 
@@ -127,8 +127,8 @@ def _probing(
 ) -> list[Draft]:
     """One launch a target, at the largest of its counts."""
     drafts = []
-    for on, everything in _by_target(spec, [point for points in passes for point in points]).items():
-        here = [[point for point in points if point.on == on] for points in passes]
+    for on, everything in _by_place(spec, [point for points in passes for point in points]).items():
+        here = [[point for point in points if point.place == on] for points in passes]
         workers = max(point.workers for point in everything)
         drafts.append(Draft("probe", workers, _probe_order(spec, here, rng, first_repeat), on))
     return drafts
@@ -139,13 +139,13 @@ def _training(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random)
     if spec.train is None:
         return []
     drafts: list[Draft] = []
-    for on, there in _by_target(spec, points).items():
+    for on, there in _by_place(spec, points).items():
         counts = sorted({point.workers for point in there})
         for repeat in range(spec.repeats):
             for workers in counts if repeat % 2 == 0 else reversed(counts):
                 here = [_train_trial(spec, point, repeat) for point in there if point.workers == workers]
                 rng.shuffle(here)
-                if drafts and (drafts[-1].workers, drafts[-1].on) == (workers, on):
+                if drafts and (drafts[-1].workers, drafts[-1].place) == (workers, on):
                     drafts[-1].members.extend(here)  # one round ends and the next begins with this count: one start-up
                 else:
                     drafts.append(Draft("train", workers, here, on))
@@ -162,7 +162,7 @@ def _numbered(plan: Plan, drafts: list[Draft]) -> Plan:
             trial = member.model_copy(update={"id": _trial_id(next(numbers), width, member)})
             trials[trial.id] = trial
             ids.append(trial.id)
-        launches.append(Launch(kind=draft.kind, workers=draft.workers, trials=tuple(ids), on=draft.on))
+        launches.append(Launch(kind=draft.kind, workers=draft.workers, trials=tuple(ids), place=draft.place))
     return Plan(trials=trials, launches=tuple(launches))
 
 
@@ -190,7 +190,7 @@ def _probe_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
         kind="probe",
         # What is frozen changes the pace; with which weights, does not.
         workload=_workload_of(spec, point.start).model_copy(update={"pretrained": None}),
-        peak_rate=0.0,
+        peak_lr=0.0,
         probe=spec.probe,
         largest=spec.axes.largest,
     )
@@ -205,7 +205,7 @@ def _train_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
         repeat,
         kind="train",
         workload=_workload_of(spec, point.start),
-        peak_rate=scaled_rate(point.optimizer, spec.train, point.global_batch),
+        peak_lr=scaled_lr(point.optimizer, spec.train, point.global_batch),
         train=spec.train,
         start=point.start if len(spec.starts) > 1 else None,
         search=point.search if entry.searched() else None,
@@ -227,7 +227,7 @@ def _trial(spec: StudySpec, point: StudyPoint, repeat: int, **own: Any) -> Trial
         repeat=repeat,
         seed=spec.seed_of(repeat),
         threads=spec.threads,
-        on=point.on,
+        place=point.place,
         **own,
     )
 
@@ -254,12 +254,12 @@ def _pretrain_trial(spec: StudySpec) -> TrialSpec:
         optimizer=pretrain.optimizer,
         strategy=StrategySpec(),
         precision=spec.axes.precision[0],
-        peak_rate=pretrain.optimizer.rate,
+        peak_lr=pretrain.optimizer.rate,
         repeat=0,
         seed=spec.seed,
         threads=spec.threads,
         train=TrainSpec(epochs=pretrain.epochs, rate_rule="none", schedule=pretrain.schedule, save="weights"),
-        on=next(iter(spec.targets)),
+        place=next(iter(spec.places)),
     )
 
 
@@ -272,5 +272,5 @@ def _trial_id(number: int, width: int, trial: TrialSpec) -> str:
     if trial.strategy.name != "ddp":
         what += f"-{trial.strategy.name}"
     batch = "largest" if trial.largest else f"b{trial.batch_per_worker}"
-    where = f"-{trial.on}" if trial.on else ""
+    where = f"-{trial.place}" if trial.place else ""
     return f"{number:0{width}d}-w{trial.workers}-{batch}-{what}-r{trial.repeat}{where}"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from worldsize.data.catalog import METRICS, WorkloadFacts, metric_bounds, unfit
+from worldsize.data.catalog import METRICS, WorkloadFacts, metric_bounds, workload_problem
 from worldsize.machine import Machine
 from worldsize.plan.grid import Site, auto_capacity, auto_counts, matches, product, sites, study_points
 from worldsize.spec.base import Loc
@@ -15,33 +15,33 @@ from worldsize.spec.study import StudySpec
 from worldsize.spec.training import UntilSpec, steps_per_epoch
 from worldsize.spec.workload import WorkloadSpec
 
-Found = Iterator[tuple[Loc, str]]
+Problems = Iterator[tuple[Loc, str]]
 
 
-def idle_targets(spec: StudySpec) -> Found:
-    used = {point.on for point in study_points(spec)}
-    for on in spec.targets:
+def idle_places(spec: StudySpec) -> Problems:
+    used = {point.place for point in study_points(spec)}
+    for on in spec.places:
         if on and on not in used:
             yield ("on", on), f"`skip` leaves nothing to run on {on}; remove the target, or skip less"
 
 
-def target_problems(spec: StudySpec, here: Machine) -> Found:
+def place_problems(spec: StudySpec, here: Machine) -> Problems:
     """Of all of them; `here` is the machine that the driver runs on."""
     yield from _one_machine_twice(spec)
     for on, site in sites(spec, here).items():
         yield from _at_site(spec, on, site)
 
 
-def _one_machine_twice(spec: StudySpec) -> Found:
-    here = [on for on, place in spec.targets.items() if place in ("local", "mpi")]
+def _one_machine_twice(spec: StudySpec) -> Problems:
+    here = [on for on, place in spec.places.items() if place in ("local", "mpi")]
     if len(here) > 1:
         text = f"{' and '.join(here)} are all this machine, and would disturb each other's times; make a study of each"
         yield ("on", here[1]), text
 
 
-def _at_site(spec: StudySpec, on: str, site: Site) -> Found:
+def _at_site(spec: StudySpec, on: str, site: Site) -> Problems:
     """What this target cannot run; of several, it is named."""
-    alone, first = site.spec, on == next(iter(spec.targets))
+    alone, first = site.spec, on == next(iter(spec.places))
     for loc, text in [
         *_places(alone, site.machine, site.device),
         *_jobs(alone, site.device),
@@ -58,7 +58,7 @@ def _at_site(spec: StudySpec, on: str, site: Site) -> Found:
                 yield loc, f"on {on}: {text}" if on else text
 
 
-def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Found:
+def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Problems:
     if device == "cuda" and not machine.gpus:
         where = "on.slurm asks for none: add gpus_per_node, or" if spec.slurm else "no GPU is visible here;"
         yield ("device",), f"device=cuda, but {where} use `device: cpu`"
@@ -83,7 +83,7 @@ def _worker_counts(spec: StudySpec) -> Iterator[tuple[Loc, int]]:
         yield ("pretrain", "workers"), spec.pretrain.workers
 
 
-def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Found:
+def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Problems:
     """What only a study on Slurm can have wrong."""
     slurm = spec.slurm
     if slurm is None:
@@ -110,7 +110,7 @@ def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Found:
         )
 
 
-def _strategies(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Found:
+def _strategies(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Problems:
     for index, strategy in enumerate(spec.axes.strategy):
         loc: Loc = ("axes", "strategy", index)
         if strategy.sync_batch_norm and device == "cpu":
@@ -175,7 +175,7 @@ def _wrong_way(until: UntilSpec, facts: WorkloadFacts) -> Iterator[str]:
         yield f"until.at_least={until.at_least:g}: {until.metric} is at most 1; write 0.9 for 90 %"
 
 
-def _warm_up_too_long(spec: StudySpec, facts: WorkloadFacts) -> Found:
+def _warm_up_too_long(spec: StudySpec, facts: WorkloadFacts) -> Problems:
     if spec.train is None:
         return
     for point in study_points(spec):
@@ -192,15 +192,15 @@ def _warm_up_too_long(spec: StudySpec, facts: WorkloadFacts) -> Found:
             return
 
 
-def auto_problems(spec: StudySpec, here: Machine, facts: WorkloadFacts) -> Found:
+def auto_problems(spec: StudySpec, here: Machine, facts: WorkloadFacts) -> Problems:
     """Why `workers: auto` cannot be resolved; `here` is the machine that the driver runs on."""
     if not spec.axes.is_auto:
         return
     loc: Loc = ("axes", "workers")
-    if len(spec.targets) > 1:
-        yield loc, f"workers: auto needs one target, and the study has {len(spec.targets)}; list the counts"
+    if len(spec.places) > 1:
+        yield loc, f"workers: auto needs one target, and the study has {len(spec.places)}; list the counts"
         return
-    (place,) = spec.targets.values()
+    (place,) = spec.places.values()
     if isinstance(place, OnSlurm) and not (place.slurm.gpus_per_node or place.slurm.workers_per_node):
         yield (
             loc,
@@ -219,11 +219,11 @@ def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
     runs on."""
     if too_many := spec.too_many_trials():  # `auto` may have added counts since the study was read
         return [((), too_many)]
-    if idle := list(idle_targets(spec)):
+    if idle := list(idle_places(spec)):
         return [*idle, *_points(spec)]
     return [
         *_twice(spec),
-        *target_problems(spec, here),
+        *place_problems(spec, here),
         *_noise_scale(spec),
         *_searches(spec),
         *_adaptive(spec),
@@ -232,17 +232,17 @@ def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
     ]
 
 
-def workload_problems(spec: StudySpec) -> Found:
+def workload_problems(spec: StudySpec) -> Problems:
     """What must be right before samples can be counted."""
     used: list[tuple[Loc, WorkloadSpec]] = [(("workload",), spec.workload)]
     if spec.pretrain is not None:
         used.append((("pretrain", "workload"), spec.pretrain.workload))
     for loc, workload in used:
-        if text := unfit(workload):
+        if text := workload_problem(workload):
             yield loc, text
 
 
-def _twice(spec: StudySpec) -> Found:
+def _twice(spec: StudySpec) -> Problems:
     remedy = "twice, which would run the same trials again; use `repeats` for that"
     for axis in type(spec.axes).model_fields:
         values = getattr(spec.axes, axis)
@@ -263,7 +263,7 @@ def _twice(spec: StudySpec) -> Found:
         settings |= counts.keys()
 
 
-def _noise_scale(spec: StudySpec) -> Found:
+def _noise_scale(spec: StudySpec) -> Problems:
     if spec.train is None or not spec.train.noise_scale:
         return
     for index, strategy in enumerate(spec.axes.strategy):
@@ -281,7 +281,7 @@ def _noise_scale(spec: StudySpec) -> Found:
         )
 
 
-def _searches(spec: StudySpec) -> Found:
+def _searches(spec: StudySpec) -> Problems:
     for index, entry in enumerate(spec.axes.optimizer):
         if spec.train and spec.train.schedule.name == "one-cycle" and any(entry.warmup_epochs or ()):
             yield (
@@ -292,11 +292,11 @@ def _searches(spec: StudySpec) -> Found:
             yield ("axes", "optimizer", index), "a search needs training to compare by; add `train:`"
 
 
-def _adaptive(spec: StudySpec) -> Found:
-    if spec.axes.adaptive and spec.train is not None and len(spec.targets) > 1:
+def _adaptive(spec: StudySpec) -> Problems:
+    if spec.axes.adaptive and spec.train is not None and len(spec.places) > 1:
         yield (
             ("train",),
-            f"an adaptive study trains one setting, the recommended one, and this one has {len(spec.targets)} targets; "
+            f"an adaptive study trains one setting, the recommended one, and this one has {len(spec.places)} targets; "
             "leave train out, or list the counts",
         )
     if spec.axes.adaptive and spec.probe is None:
@@ -312,7 +312,7 @@ def _adaptive(spec: StudySpec) -> Found:
         )
 
 
-def _largest_batch(spec: StudySpec) -> Found:
+def _largest_batch(spec: StudySpec) -> Problems:
     search = spec.axes.largest
     if search is None:
         return
@@ -337,7 +337,7 @@ def _largest_batch(spec: StudySpec) -> Found:
             )
 
 
-def _points(spec: StudySpec) -> Found:
+def _points(spec: StudySpec) -> Problems:
     everything = list(product(spec))
     for index, skip in enumerate(spec.skip):
         if not any(matches(skip, point) for point in everything):

@@ -35,12 +35,12 @@ class Column:
     """As read: ms."""
     factor: float = 1.0
     """From the document's unit to the one that is read."""
-    say: Callable[[float], str] = number
+    format: Callable[[float], str] = number
 
     def words(self, cell: Cell) -> str:
         return self._say(cell.value)
 
-    def reach(self, cell: Cell) -> str:
+    def range(self, cell: Cell) -> str:
         """From low to high; a minus and a dash beside one another would be misread."""
         if not cell.has_interval:
             return ""
@@ -50,7 +50,7 @@ class Column:
     def _say(self, value: Value) -> str:
         if value is None or value == 0:
             return "" if value is None else "0"
-        return value if isinstance(value, str) else self.say(value * self.factor)
+        return value if isinstance(value, str) else self.format(value * self.factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +69,18 @@ class Sheet:
 
 
 COUNTS = (
-    Column(key="workers", title="workers", say=integer),
-    Column(key="batch_per_worker", title="batch a worker", say=integer),
-    Column(key="global_batch", title="global batch", say=integer),
+    Column(key="workers", title="workers", format=integer),
+    Column(key="batch_per_worker", title="batch a worker", format=integer),
+    Column(key="global_batch", title="global batch", format=integer),
 )
-REPEATS = Column(key="repeats", title="n", say=integer)
+REPEATS = Column(key="repeats", title="n", format=integer)
 
 
 def how_columns(entries: Sequence[Entry]) -> tuple[Column, ...]:
     """Strategy, precision, accumulation and place, where the study varies them."""
     every = ("strategy", "precision", "accumulation", "place")
     names = [name for name in every if len({entry.get(name) for entry in entries}) > 1]
-    return tuple(Column(key=name, title=name, say=integer) for name in names)
+    return tuple(Column(key=name, title=name, format=integer) for name in names)
 
 
 def plain_cells(entry: Entry, columns: Sequence[Column]) -> list[Cell]:

@@ -17,7 +17,7 @@ from worldsize.answer.results import Results
 from worldsize.report.blocks import Document
 from worldsize.report.sections.opening import answer_sentences, beyond, cautions, other_findings
 from worldsize.report.sections.steps import queue_words
-from worldsize.report.sections.trials import left_out
+from worldsize.report.sections.trials import exclusions
 
 FORMAT = 1
 
@@ -30,7 +30,7 @@ def document(results: Results) -> Document:
     started = [record.started_at for record in results.records.values()]
     ended = [record.started_at + record.wall_s for record in results.records.values()]
     facts, row = results.facts, results.answer.row
-    seen = outlook(results.apart[row.setting.place]) if row else None
+    seen = outlook(results.by_place[row.setting.place]) if row else None
     numbers = results.to_dict()
     for row in numbers["table"]:
         pace = row["samples_per_s"]
@@ -66,7 +66,7 @@ def document(results: Results) -> Document:
         "configuration": common_configuration(results),
         "environments": environments,
         "runs": details,
-        "left_out": left_out(results),
+        "left_out": exclusions(results),
         "tries": [
             {"trial": record.trial, "workers": results.trials[record.trial].workers, **tried.model_dump(mode="json")}
             for record in results.records.values()
@@ -80,7 +80,7 @@ def document(results: Results) -> Document:
 def _of_target(results: Results, said: list[dict[str, str]]) -> list[dict[str, str]]:
     """Of several targets, the one that the answer names."""
     row = results.answer.row
-    if row is None or len(results.apart) == 1:
+    if row is None or len(results.by_place) == 1:
         return said
     return [{**each, "text": f"On {row.setting.place}: {each['text']}"} for each in said]
 

@@ -65,12 +65,12 @@ Label = Annotated[
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-def named(value: Any) -> Any:
+def as_name(value: Any) -> Any:
     """`sgd` is short for `{name: sgd}`."""
     return {"name": value} if isinstance(value, str) else value
 
 
-def listed(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     """`4` is short for `[4]`."""
     if value is None:
         return None
@@ -96,8 +96,8 @@ LIST, SEARCH = Tag("<list>"), Tag("<search>")
 LIST_OR_SEARCH = Discriminator(lambda value: SEARCH.tag if is_search(value) else LIST.tag)
 
 
-def listed_unless_searched(value: Any) -> Any:
-    return value if is_search(value) else listed(value)
+def as_list_unless_searched(value: Any) -> Any:
+    return value if is_search(value) else as_list(value)
 
 
 Loc = tuple[str | int, ...]
@@ -111,7 +111,7 @@ REMOVED_KEYS = {
 """Keys that studies once had, and what to use instead."""
 
 
-def worded(item: Any, loc: Loc, model: type[BaseModel]) -> str:
+def describe_error(item: Any, loc: Loc, model: type[BaseModel]) -> str:
     """What pydantic found wrong at `loc` of the model, as value, rule and remedy."""
     name = ".".join(str(part) for part in loc)
     value = shorten(item["input"])

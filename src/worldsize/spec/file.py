@@ -26,9 +26,9 @@ from ruamel.yaml.events import (
     ScalarEvent,
 )
 
-from worldsize.errors import DamagedError, Problem, SpecError, did_you_mean, shorten
+from worldsize.errors import DamagedError, InputError, Problem, did_you_mean, shorten
 from worldsize.machine import read_regular
-from worldsize.spec.base import Loc, worded
+from worldsize.spec.base import Loc, describe_error
 from worldsize.spec.place import OnSlurm
 from worldsize.spec.study import StudySpec
 
@@ -51,18 +51,18 @@ def parse(text: str, label: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"{label}, line {mark.line + 1}" if mark else label
         reason = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
-        raise SpecError([Problem(f"not valid YAML: {reason[:200]}; mend the line", where)]) from error
+        raise InputError([Problem(f"not valid YAML: {reason[:200]}; mend the line", where)]) from error
     return tree
 
 
 def _check_extent(text: str, label: str) -> None:
     """Before anything is built of it: a few lines of aliases can stand for billions of values."""
     if (size := len(text.encode(errors="replace"))) > MOST_BYTES:
-        raise SpecError([Problem(too_large(size), label)])
+        raise InputError([Problem(too_large(size), label)])
     extent = _Extent()
     for event in YAML(typ="rt").parse(text):
         if problem := extent.problem_with(event):
-            raise SpecError([Problem(problem, f"{label}, line {event.start_mark.line + 1}")])
+            raise InputError([Problem(problem, f"{label}, line {event.start_mark.line + 1}")])
 
 
 @dataclass
@@ -130,26 +130,26 @@ def too_long_int(shown: str) -> str:
     return f"the whole number {shown} does not fit into 64 bits; use one of at most 18 digits"
 
 
-def plain(node: Any, label: str) -> Any:
+def plain_values(node: Any, label: str) -> Any:
     """Plain values only: a tag such as !!python/object is refused, never built."""
     tag = getattr(getattr(node, "tag", None), "value", None)
     if tag is not None:
-        raise SpecError([Problem(f"the YAML tag {tag[:40]} is not allowed; write plain values", label)])
+        raise InputError([Problem(f"the YAML tag {tag[:40]} is not allowed; write plain values", label)])
     if isinstance(node, Mapping):
-        return {str(key): plain(value, _where(node, key, label)) for key, value in node.items()}
+        return {str(key): plain_values(value, _where(node, key, label)) for key, value in node.items()}
     if isinstance(node, str):
         return str(node)
     if isinstance(node, Sequence) and not isinstance(node, bytes):
-        return [plain(value, _where(node, place, label)) for place, value in enumerate(node)]
+        return [plain_values(value, _where(node, place, label)) for place, value in enumerate(node)]
     if node is None or isinstance(node, bool):
         return node
     if isinstance(node, int):
         if abs(node) > LARGEST_INT:
-            raise SpecError([Problem(too_long_int(f"{hex(node)[:14]}..."), label)])
+            raise InputError([Problem(too_long_int(f"{hex(node)[:14]}..."), label)])
         return int(node)
     if isinstance(node, float) and float("-inf") < node < float("inf"):
         return float(node)
-    raise SpecError([Problem(f"{shorten(node)} is neither text, nor a finite number, nor true or false", label)])
+    raise InputError([Problem(f"{shorten(node)} is neither text, nor a finite number, nor true or false", label)])
 
 
 def _where(node: Any, part: str | int, label: str) -> str:
@@ -159,7 +159,7 @@ def _where(node: Any, part: str | int, label: str) -> str:
     return f"{label.partition(', line ')[0]}, line {line}"
 
 
-def has(node: Any, part: str | int) -> bool:
+def contains(node: Any, part: str | int) -> bool:
     if isinstance(node, dict):
         return part in node
     return isinstance(node, list) and isinstance(part, int) and part < len(node)
@@ -170,7 +170,7 @@ def line_of(tree: Any, loc: Loc) -> int | None:
     line, node = None, tree
     for part in loc:
         positions = getattr(node, "lc", None)
-        if positions is None or positions.data is None or not has(node, part):
+        if positions is None or positions.data is None or not contains(node, part):
             break
         position = positions.data.get(part)
         line = position[0] + 1 if position else line
@@ -194,7 +194,7 @@ def find_study(study: str) -> Path:
     path = Path(study)
     if path.is_file():
         return path
-    raise SpecError(f"study {shorten(study)} is neither a file nor a built-in study. {did_you_mean(study, builtin)}")
+    raise InputError(f"study {shorten(study)} is neither a file nor a built-in study. {did_you_mean(study, builtin)}")
 
 
 class StudyFile:
@@ -213,7 +213,7 @@ class StudyFile:
         """A study as plain Python values, which have no lines: problems name the dotted key."""
         file = cls("", "study")
         file._has_lines = False
-        file._tree = {str(key): plain(value, str(key)) for key, value in values.items()}
+        file._tree = {str(key): plain_values(value, str(key)) for key, value in values.items()}
         return file
 
     @classmethod
@@ -222,30 +222,30 @@ class StudyFile:
             content = read_regular(path, most=MOST_BYTES, follow=True)
             return cls(content.decode(), str(path))
         except DamagedError as error:
-            raise SpecError(str(error)) from error
+            raise InputError(str(error)) from error
         except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
+            raise InputError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
 
     def apply_small(self, option: str = "--small") -> None:
         """What the study's own `small:` says. Its folder is another one, so that both versions can stand."""
         values = self._tree.get("small") if isinstance(self._tree, dict) else None
         if not isinstance(values, dict) or not values:
-            raise SpecError([Problem(f"has no `small:` values; leave {option} out", self.label)])
+            raise InputError([Problem(f"has no `small:` values; leave {option} out", self.label)])
         for key, value in dict(values).items():
-            self._put(str(key), plain(value, self.label), f"small: {key}")
+            self._put(str(key), plain_values(value, self.label), f"small: {key}")
         self._put("name", f"{self._tree.get('name')}-small", "small: name")
 
     def override(self, key: str, value: Any, option: str = "") -> None:
         """Set one field, by its dotted key, to a plain value. Problems with it name the option."""
         option = option or f"overrides[{shorten(key)}]"
-        self._put(key, plain(value, option), option)
+        self._put(key, plain_values(value, option), option)
 
     def override_text(self, assignment: str) -> None:
         """`--set train.epochs=2`: set one field to a value that is written as YAML."""
         key, equals, text = assignment.partition("=")
         option = f"--set {assignment if len(assignment) <= 80 else assignment[:77] + '...'}"
         if not equals or not key:
-            raise SpecError([Problem("wants a field and a value, like --set train.epochs=2", option)])
+            raise InputError([Problem("wants a field and a value, like --set train.epochs=2", option)])
         self.override(key, parse(text, option), option)
 
     def move_to(self, target: str, option: str) -> None:
@@ -256,19 +256,21 @@ class StudyFile:
         elif "slurm" not in on:
             if target not in on:
                 names = ", ".join(map(str, on))
-                raise SpecError([Problem(f"the study has the targets {names}; choose one of them", option)])
+                raise InputError([Problem(f"the study has the targets {names}; choose one of them", option)])
             self._put("on", on[target], option)
         elif target != "slurm":
             self._put("on", target, option)
 
     def _put(self, key: str, value: Any, option: str) -> None:
         if len(key) > LONGEST_KEY:
-            raise SpecError([Problem(f"the field has {len(key)} characters; none has more than {LONGEST_KEY}", option)])
+            raise InputError(
+                [Problem(f"the field has {len(key)} characters; none has more than {LONGEST_KEY}", option)]
+            )
         # No list has 10^9 entries, and int() takes other digits than ours: what is no place in a list is a name.
         loc = tuple(int(part) if PLACE.fullmatch(part) else part for part in key.split("."))
         node: Any = self._tree
         for part in loc[:-1]:
-            inside = node[part] if has(node, part) else None
+            inside = node[part] if contains(node, part) else None
             if part == "workload" and isinstance(inside, str):
                 node[part] = inside = {"name": inside}  # a name is short for a mapping
             if part == "on" and inside in ("local", "mpi", "slurm"):
@@ -276,21 +278,21 @@ class StudyFile:
             if inside is None and isinstance(node, dict):
                 node[part] = inside = {}
             if not isinstance(inside, dict | list):
-                raise SpecError([Problem(f"{key!r}: there is nothing to set inside {part!r}", option)])
+                raise InputError([Problem(f"{key!r}: there is nothing to set inside {part!r}", option)])
             node = inside
         if not hasattr(node, "__setitem__"):
-            raise SpecError([Problem("the study is no mapping of keys to values; begin it with `name:`", self.label)])
-        if isinstance(node, list) and not has(node, loc[-1]):
-            raise SpecError([Problem(f"{key!r}: the list has {len(node)} entries, counted from 0", option)])
+            raise InputError([Problem("the study is no mapping of keys to values; begin it with `name:`", self.label)])
+        if isinstance(node, list) and not contains(node, loc[-1]):
+            raise InputError([Problem(f"{key!r}: the list has {len(node)} entries, counted from 0", option)])
         node[loc[-1]] = value
         self._options[loc] = option
 
     def spec(self) -> StudySpec:
         try:
-            found_spec = StudySpec.from_plain(plain(self._tree, self.label))
+            found_spec = StudySpec.from_plain(plain_values(self._tree, self.label))
             # As it is stored, defaults filled in, it must be readable again: YAML has less than twice these bytes.
             if (size := len(found_spec.model_dump_json())) > MOST_BYTES // 2:
-                raise SpecError([Problem(f"with its defaults filled in, {too_large(2 * size)}", self.label)])
+                raise InputError([Problem(f"with its defaults filled in, {too_large(2 * size)}", self.label)])
             return found_spec
         except ValidationError as error:
             items = error.errors(include_url=False)
@@ -299,8 +301,10 @@ class StudyFile:
             told = [item for item in items if item["type"] != "too_short" or item["loc"] not in inner]
             # Parts in brackets are tags of a union.
             locs = [tuple(part for part in item["loc"] if not str(part).startswith("<")) for item in told]
-            found = [self.problem(worded(item, loc, StudySpec), loc) for item, loc in zip(told, locs, strict=True)]
-            raise SpecError(list(dict.fromkeys(found))) from error
+            found = [
+                self.problem(describe_error(item, loc, StudySpec), loc) for item, loc in zip(told, locs, strict=True)
+            ]
+            raise InputError(list(dict.fromkeys(found))) from error
 
     def where(self, loc: Loc) -> str:
         """The option or the line that the value at `loc` came from."""
@@ -354,7 +358,7 @@ def _compared(spec: StudySpec) -> dict[str, Any]:
         on: {key: value for key, value in place.slurm.model_dump(mode="json").items() if key not in MAY_CHANGE}
         if isinstance(place, OnSlurm)
         else place
-        for on, place in spec.targets.items()
+        for on, place in spec.places.items()
     }
     dumped["on"] = places if isinstance(spec.on, dict) else places[""]
     return dumped

@@ -15,8 +15,8 @@ from worldsize.spec.base import (
     SEARCH,
     Frozen,
     NonNegativeFloat,
-    listed,
-    listed_unless_searched,
+    as_list,
+    as_list_unless_searched,
     refuse_foreign,
 )
 
@@ -100,7 +100,7 @@ class OptimizerSpec(Frozen):
 class Search(Frozen):
     """`{search: [1e-4, 1.0], points: 9}`: values between two ends, evenly spread on a log scale."""
 
-    search: Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(listed)]
+    search: Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(as_list)]
     points: Annotated[int, Field(ge=2, le=1000)] = 9
     stop_hopeless: bool = True
     """End a trial early whose metric stays behind the median of those that have run as long."""
@@ -130,17 +130,17 @@ Searched = Annotated[Search, SEARCH]
 Rates = Annotated[
     Annotated[tuple[PositiveFloat, ...], Field(min_length=1), LIST] | Searched,
     LIST_OR_SEARCH,
-    BeforeValidator(listed_unless_searched),
+    BeforeValidator(as_list_unless_searched),
 ]
 Momenta = Annotated[
     Annotated[tuple[Momentum, ...], Field(min_length=1), LIST] | Searched,
     LIST_OR_SEARCH,
-    BeforeValidator(listed_unless_searched),
+    BeforeValidator(as_list_unless_searched),
 ]
 Decays = Annotated[
     Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1), LIST] | Searched,
     LIST_OR_SEARCH,
-    BeforeValidator(listed_unless_searched),
+    BeforeValidator(as_list_unless_searched),
 ]
 
 
@@ -155,8 +155,8 @@ class OptimizerAxis(Frozen):
     """Default: 0.9 for momentum, nesterov and lars; 0 for sgd."""
     weight_decay: Decays = (0.0,)
     trust: PositiveFloat = 0.001
-    rate_rule: Annotated[tuple[RateRule, ...] | None, BeforeValidator(listed)] = None
-    warmup_epochs: Annotated[tuple[NonNegativeFloat, ...] | None, BeforeValidator(listed)] = None
+    rate_rule: Annotated[tuple[RateRule, ...] | None, BeforeValidator(as_list)] = None
+    warmup_epochs: Annotated[tuple[NonNegativeFloat, ...] | None, BeforeValidator(as_list)] = None
 
     @model_validator(mode="before")
     @classmethod

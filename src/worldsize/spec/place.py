@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
 
 from worldsize.machine import Machine
-from worldsize.spec.base import Count, Frozen, listed, or_say
+from worldsize.spec.base import Count, Frozen, as_list, or_say
 
 FOR_SBATCH = "is not in the form that sbatch takes; use letters, digits and"
 SlurmName = Annotated[
@@ -85,7 +85,7 @@ class SlurmSpec(Frozen):
     @field_validator("setup", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        return listed(value)
+        return as_list(value)
 
     @field_validator("setup")
     @classmethod
@@ -115,9 +115,9 @@ class OnSlurm(Frozen):
 
 
 OnName = Literal["local", "mpi"]
-TargetOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,31})?$")]
+PlaceOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,31})?$")]
 """Of a trial or a launch: empty where the study has one target, which needs no name."""
-TargetName = Annotated[
+PlaceName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$"),
     or_say("cannot name a target; use 1 to 32 letters, digits, '.', '_' and '-'"),
@@ -131,7 +131,7 @@ def _kind(value: Any) -> str:
     return "<targets>" if isinstance(value, dict) else "<name>"
 
 
-def on_short(value: Any) -> Any:
+def expand_place(value: Any) -> Any:
     """`slurm` is short for `{slurm: {}}`."""
     if value == "slurm":
         return {"slurm": {}}
@@ -142,11 +142,11 @@ def on_short(value: Any) -> Any:
     return value
 
 
-Place = Annotated[
+PlaceSpec = Annotated[
     Annotated[OnName, Tag("<name>")] | Annotated[OnSlurm, Tag("<slurm>")],
     Discriminator(lambda value: "<slurm>" if isinstance(value, dict | OnSlurm) else "<name>"),
 ]
-Targets = dict[TargetName, Annotated[Place, BeforeValidator(on_short)]]
+Targets = dict[PlaceName, Annotated[PlaceSpec, BeforeValidator(expand_place)]]
 """{t4: {slurm: {...}}, v100: {slurm: {...}}}: hardware of several kinds, by names of one's own."""
 On = Annotated[
     Annotated[OnName, Tag("<name>")] | Annotated[OnSlurm, Tag("<slurm>")] | Annotated[Targets, Tag("<targets>")],
@@ -173,7 +173,7 @@ def nodes_for(slurm: SlurmSpec, workers: int) -> int:
     return math.ceil(workers / slurm.workers_per_node)
 
 
-def machine_of(on: Place, here: Machine, *, threads: int) -> Machine:
+def machine_of(on: PlaceSpec, here: Machine, *, threads: int) -> Machine:
     """What workers find where they run; of Slurm's nodes, what the study asks for. `workers_per_node` is resolved."""
     if not isinstance(on, OnSlurm):
         return here

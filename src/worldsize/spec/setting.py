@@ -48,13 +48,13 @@ class Setting:
     """Where it runs, if the study has several places: kinds of hardware are never compared with one another."""
 
     @property
-    def worker_batch(self) -> int:
+    def samples_per_worker_step(self) -> int:
         """Samples that a worker computes in one step."""
         return self.batch_per_worker * self.accumulation
 
     @property
     def global_batch(self) -> int:
-        return self.workers * self.worker_batch
+        return self.workers * self.samples_per_worker_step
 
     @property
     def method(self) -> Method:

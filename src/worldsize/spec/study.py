@@ -28,13 +28,13 @@ from worldsize.spec.base import (
     FileName,
     Frozen,
     NonNegativeFloat,
-    listed,
-    listed_unless_searched,
-    named,
+    as_list,
+    as_list_unless_searched,
+    as_name,
     or_say,
 )
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec
-from worldsize.spec.place import On, OnSlurm, Place, SlurmSpec, TargetOrNone, on_short
+from worldsize.spec.place import On, OnSlurm, PlaceOrNone, PlaceSpec, SlurmSpec, expand_place
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import Schedule, ScheduleSpec, StrategySpec, TrainSpec
 from worldsize.spec.workload import WorkloadSpec
@@ -93,28 +93,28 @@ class AxesSpec(Frozen):
     """Every axis is a list; the study is their product."""
 
     workers: Annotated[
-        tuple[Count, ...], BeforeValidator(listed), Field(min_length=1), WrapValidator(_auto_is_no_count_yet)
+        tuple[Count, ...], BeforeValidator(as_list), Field(min_length=1), WrapValidator(_auto_is_no_count_yet)
     ]
     """`auto` is short for 1, 2, 4, ... as far as the machine goes, with `adaptive: true`. There are none until
     `plan.grid.resolve` fills them in."""
     adaptive: bool = False
     """Probe counts and batches only while the answer can still change, then train what it recommends."""
-    batch_per_worker: Annotated[BatchAxis | None, BeforeValidator(listed_unless_searched)] = None
+    batch_per_worker: Annotated[BatchAxis | None, BeforeValidator(as_list_unless_searched)] = None
     """Weak scaling: the global batch grows with the workers. `{largest: true}` searches for the largest that fits."""
-    global_batch: Annotated[Batches | None, BeforeValidator(listed)] = None
+    global_batch: Annotated[Batches | None, BeforeValidator(as_list)] = None
     """Strong scaling: the same global batch is shared out among the workers."""
-    accumulation: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)] = (1,)
+    accumulation: Annotated[tuple[Count, ...], BeforeValidator(as_list), Field(min_length=1)] = (1,)
     """So many batches a worker are computed one after another before gradients are exchanged once."""
     optimizer: Annotated[
-        tuple[Annotated[OptimizerAxis, BeforeValidator(named)], ...], BeforeValidator(listed), Field(min_length=1)
+        tuple[Annotated[OptimizerAxis, BeforeValidator(as_name)], ...], BeforeValidator(as_list), Field(min_length=1)
     ] = (OptimizerAxis.model_validate({}),)
     strategy: Annotated[
-        tuple[Annotated[StrategySpec, BeforeValidator(named)], ...], BeforeValidator(listed), Field(min_length=1)
+        tuple[Annotated[StrategySpec, BeforeValidator(as_name)], ...], BeforeValidator(as_list), Field(min_length=1)
     ] = (StrategySpec(),)
-    precision: Annotated[tuple[Precision, ...], BeforeValidator(listed), Field(min_length=1)] = ("fp32",)
-    start: Annotated[tuple[Start, ...] | None, BeforeValidator(listed)] = None
+    precision: Annotated[tuple[Precision, ...], BeforeValidator(as_list), Field(min_length=1)] = ("fp32",)
+    start: Annotated[tuple[Start, ...] | None, BeforeValidator(as_list)] = None
     """Where weights come from. Default: pretrained where the study has such weights, else scratch."""
-    seed: Annotated[Annotated[tuple[Seed, ...], Field(min_length=1)] | None, BeforeValidator(listed)] = None
+    seed: Annotated[Annotated[tuple[Seed, ...], Field(min_length=1)] | None, BeforeValidator(as_list)] = None
     """One repeat each. Default: `repeats` seeds that count up from the study's `seed`."""
 
     @model_validator(mode="after")
@@ -182,10 +182,10 @@ class ProbeSpec(Frozen):
 class PretrainSpec(Frozen):
     """Training on other data first; its weights are where the trials of the study begin."""
 
-    workload: Annotated[WorkloadSpec, BeforeValidator(named)]
+    workload: Annotated[WorkloadSpec, BeforeValidator(as_name)]
     workers: Count = 1
     batch_per_worker: Count
-    optimizer: Annotated[OptimizerSpec, BeforeValidator(named)]
+    optimizer: Annotated[OptimizerSpec, BeforeValidator(as_name)]
     epochs: Epochs
     schedule: Schedule = ScheduleSpec()
 
@@ -194,7 +194,7 @@ class StudySpec(Frozen):
     """A workload and the axes to vary."""
 
     name: Name
-    workload: Annotated[WorkloadSpec, BeforeValidator(named)]
+    workload: Annotated[WorkloadSpec, BeforeValidator(as_name)]
     axes: AxesSpec
     skip: tuple[SkipSpec, ...] = ()
     probe: Annotated[ProbeSpec | None, BeforeValidator(_switched_off)] = ProbeSpec()
@@ -218,7 +218,7 @@ class StudySpec(Frozen):
     """At the start of a launch of several workers, how long all-reduces of 1 KB to 64 MB are timed; 0: not at all."""
     hang_timeout_s: PositiveFloat = 300.0
     """A launch with no sign of life for so long is ended; once steps are seen, the limit follows from them."""
-    on: Annotated[On, BeforeValidator(on_short)] = "local"
+    on: Annotated[On, BeforeValidator(expand_place)] = "local"
     """Where it runs: `local`, `mpi`, or `slurm`, with what its jobs ask for; or several of these, each by a name."""
     small: dict[str, JsonValue] = Field(default_factory=dict)
     """What `--small` sets, by dotted field: a version of the study that takes seconds."""
@@ -252,7 +252,7 @@ class StudySpec(Frozen):
         """What is wrong with the number of trials; empty: nothing."""
         axes = self.axes
         sizes = {
-            "targets": len(self.targets),
+            "targets": len(self.places),
             "workers": len(axes.workers) or 1,
             **{name: len(getattr(axes, name)) for name in ("batches", "accumulation")},
             "optimizer settings": sum(entry.size for entry in axes.optimizer),
@@ -279,7 +279,7 @@ class StudySpec(Frozen):
         return self
 
     @property
-    def targets(self) -> dict[str, Place]:
+    def places(self) -> dict[str, PlaceSpec]:
         """By name; of a study with one, which needs none, by the empty one."""
         return self.on if isinstance(self.on, dict) else {"": self.on}
 
@@ -295,7 +295,7 @@ class StudySpec(Frozen):
         return (
             not self.axes.is_auto
             and (self.train is None or self.train.base_batch is not None)
-            and all(place.slurm.workers_per_node for place in self.targets.values() if isinstance(place, OnSlurm))
+            and all(place.slurm.workers_per_node for place in self.places.values() if isinstance(place, OnSlurm))
         )
 
     @property
@@ -334,9 +334,9 @@ class TrialSpec(Frozen):
     accumulation: Count = 1
     scaling: Literal["strong", "weak"]
     optimizer: OptimizerSpec
-    strategy: Annotated[StrategySpec, BeforeValidator(named)]
+    strategy: Annotated[StrategySpec, BeforeValidator(as_name)]
     precision: Precision
-    peak_rate: NonNegativeFloat
+    peak_lr: NonNegativeFloat
     """After the rate rule. 0 for a probe, which measures steps and must not wander off."""
     repeat: int
     seed: int
@@ -347,7 +347,7 @@ class TrialSpec(Frozen):
     train: TrainSpec | None = None
     search: str | None = None
     """The search this trial belongs to."""
-    on: TargetOrNone = ""
+    place: PlaceOrNone = ""
     """The target it runs on, where the study has several."""
     start: Start | None = None
     """Where the weights of a training trial come from, if the study compares several starts."""
@@ -363,17 +363,17 @@ class TrialSpec(Frozen):
             scaling=self.scaling,
             strategy=self.strategy,
             precision=self.precision,
-            place=self.on,
+            place=self.place,
         )
 
     @property
-    def worker_batch(self) -> int:
+    def samples_per_worker_step(self) -> int:
         """Samples that a worker computes in one step."""
         return self.batch_per_worker * self.accumulation
 
     @property
     def global_batch(self) -> int:
-        return self.workers * self.worker_batch
+        return self.workers * self.samples_per_worker_step
 
     @property
     def variant(self) -> str:

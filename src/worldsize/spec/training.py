@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
-from worldsize.spec.base import Count, Epochs, Frozen, Label, NonNegativeFloat, listed, named, refuse_foreign
+from worldsize.spec.base import Count, Epochs, Frozen, Label, NonNegativeFloat, as_list, as_name, refuse_foreign
 from worldsize.spec.optimizer import RateRule
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -66,7 +66,7 @@ class ScheduleSpec(Frozen):
 
     name: Literal["constant", "step", "cosine", "one-cycle"] = "constant"
     """cosine falls to 0 at the last step; one-cycle rises and falls to almost 0; step falls at some points."""
-    at: Annotated[tuple[Share, ...], BeforeValidator(listed)] = (0.5, 0.75)
+    at: Annotated[tuple[Share, ...], BeforeValidator(as_list)] = (0.5, 0.75)
     """step: where it falls, as shares of training."""
     factor: Share = 0.1
     """step: the rate is multiplied by it there."""
@@ -81,7 +81,7 @@ class ScheduleSpec(Frozen):
         return self
 
 
-Schedule = Annotated[ScheduleSpec, BeforeValidator(named)]
+Schedule = Annotated[ScheduleSpec, BeforeValidator(as_name)]
 
 
 class UntilSpec(Frozen):

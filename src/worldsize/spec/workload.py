@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from worldsize.errors import SpecError, did_you_mean, shorten
+from worldsize.errors import InputError, did_you_mean, shorten
 from worldsize.spec.base import Count, Frozen, Label, or_say
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -107,4 +107,4 @@ class Options(Frozen):
             rule = first["msg"][0].lower() + first["msg"][1:]
             if first["type"] == "extra_forbidden":
                 rule = f"unknown option. {did_you_mean(name, cls.model_fields)}"
-            raise SpecError(f"workload.options.{name}={shorten(first['input'])} of {workload.name}: {rule}") from error
+            raise InputError(f"workload.options.{name}={shorten(first['input'])} of {workload.name}: {rule}") from error

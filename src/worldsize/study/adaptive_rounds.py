@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from worldsize.analysis.projection.step_model import Ground, Timed, fit_throughput
+from worldsize.analysis.projection.step_model import Node, StepTiming, fit_throughput
 from worldsize.analysis.speed.adaptive import Probe, ends_the_climb, next_probes, pooled
 from worldsize.analysis.speed.recommend import Answer
-from worldsize.answer.from_records import ground, timed
+from worldsize.answer.from_records import node, step_timings
 from worldsize.answer.results import Results
 from worldsize.plan.grid import StudyPoint, study_points
-from worldsize.plan.plan import Plan, extended, with_probes
+from worldsize.plan.plan import Plan, with_probes, with_training
 from worldsize.spec.setting import Method, Setting
 from worldsize.spec.study import StudySpec
 
@@ -46,22 +46,22 @@ MOST_NOISE = 0.25
 """What those may cost, of what all the rest did."""
 
 
-def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
+def next_adaptive_round(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     """The plan with the next round; None: nothing more to probe, and what is worth training is planned."""
     points = {point.setting: point for point in study_points(spec)}
     tried = _probed(plan, results)
-    rates = paces(results)
+    rates = throughput_by_probe(results)
     expected: dict[Setting, float] = {}
     wanted: list[StudyPoint] = []
     for possible in _by_method(points.values()):
-        foretold_here = _foretold(results, possible)
+        foretold_here = _predicted(results, possible)
         wanted += [points[setting] for setting in _next(possible, rates, tried, foretold_here)]
         expected |= foretold_here
     if wanted:
         return with_probes(plan, spec, _round(spec, wanted, points, rates, expected))
-    if owed := _owed(spec, plan, results.answer, points, rates):
-        return with_probes(plan, spec, [[*owed, *_below(owed, points, rates)]])
-    if again := _to_repeat(spec, plan, results.answer.noisy):
+    if owed := _missing_repeats(spec, plan, results.answer, points, rates):
+        return with_probes(plan, spec, [[*owed, *_next_smaller(owed, points, rates)]])
+    if again := _repeats_against_noise(spec, plan, results.answer.noisy):
         setting, times = again
         return with_probes(plan, spec, [[points[setting]]] * times)
     row = results.answer.row
@@ -70,7 +70,7 @@ def next_climb(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
     trained = any(trial.kind == "train" and trial.setting == row.setting for trial in plan.trials.values())
     if trained:
         return None
-    return extended(plan, spec, [point for point in study_points(spec) if point.setting == row.setting])
+    return with_training(plan, spec, [point for point in study_points(spec) if point.setting == row.setting])
 
 
 def _by_method(points: Iterable[StudyPoint]) -> list[list[Setting]]:
@@ -107,7 +107,7 @@ def _round(
     first, *others = [list(wanted) for _ in range(spec.probe_repeats)]
     if len(others) > 1:
         others[-1] = [point for point in wanted if _is_last(point.setting, possible, expected)]
-    return [[*first, *_below(wanted, possible, rates)], *filter(None, others)]
+    return [[*first, *_next_smaller(wanted, possible, rates)], *filter(None, others)]
 
 
 def _is_last(setting: Setting, possible: Points, expected: Expected) -> bool:
@@ -117,7 +117,7 @@ def _is_last(setting: Setting, possible: Points, expected: Expected) -> bool:
     return ends_the_climb(_probe(setting), [other.workers for other in series], foretold_here)
 
 
-def _below(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[StudyPoint]:
+def _next_smaller(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[StudyPoint]:
     """The next smaller count of each that has a rate, unless it is among them itself."""
     below: dict[Setting, StudyPoint] = {}
     for setting in (point.setting for point in points):
@@ -128,7 +128,7 @@ def _below(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list
     return [point for point in below.values() if point not in points]
 
 
-def _owed(spec: StudySpec, plan: Plan, answer: Answer, possible: Points, rates: Rates) -> list[StudyPoint]:
+def _missing_repeats(spec: StudySpec, plan: Plan, answer: Answer, possible: Points, rates: Rates) -> list[StudyPoint]:
     """Of the batch that is recommended: the counts that no later round has completed, of those beyond the answer only
     what leaves it open. Training ends the probing."""
     if answer.row is None or _trains(plan):
@@ -140,7 +140,7 @@ def _owed(spec: StudySpec, plan: Plan, answer: Answer, possible: Points, rates: 
     return [possible[setting] for setting in needed if times[setting] < spec.probe_repeats]
 
 
-def _to_repeat(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[Setting, int] | None:
+def _repeats_against_noise(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[Setting, int] | None:
     """The first that may be, as often again as it was run: a machine that is never quiet is not waited for, repeats
     cost a part of the climb, and training, once planned, ends the probing."""
     if not noisy or _trains(plan):
@@ -168,29 +168,29 @@ def _probed(plan: Plan, results: Results) -> set[Setting]:
     return {trial.setting for trial in plan.trials.values() if trial.kind == "probe" and trial.id in results.records}
 
 
-def paces(results: Results) -> dict[Setting, list[float]]:
+def throughput_by_probe(results: Results) -> dict[Setting, list[float]]:
     """Samples per second of every repeat."""
     return {
         point.setting: [point.setting.global_batch / float(np.median(step_s)) for step_s in point.repeats.values()]
-        for point in results.points
+        for point in results.setting_times
     }
 
 
-def _foretold(results: Results, settings: Sequence[Setting]) -> dict[Setting, float]:
+def _predicted(results: Results, settings: Sequence[Setting]) -> dict[Setting, float]:
     """By the model of the step, from all that their method has measured. Nothing where that has one count only."""
     like = settings[0]
     if not any(row.setting.method == like.method for row in results.rows):
         return {}
-    here = results.apart[like.place]
-    measured = [each for each in timed(here, like) if each.accumulation == like.accumulation]
-    expected = foretold(
-        measured, ground(here, like, None), map(_probe, settings), like.accumulation, strong=like.scaling == "strong"
+    here = results.by_place[like.place]
+    measured = [each for each in step_timings(here, like) if each.accumulation == like.accumulation]
+    expected = predicted(
+        measured, node(here, like, None), map(_probe, settings), like.accumulation, strong=like.scaling == "strong"
     )
     return {setting: expected[_probe(setting)] for setting in settings} if expected else {}
 
 
-def foretold(
-    measured: Sequence[Timed], where: Ground, probes: Iterable[Probe], accumulation: int, *, strong: bool
+def predicted(
+    measured: Sequence[StepTiming], where: Node, probes: Iterable[Probe], accumulation: int, *, strong: bool
 ) -> dict[Probe, float]:
     if len({each.workers for each in measured}) < 2:
         return {}

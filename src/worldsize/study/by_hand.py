@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.launch.commands import mpirun_command, node_commands, worker_environment
 from worldsize.launch.slurm.target import prepare_by_hand
 from worldsize.launch.target import PreparedLaunch
@@ -26,13 +26,13 @@ def commands_by_hand(study: Study, *, nodes: int, hosts: str, port: int) -> list
     """For a shell; comments say where each is to be typed. Everything is checked before anything is written."""
     names = hosts.split(",") if hosts else [f"HOST{number}" for number in range(1, nodes + 1)]
     if len(names) != nodes or not all(HOST.fullmatch(name) for name in names):
-        raise SpecError(
+        raise InputError(
             f"--hosts {hosts!r} names no {nodes} hosts; write addresses with commas: --hosts 10.0.0.1,10.0.0.2"
         )
     for launch in study.plan.launches:
-        plain = study.spec.targets[launch.on] == "local"
+        plain = study.spec.places[launch.place] == "local"
         if plain and launch.workers % min(nodes, launch.workers):
-            raise SpecError(f"workers={launch.workers} does not divide among --nodes {nodes}; use a count that does")
+            raise InputError(f"workers={launch.workers} does not divide among --nodes {nodes}; use a count that does")
     lines = []
     for work in study.prepare():
         lines.append(f"# {work.launch_id}: trials {len(work.trials)}, workers {work.workers}")

@@ -10,7 +10,7 @@ from shutil import disk_usage, which
 from worldsize.answer.results import read_study
 from worldsize.data.catalog import WORKLOADS, facts_of
 from worldsize.data.sets import require
-from worldsize.errors import SpecError, StoreError
+from worldsize.errors import InputError, StoreError
 from worldsize.folder.files import read_model
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.slurm.status import submitted_job
@@ -34,19 +34,19 @@ class JobOptions:
 
 
 def check_job_options(spec: StudySpec, home: StudyFolder, jobs: JobOptions) -> None:
-    submits = {on: isinstance(place, OnSlurm) for on, place in spec.targets.items()}
+    submits = {on: isinstance(place, OnSlurm) for on, place in spec.places.items()}
     if jobs != JobOptions() and not any(submits.values()):
-        raise SpecError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
+        raise InputError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
     if jobs.detach and not all(submits.values()):
         name = next(on for on, by_jobs in submits.items() if not by_jobs)
-        raise SpecError(f"detach leaves jobs behind, and {name} runs on this machine; choose others with --on")
+        raise InputError(f"detach leaves jobs behind, and {name} runs on this machine; choose others with --on")
     if any(submits.values()) and not home.study_file.exists() and which("sbatch") is None:
-        raise SpecError(
+        raise InputError(
             "the study runs on Slurm, whose sbatch is not here; run this on a login node, or use --on local"
         )
 
 
-def is_same(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
+def require_same_study(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
     """Whether the folder holds this study. Until something is measured, it may run elsewhere than it says."""
     if not home.study_file.exists():
         if home.path.exists() and not home.unfinished():

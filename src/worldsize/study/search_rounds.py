@@ -10,17 +10,17 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from worldsize.analysis.learning.variants import rate_edge
+from worldsize.analysis.learning.variants import divergence_edge
 from worldsize.folder.record import TrialRecord
 from worldsize.plan.grid import StudyPoint, study_points
-from worldsize.plan.plan import Plan, extended
+from worldsize.plan.plan import Plan, with_training
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec, Search, readable
 from worldsize.spec.study import StudySpec, TrialSpec
 
 Runs = list[tuple[TrialSpec, TrialRecord]]
 
 
-def next_round(spec: StudySpec, plan: Plan, records: Mapping[str, TrialRecord]) -> Plan | None:
+def next_search_round(spec: StudySpec, plan: Plan, records: Mapping[str, TrialRecord]) -> Plan | None:
     """The plan with more trials, or None when no search wants any."""
     if spec.train is None:
         return None
@@ -32,7 +32,7 @@ def next_round(spec: StudySpec, plan: Plan, records: Mapping[str, TrialRecord]) 
     for search, point in {point.search: point for point in study_points(spec)}.items():
         entry = spec.axes.optimizer[point.entry]
         more += [replace(point, optimizer=setting) for setting in _wanted(entry, runs[search])]
-    return extended(plan, spec, more) if more else None
+    return with_training(plan, spec, more) if more else None
 
 
 def _wanted(entry: OptimizerAxis, runs: Runs) -> list[OptimizerSpec]:
@@ -52,10 +52,10 @@ def _nearer_the_edge(precision: float, runs: Runs) -> list[OptimizerSpec]:
         rates[rate] = rates.get(rate, False) or record.outcome == "diverged"
     wanted = []
     for setting, diverged in others.items():
-        edge = rate_edge(diverged)
-        if edge is None or edge.diverged <= edge.held * (1 + precision):
+        edge = divergence_edge(diverged)
+        if edge is None or edge.diverged <= edge.stable_lr * (1 + precision):
             continue
-        middle = readable(math.sqrt(edge.held * edge.diverged))
+        middle = readable(math.sqrt(edge.stable_lr * edge.diverged))
         if middle not in diverged:
             wanted.append(setting.model_copy(update={"rate": middle}))
     return wanted

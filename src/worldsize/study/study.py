@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from worldsize.answer.results import Results, load, read_plan
 from worldsize.data.catalog import WorkloadFacts, facts_of
 from worldsize.data.sets import data_root
-from worldsize.errors import DataError, DiskFullError, SpecError
+from worldsize.errors import DataError, DiskFullError, InputError
 from worldsize.folder.files import is_disk_full, write_atomic, write_model
 from worldsize.folder.lock import study_lock
 from worldsize.folder.record import TrialRecord
@@ -29,7 +29,7 @@ from worldsize.plan.problems import auto_problems, data_problems, problems, work
 from worldsize.spec.base import Loc
 from worldsize.spec.file import StudyFile, dump_yaml, find_study
 from worldsize.spec.study import StudySpec
-from worldsize.study.adaptive_rounds import first_points, next_climb
+from worldsize.study.adaptive_rounds import first_points, next_adaptive_round
 from worldsize.study.checks import (
     JobOptions,
     check_data,
@@ -37,10 +37,10 @@ from worldsize.study.checks import (
     check_job_options,
     check_space,
     free_bytes,
-    is_same,
     megabytes,
+    require_same_study,
 )
-from worldsize.study.search_rounds import next_round
+from worldsize.study.search_rounds import next_search_round
 
 
 class Study:
@@ -117,12 +117,12 @@ class Study:
         return cls(file, overrides, run_on=run_on, small=small, folder=folder, data=data, machine=machine)
 
     @property
-    def _home(self) -> StudyFolder:
+    def _study_folder(self) -> StudyFolder:
         return StudyFolder(self.folder)
 
     def estimate(self) -> Cost:
         """What the whole plan costs; from the steps that its folder has measured, if it has."""
-        known = load(self.folder).step_s() if self._home.study_file.exists() else {}
+        known = load(self.folder).step_s() if self._study_folder.study_file.exists() else {}
         return estimate(self.sites, self.plan, self.facts, known)
 
     def missing_data(self) -> str | None:
@@ -146,16 +146,16 @@ class Study:
         `take_over` takes over from a driver that no longer runs. `retry_failed` runs failed trials again.
         """
         progress, jobs = progress or Progress(), jobs or JobOptions()
-        check_job_options(self.spec, self._home, jobs)
+        check_job_options(self.spec, self._study_folder, jobs)
         with self._full_disk_told(), self._opened(take_over=take_over) as stored:
             plan: Plan | None = stored
             if retry_failed:
-                _forget_failures(self._home)
+                _forget_failures(self._study_folder)
             run_sites = self._run_sites(progress, jobs)
             if jobs.smoke:
                 self._smoke(stored, run_sites)
             while plan is not None:
-                if not Run(self._home, plan, self.facts, run_sites, progress).run(detach=jobs.detach):
+                if not Run(self._study_folder, plan, self.facts, run_sites, progress).run(detach=jobs.detach):
                     break
                 plan = self._search_on(plan, progress)
         return load(self.folder)
@@ -166,7 +166,7 @@ class Study:
         with self._opened() as plan:
             left = {launch: [each for each in launch.trials if not home.has_record(each)] for launch in plan.launches}
             return [
-                prepare(home, plan, self.facts, self.sites[launch.on], launch, trials)
+                prepare(home, plan, self.facts, self.sites[launch.place], launch, trials)
                 for launch, trials in left.items()
                 if trials
             ]
@@ -174,8 +174,8 @@ class Study:
     @contextmanager
     def _opened(self, *, take_over: bool = False) -> Iterator[Plan]:
         """The folder, ours alone, with its plan as stored: a later version may number or order trials differently."""
-        home = self._home
-        same = is_same(self.spec, self.plan, home)
+        home = self._study_folder
+        same = require_same_study(self.spec, self.plan, home)
         check_data(self.spec, self.data)
         if (left := self._left()).trials:
             check_space(home, space_bytes(self.sites, left, self.facts), len(left.trials))
@@ -188,7 +188,7 @@ class Study:
 
     def _left(self) -> Plan:
         """The trials without a record, as far as they are known."""
-        home = self._home
+        home = self._study_folder
         plan = read_plan(home).plan if home.study_file.exists() else self.plan
         trials = {name: trial for name, trial in plan.trials.items() if not home.has_record(name)}
         return Plan(trials=trials, launches=())
@@ -225,9 +225,9 @@ class Study:
 
     def _smoke(self, plan: Plan, run_sites: dict[str, RunSite]) -> None:
         """A short job on each target that has something left to run."""
-        home = self._home
+        home = self._study_folder
         for on, site in run_sites.items():
-            left = [trial for trial in plan.trials.values() if trial.on == on and not home.has_record(trial.id)]
+            left = [trial for trial in plan.trials.values() if trial.place == on and not home.has_record(trial.id)]
             if left and isinstance(site.target, SlurmTarget):
                 most = max(trial.workers for trial in left)
                 site.target.smoke(prepare_smoke(home, self.facts, site, most, on))
@@ -239,20 +239,20 @@ class Study:
 
     def _search_on(self, plan: Plan, progress: Progress) -> Plan | None:
         """The plan with the next round of its searches, written down before any of it runs; None: they are done."""
-        results, home = load(self.folder), self._home
+        results, home = load(self.folder), self._study_folder
         if results.damaged:  # the next run sets them aside, and runs their trials again before the search goes on
             return None
-        climb = next_climb(self.spec, plan, results) if self.spec.axes.adaptive else None
-        more = climb or next_round(self.spec, plan, results.records)
+        climb = next_adaptive_round(self.spec, plan, results) if self.spec.axes.adaptive else None
+        more = climb or next_search_round(self.spec, plan, results.records)
         if more is not None:
             write_model(home.plan_file, read_plan(home).model_copy(update={"plan": more}))
             progress.plan_grew(more)
         return more
 
     def _write(self) -> None:
-        write_model(self._home.plan_file, PlanFile(plan=self.plan, device=self._devices, facts=self.facts))
+        write_model(self._study_folder.plan_file, PlanFile(plan=self.plan, device=self._devices, facts=self.facts))
         # Last: a folder with a study.yaml is a study folder.
-        write_atomic(self._home.study_file, dump_yaml(self.spec).encode())
+        write_atomic(self._study_folder.study_file, dump_yaml(self.spec).encode())
 
 
 def _file_of(source: str | Path | Mapping[str, Any] | StudySpec | StudyFile) -> StudyFile:
@@ -268,7 +268,7 @@ def _file_of(source: str | Path | Mapping[str, Any] | StudySpec | StudyFile) -> 
 def _refuse(found: Iterable[tuple[Loc, str]], file: StudyFile) -> None:
     """Raises all problems, each with its place in the file."""
     if problems_found := [file.problem(text, loc) for loc, text in found]:
-        raise SpecError(problems_found)
+        raise InputError(problems_found)
 
 
 def runs_again(record: TrialRecord) -> bool:

@@ -19,7 +19,7 @@ from worldsize.worker.ending import Ending
 from worldsize.worker.journal import Journal
 from worldsize.worker.loop import Trainer
 from worldsize.worker.measure.step_clock import Phases, step_clock_for
-from worldsize.worker.optimizers import rate_of_step
+from worldsize.worker.optimizers import lr_of_step
 from worldsize.worker.parallel import make_strategy
 from worldsize.worker.parallel.gradient_noise import meter_for
 from worldsize.worker.parallel.team import Team
@@ -34,7 +34,7 @@ class Builder:
         self._data_folders = workloads.DataFolders(data=Path(launch.data), cache=Path(launch.cache))
         self._loaded: dict[str, workloads.Workload] = {}
 
-    def build(self, trial: TrialSpec, team: Team, rivals: Sequence[Sequence[float]]) -> Trainer:
+    def build(self, trial: TrialSpec, team: Team, search_curves: Sequence[Sequence[float]]) -> Trainer:
         """Same seed, same model: every rank builds it, so a run can be repeated to the bit.
 
         `rivals` are the curves of other trials of the same search.
@@ -55,8 +55,8 @@ class Builder:
             team=team,
             strategy=make_strategy(_strategy(trial), trial.optimizer, module, team, noise),
             noise=noise,
-            rate=rate_of_step(trial, len(workload.train)),
-            ending=self._ending(trial, len(workload.train), rivals),
+            lr=lr_of_step(trial, len(workload.train)),
+            ending=self._ending(trial, len(workload.train), search_curves),
             clock=step_clock_for(team.device),
             augmentation_rng=generator_for(trial.seed, team.rank, 0),
             phases=self._phases,
@@ -100,7 +100,7 @@ class Builder:
             metric=self._launch.metric,
             higher_is_better=self._launch.higher_is_better,
             planned_epochs=trial.train.planned_epochs(samples, trial.global_batch),
-            rivals=rivals if trial.stop_hopeless else None,
+            search_curves=rivals if trial.stop_hopeless else None,
         )
 
 

@@ -50,7 +50,7 @@ class Ending:
     """The workload's main metric. A target names its own."""
     higher_is_better: bool = False
     planned_epochs: int = 1
-    rivals: Sequence[Sequence[float]] | None = None
+    search_curves: Sequence[Sequence[float]] | None = None
     """The metric of other trials of the search, epoch by epoch. None: this trial is never stopped because of them."""
 
     def after(self, epochs: Sequence[Epoch]) -> Outcome | None:
@@ -62,7 +62,9 @@ class Ending:
         values = curve(epochs, self.metric)
         if self.train.plateau is not None and on_plateau(values, self.train.plateau, self.higher_is_better):
             return "plateaued"
-        if self.rivals is not None and hopeless(values, self.rivals, self.planned_epochs, self.higher_is_better):
+        if self.search_curves is not None and hopeless(
+            values, self.search_curves, self.planned_epochs, self.higher_is_better
+        ):
             return "stopped"
         return None
 

@@ -56,7 +56,7 @@ class Trainer:
     team: Team
     strategy: Strategy
     """The model as the ranks train it together, and its optimizer."""
-    rate: Callable[[int], float]
+    lr: Callable[[int], float]
     ending: Ending
     clock: CpuStepClock
     phases: Phases
@@ -112,7 +112,7 @@ def run_steps(trainer: Trainer, shares: Iterable[Share], *, exchange: bool = Tru
     clock.start()
     for share in shares:
         for group in strategy.optimizer.param_groups:
-            group["lr"] = trainer.rate(trainer.step)
+            group["lr"] = trainer.lr(trainer.step)
         micro_batches = split_into_micro_batches(share, trial.batch_per_worker, team.workers)
         micro_batch_losses = []
         clock.mark(REST)

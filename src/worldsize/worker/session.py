@@ -11,7 +11,7 @@ import torch
 import torch._dynamo  # the first optimizer would load it, seconds long, in the middle of the first trial
 
 from worldsize.folder.launches import InterconnectFile, LaunchFolder, PhasesFile
-from worldsize.folder.record import ArrayFile, rival_curve
+from worldsize.folder.record import ArrayFile, search_curve
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.spec.study import TrialSpec
 from worldsize.worker.build import Builder
@@ -40,7 +40,9 @@ class Session:
         self.phases = Phases("process start", already_s=max(0.0, time.time() - launched_at))
         self._trial_id: str | None = None
         self._trainer: Trainer | None = None
-        self._rivals = {search: [list(curve) for curve in curves] for search, curves in self.launch.rivals.items()}
+        self._search_curves = {
+            search: [list(curve) for curve in curves] for search, curves in self.launch.search_curves.items()
+        }
         self._builder = Builder(folder, self.launch, self.phases, self.stop_file)
         self._recorder = Recorder(folder, launch_id)
         torch.set_num_threads(self.launch.threads)
@@ -96,15 +98,15 @@ class Session:
         if self.launch.memory_limit_gb or team.device.type == "cuda":
             free_memory(team.device)  # what the last trial left must not decide whether this one fits
         self._telemetry.start()
-        trainer = self._trainer = self._builder.build(trial, team, self._rivals.get(trial.search or "", []))
+        trainer = self._trainer = self._builder.build(trial, team, self._search_curves.get(trial.search or "", []))
         if trial.largest and team.rank == 0:
             self._recorder.compute_facts(trainer)  # what counting imports must not take memory from the next search
         result = _run(trainer)
         self.phases.enter("saving")
         telemetry = self._telemetry.stop()
         if trial.search is not None:
-            curve = rival_curve(result.epochs, result.outcome, self.launch.metric, trainer.ending.planned_epochs)
-            self._rivals.setdefault(trial.search, []).append(curve)
+            curve = search_curve(result.epochs, result.outcome, self.launch.metric, trainer.ending.planned_epochs)
+            self._search_curves.setdefault(trial.search, []).append(curve)
         trained_model = trainer.strategy.full_model() if trial.train and trial.train.save else None
         own_arrays = save_arrays(self.folder.trial(trial.id), trainer, result, telemetry)
         if team.rank > 0:

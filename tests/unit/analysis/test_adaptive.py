@@ -11,7 +11,7 @@ import pytest
 from worldsize.analysis.estimate import Interval
 from worldsize.analysis.speed.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.speed.recommend import recommend
-from worldsize.analysis.speed.scaling import Row, Series
+from worldsize.analysis.speed.scaling import ScalingRow, Series
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import StrategySpec
 
@@ -58,7 +58,7 @@ def full_grid(rates: dict[Probe, Interval]) -> Probe:
                 workers=n, batch_per_worker=batch, scaling="weak", strategy=StrategySpec(), precision="fp32"
             )
             rows.append(
-                Row(
+                ScalingRow(
                     setting=setting,
                     baseline_workers=1,
                     step_s=rate,

@@ -19,7 +19,7 @@ from worldsize.analysis.learning.steps_to_target import (
     fit_batches,
     target_run,
 )
-from worldsize.analysis.learning.variants import Target, Trained
+from worldsize.analysis.learning.variants import Goal, TrainingRun
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import StrategySpec
 
@@ -213,14 +213,14 @@ def test_nothing_reached_is_no_model() -> None:
     assert fit_batches([missed(64), missed(128, diverged=True)]) is None
 
 
-def curve(metric: Sequence[float], per_epoch: int = 100, **given: Any) -> Trained:
+def curve(metric: Sequence[float], per_epoch: int = 100, **given: Any) -> TrainingRun:
     epochs = np.arange(1.0, len(metric) + 1)
     values: dict[str, Any] = {
         "setting": Setting(workers=2, batch_per_worker=16, scaling="weak", strategy=StrategySpec(), precision="fp32"),
         "variant": "sgd",
         "family": "sgd",
-        "kin": "sgd",
-        "rate": 0.1,
+        "variant_without_lr": "sgd",
+        "lr": 0.1,
         "scaled": 1.0,
         "repeat": 0,
         "outcome": "finished",
@@ -231,27 +231,27 @@ def curve(metric: Sequence[float], per_epoch: int = 100, **given: Any) -> Traine
         "train_metric": np.array([]),
         "final": metric[-1] if len(metric) else None,
     }
-    return Trained(**{**values, **given})
+    return TrainingRun(**{**values, **given})
 
 
 def test_the_target_is_found_between_evaluations() -> None:
-    run = target_run(curve([0.5, 0.8, 0.9]), Target(value=0.85, at_least=True))
+    run = target_run(curve([0.5, 0.8, 0.9]), Goal(value=0.85, at_least=True))
     assert run.steps == pytest.approx(math.sqrt(200 * 300))
     assert (run.global_batch, run.ran_steps) == (32, 300)
     assert 0.04 < run.doubt < 0.08
-    falling = target_run(curve([1.0, 0.5], goal=np.array([4.0, 2.0])), Target(value=2.0, at_least=False))
+    falling = target_run(curve([1.0, 0.5], goal=np.array([4.0, 2.0])), Goal(value=2.0, at_least=False))
     assert falling.steps == pytest.approx(200)
 
 
 def test_a_target_met_at_once_is_known_badly_and_one_never_met_not_at_all() -> None:
-    first = target_run(curve([0.9, 0.95]), Target(value=0.85, at_least=True))
+    first = target_run(curve([0.9, 0.95]), Goal(value=0.85, at_least=True))
     assert first.steps == 50
     assert first.doubt > 0.5
-    never = target_run(curve([0.1, 0.2]), Target(value=0.85, at_least=True))
+    never = target_run(curve([0.1, 0.2]), Goal(value=0.85, at_least=True))
     assert (never.steps, never.ran_steps, never.diverged) == (None, 200, False)
-    lost = target_run(curve([], outcome="diverged"), Target(value=0.85, at_least=True))
+    lost = target_run(curve([], outcome="diverged"), Goal(value=0.85, at_least=True))
     assert (lost.steps, lost.ran_steps, lost.diverged) == (None, 0, True)
-    unknown_before = target_run(curve([math.nan, 0.9]), Target(value=0.85, at_least=True))
+    unknown_before = target_run(curve([math.nan, 0.9]), Goal(value=0.85, at_least=True))
     assert unknown_before.steps == pytest.approx(math.sqrt(100 * 200))
 
 
@@ -263,7 +263,7 @@ def test_interpolating_between_evaluations_is_nearer_than_they_are(epochs: int) 
         truth = 300 * (0.5 / (1 - value) - 1)
         per_epoch = max(int(truth / (epochs - 0.5)), 1)
         metric = [1 - 0.5 / (1 + s / 300) for s in per_epoch * np.arange(1, 2 * epochs)]
-        run = target_run(curve(metric, per_epoch), Target(value=float(value), at_least=True))
+        run = target_run(curve(metric, per_epoch), Goal(value=float(value), at_least=True))
         assert run.steps is not None
         errors.append(abs(math.log(run.steps / truth)))
         doubts.append(run.doubt)

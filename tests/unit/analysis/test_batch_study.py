@@ -17,10 +17,10 @@ from worldsize.analysis.learning.larger_batches import (
     batch_studies,
     fit_trend,
     known_noise,
-    rate_power,
+    lr_power,
 )
 from worldsize.analysis.learning.noise_scale import NoiseScale
-from worldsize.analysis.learning.variants import Target, Trained
+from worldsize.analysis.learning.variants import Goal, TrainingRun
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import StrategySpec
 
@@ -106,14 +106,14 @@ def setting(batch: int, workers: int = 2, strategy: StrategySpec = DDP) -> Setti
     )
 
 
-def trained(batch: int, metric: Sequence[float], **given: Any) -> Trained:
+def trained(batch: int, metric: Sequence[float], **given: Any) -> TrainingRun:
     epochs = np.arange(1.0, len(metric) + 1)
     values: dict[str, Any] = {
         "setting": setting(batch),
         "variant": "momentum 0.9",
         "family": "momentum",
-        "kin": "momentum",
-        "rate": 0.1,
+        "variant_without_lr": "momentum",
+        "lr": 0.1,
         "scaled": batch / 32,
         "repeat": 0,
         "outcome": "finished",
@@ -124,15 +124,15 @@ def trained(batch: int, metric: Sequence[float], **given: Any) -> Trained:
         "train_metric": np.array([]),
         "final": metric[-1] if len(metric) else None,
     }
-    return Trained(**{**values, **given})
+    return TrainingRun(**{**values, **given})
 
 
-def one(curves: Sequence[Trained], **given: Any) -> BatchStudy:
+def one(curves: Sequence[TrainingRun], **given: Any) -> BatchStudy:
     (found,) = batch_studies(curves, **{"target": None, **given})
     return found
 
 
-def slow(batch: int, repeat: int, metric: float = 0.5, **given: Any) -> Trained:
+def slow(batch: int, repeat: int, metric: float = 0.5, **given: Any) -> TrainingRun:
     """Stable after 4 epochs at a batch of 32, 3 more for each doubling, with the noise of its seed."""
     epochs, noise = np.arange(1.0, 41.0), np.random.default_rng([batch, repeat]).normal(size=40)
     last = 4 + 3 * math.log2(batch / 32)
@@ -172,22 +172,22 @@ def test_the_metric_at_a_larger_batch() -> None:
     assert known(found.metric, 512).value == pytest.approx(0.91, abs=0.003)
     assert found.epochs_stable is None  # two epochs
     assert one(curves[:3]).metric is None
-    assert one(curves, target=Target(value=0.9, at_least=True)).metric is None
+    assert one(curves, target=Goal(value=0.9, at_least=True)).metric is None
 
 
 def test_the_rule_is_read_from_the_rates() -> None:
-    assert rate_power([trained(batch, [0.5]) for batch in (32, 64, 256)]) == pytest.approx(1)
+    assert lr_power([trained(batch, [0.5]) for batch in (32, 64, 256)]) == pytest.approx(1)
     root = [trained(batch, [0.5], scaled=math.sqrt(batch / 32)) for batch in (32, 128)]
-    assert rate_power(root) == pytest.approx(0.5)
-    assert rate_power(root[:1]) is None
+    assert lr_power(root) == pytest.approx(0.5)
+    assert lr_power(root[:1]) is None
 
 
-def to_target(batch: int, epochs: float, **given: Any) -> Trained:
+def to_target(batch: int, epochs: float, **given: Any) -> TrainingRun:
     """Crosses 0.9 after so many epochs."""
     return trained(batch, list(0.9 * np.arange(1, math.ceil(epochs) + 1) / epochs), **given)
 
 
-TARGET = Target(value=0.9, at_least=True)
+TARGET = Goal(value=0.9, at_least=True)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ TARGET = Target(value=0.9, at_least=True)
 def test_the_law_follows_the_rule_of_the_rate(family: str, scaled: float, power: float) -> None:
     curves = [to_target(b, 5.5, family=family, scaled=(b / 32) ** scaled) for b in (32, 64)]
     found = one(curves, target=TARGET)
-    assert found.rate_power == pytest.approx(scaled)
+    assert found.lr_power == pytest.approx(scaled)
     assert found.steps is not None
     assert found.steps.power == pytest.approx(power)
 

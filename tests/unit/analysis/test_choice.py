@@ -21,7 +21,7 @@ def option(workers: int, step_s: float, *, measured: bool = True, width: float =
     fields: dict[str, object] = {
         "parts": Parts(load_s=0.0, compute_s=step_s, exposed_s=0.0),
         "steps": around(steps, 0.0),
-        "above_s": 0.0,
+        "overhead_s": 0.0,
         "wall_s": around(steps * step_s, width),
         "price": 2.0,
     }
@@ -34,7 +34,7 @@ def option(workers: int, step_s: float, *, measured: bool = True, width: float =
         samples_per_s=around(workers * 10 / step_s, width),
         step_s=around(step_s, width),
         epoch_s=around(steps * step_s, width),
-        steps_an_epoch=steps,
+        steps_per_epoch=steps,
         **{**fields, **more},  # type: ignore[arg-type]
     )
 
@@ -110,7 +110,7 @@ def test_a_wide_projection_between_measured_counts_does_not_end_the_climb() -> N
         ("limit-compute", {"parts": Parts(load_s=0.0, compute_s=1.5, exposed_s=0.1)}),
         ("limit-data", {"parts": Parts(load_s=0.5, compute_s=1.0, exposed_s=0.1)}),
         ("limit-learning", {"steps": around(450.0)}),
-        ("limit-above-the-step", {"above_s": 300.0}),
+        ("limit-above-the-step", {"overhead_s": 300.0}),
         ("nothing-limits", {}),
     ],
 )
@@ -122,9 +122,9 @@ def test_the_limit_is_the_largest_loss(code: str, changes: dict[str, object]) ->
 
 def test_losses_of_a_step_and_outside_of_steps_are_told_of_one_time() -> None:
     """A step that takes 40 % longer, where starting and evaluating take 300 s, and all steps 100 s."""
-    before = option(2, 0.2, above_s=300.0, wall_s=around(400.0))
+    before = option(2, 0.2, overhead_s=300.0, wall_s=around(400.0))
     parts = Parts(load_s=0.0, compute_s=0.2, exposed_s=0.08)
-    after = option(4, 0.28, above_s=250.0, wall_s=around(320.0), parts=parts)
+    after = option(4, 0.28, overhead_s=250.0, wall_s=around(320.0), parts=parts)
     found = limit(before, after)
     assert found is not None
     assert found.code == "limit-above-the-step"
@@ -153,4 +153,4 @@ def test_too_few_updates_an_epoch() -> None:
     found = limit(option(100, 1.0), option(400, 1.0))
     assert found is not None
     assert found.code == "limit-data-set-too-small"
-    assert found.numbers["steps_an_epoch"] == 2.5
+    assert found.numbers["steps_per_epoch"] == 2.5

@@ -60,7 +60,7 @@ def test_exact_data_gives_exact_parameters(
     assert found.converged
     assert found.rms_relative_residual < 1e-6
     assert found.parameters == pytest.approx(parameters, rel=2e-3)
-    assert found.rate(HELD_OUT) == pytest.approx(law(HELD_OUT), rel=1e-6)
+    assert found.throughput(HELD_OUT) == pytest.approx(law(HELD_OUT), rel=1e-6)
 
 
 @pytest.mark.parametrize(("fit", "law", "parameters"), CASES, ids=lambda value: getattr(value, "__name__", ""))
@@ -74,7 +74,7 @@ def test_noisy_data_gives_parameters_and_held_out_counts_within_the_noise(
     for name, value in parameters.items():
         middle = np.median([found.parameters[name] for found in draws if name in found.parameters])
         assert middle == pytest.approx(value, rel=0.1), name
-    misses = [abs(found.rate(HELD_OUT) / law(HELD_OUT) - 1) for found in draws]
+    misses = [abs(found.throughput(HELD_OUT) / law(HELD_OUT) - 1) for found in draws]
     assert np.median(misses) < 3 * NOISE
     assert max(misses) < 12 * NOISE
     assert np.median([found.rms_relative_residual for found in draws]) < 1.5 * NOISE

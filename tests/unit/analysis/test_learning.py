@@ -10,32 +10,32 @@ import numpy as np
 import pytest
 
 from worldsize.analysis.estimate import Estimate, log_interval, mean_interval
-from worldsize.analysis.learning.larger_batches import Regained, regained
+from worldsize.analysis.learning.larger_batches import Recovered, recovered
 from worldsize.analysis.learning.variants import (
-    Target,
-    Trained,
+    Goal,
+    TrainingRun,
     VariantSummary,
-    best_of_each,
-    compare_bests,
-    contests,
-    rate_edge,
-    rate_edges,
+    best_of_each_family,
+    compare_best_variants,
+    divergence_edge,
+    divergence_edges,
     summaries,
     target_summary,
     to_target,
+    variant_rankings,
 )
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import StrategySpec
 
 
-def trained(metric: Sequence[float], *, steps_per_epoch: int = 100, **given: Any) -> Trained:
+def trained(metric: Sequence[float], *, steps_per_epoch: int = 100, **given: Any) -> TrainingRun:
     epochs = np.arange(1.0, len(metric) + 1)
     values: dict[str, Any] = {
         "setting": (4, 64),
         "variant": "sgd 0.1",
         "family": "sgd",
-        "rate": 0.1,
-        "kin": "sgd",
+        "lr": 0.1,
+        "variant_without_lr": "sgd",
         "scaled": 1.0,
         "repeat": 0,
         "outcome": "finished",
@@ -46,39 +46,39 @@ def trained(metric: Sequence[float], *, steps_per_epoch: int = 100, **given: Any
         "train_metric": np.array([]),
         "final": metric[-1],
     }
-    return Trained(**{**values, **given})
+    return TrainingRun(**{**values, **given})
 
 
-def repeats(finals: Sequence[float], variant: str = "sgd 0.1", **given: Any) -> list[Trained]:
+def repeats(finals: Sequence[float], variant: str = "sgd 0.1", **given: Any) -> list[TrainingRun]:
     return [trained([0.1, final], variant=variant, repeat=number, **given) for number, final in enumerate(finals)]
 
 
 def bests(
-    curves: Sequence[Trained], *, higher_is_better: bool = True, target: float | None = None
+    curves: Sequence[TrainingRun], *, higher_is_better: bool = True, target: float | None = None
 ) -> list[VariantSummary]:
-    goal = None if target is None else Target(value=target, at_least=higher_is_better)
+    goal = None if target is None else Goal(value=target, at_least=higher_is_better)
     found = summaries(curves, higher_is_better=higher_is_better, target=goal)
-    return best_of_each(found, higher_is_better=higher_is_better, by_target=target is not None)
+    return best_of_each_family(found, higher_is_better=higher_is_better, by_target=target is not None)
 
 
 def test_the_first_evaluation_that_meets_the_target() -> None:
-    reached = to_target(trained([0.5, 0.7, 0.9, 0.8, 0.95]), Target(value=0.9, at_least=True))
+    reached = to_target(trained([0.5, 0.7, 0.9, 0.8, 0.95]), Goal(value=0.9, at_least=True))
     assert reached is not None
     assert (reached.epoch, reached.steps, reached.samples, reached.seconds) == (3, 300, 19200, 6)
-    falling = to_target(trained([1.0, 0.4, 0.6]), Target(value=0.5, at_least=False))
+    falling = to_target(trained([1.0, 0.4, 0.6]), Goal(value=0.5, at_least=False))
     assert falling is not None
     assert falling.epoch == 2
 
 
 def test_a_target_that_is_never_met() -> None:
-    assert to_target(trained([0.5, math.nan, 0.7]), Target(value=0.9, at_least=True)) is None
-    summary = target_summary([trained([0.5])], Target(value=0.9, at_least=True))
+    assert to_target(trained([0.5, math.nan, 0.7]), Goal(value=0.9, at_least=True)) is None
+    summary = target_summary([trained([0.5])], Goal(value=0.9, at_least=True))
     assert (summary.reached, summary.repeats, summary.steps, summary.always) == (0, 1, None, False)
 
 
 def test_the_target_over_repeats_speaks_for_those_that_reached_it() -> None:
     curves = [trained([0.5] * (number + 1) + [0.9], repeat=number) for number in range(3)]
-    summary = target_summary([*curves, trained([0.5] * 5, repeat=3)], Target(value=0.9, at_least=True))
+    summary = target_summary([*curves, trained([0.5] * 5, repeat=3)], Goal(value=0.9, at_least=True))
     assert (summary.reached, summary.repeats, summary.always) == (3, 4, False)
     assert sorted(summary.of_repeats) == [0, 1, 2]
     assert summary.steps is not None
@@ -183,17 +183,17 @@ def test_with_a_target_the_fewest_steps_win_among_those_that_always_reach_it() -
     ]
     found = bests(curves, target=0.9)
     assert [one.variant for one in found] == ["adam", "sgd", "lamb"]
-    slower, missed = compare_bests(found, by_target=True)
+    slower, missed = compare_best_variants(found, by_target=True)
     assert (slower.kind, missed.kind) == ("steps", "metric")
     assert slower.estimate is not None
     assert slower.estimate.value == pytest.approx(2)
-    assert compare_bests(found)[0].kind == "metric"
+    assert compare_best_variants(found)[0].kind == "metric"
 
 
 def test_repeats_that_agree_are_not_exact_where_evaluations_are_an_epoch_apart() -> None:
     late = [trained([0.1] * 10 + [0.9], variant="sgd", repeat=number) for number in range(3)]
     sooner = [trained([0.1] * 9 + [0.9] * 2, variant="adam", family="adam", repeat=number) for number in range(3)]
-    (close,) = compare_bests(bests([*late, *sooner], target=0.9), by_target=True)
+    (close,) = compare_best_variants(bests([*late, *sooner], target=0.9), by_target=True)
     assert close.estimate is not None
     assert close.estimate.value == pytest.approx(1.1)
     assert close.estimate.low == pytest.approx(1.1 * math.exp(-math.hypot(0.5 / 10, 0.5 / 11)))
@@ -203,17 +203,17 @@ def test_repeats_that_agree_are_not_exact_where_evaluations_are_an_epoch_apart()
 def test_pairing_by_seed_sees_what_the_means_cannot() -> None:
     seeds = [0.80, 0.90, 0.85]
     adam = repeats([seed + 0.02 + 0.001 * number for number, seed in enumerate(seeds)], "adam", family="adam")
-    (paired,) = compare_bests(bests([*repeats(seeds), *adam]))
+    (paired,) = compare_best_variants(bests([*repeats(seeds), *adam]))
     assert (paired.variant, paired.against, paired.paired, paired.within_noise) == ("sgd 0.1", "adam", 3, False)
     assert paired.estimate is not None
     assert paired.estimate.value == pytest.approx(-0.021)
     others = [trained([0.1, seed], repeat=number + 10) for number, seed in enumerate(seeds)]
-    (apart,) = compare_bests(bests([*others, *adam]))
+    (apart,) = compare_best_variants(bests([*others, *adam]))
     assert (apart.paired, apart.within_noise) == (0, True)
 
 
 def test_one_repeat_each_leaves_the_noise_unknown() -> None:
-    (found,) = compare_bests(bests([*repeats([0.8]), *repeats([0.9], "adam", family="adam")]))
+    (found,) = compare_best_variants(bests([*repeats([0.8]), *repeats([0.9], "adam", family="adam")]))
     assert found.within_noise is None
     assert found.estimate is not None
     assert (found.estimate.value, found.estimate.low) == (pytest.approx(-0.1), None)
@@ -221,9 +221,9 @@ def test_one_repeat_each_leaves_the_noise_unknown() -> None:
 
 def test_what_never_learned_cannot_be_compared() -> None:
     broken = trained([0.1], variant="adam", family="adam", outcome="diverged", final=None)
-    (found,) = compare_bests(bests([*repeats([0.8, 0.9]), broken]))
+    (found,) = compare_best_variants(bests([*repeats([0.8, 0.9]), broken]))
     assert (found.variant, found.estimate, found.within_noise) == ("adam", None, None)
-    assert compare_bests([]) == []
+    assert compare_best_variants([]) == []
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -236,38 +236,40 @@ def test_variants_that_are_alike_are_within_noise_nine_times_in_ten(paired: bool
             trained([0.1, final], variant="adam", family="adam", repeat=number + (0 if paired else 9))
             for number, final in enumerate(rng.normal(0.8, 0.01, 4))
         ]
-        (found,) = compare_bests(bests([*one, *two]))
+        (found,) = compare_best_variants(bests([*one, *two]))
         within.append(found.within_noise)
     assert 0.86 <= np.mean(within) <= 0.94
 
 
 def test_the_edge_lies_between_the_last_that_held_and_the_first_that_diverged() -> None:
-    edge = rate_edge({0.1: False, 0.4: True, 0.2: False, 0.8: True})
+    edge = divergence_edge({0.1: False, 0.4: True, 0.2: False, 0.8: True})
     assert edge is not None
-    assert (edge.held, edge.diverged, edge.highest_held, edge.monotone) == (0.2, 0.4, 0.2, True)
+    assert (edge.stable_lr, edge.diverged, edge.highest_stable_lr, edge.monotone) == (0.2, 0.4, 0.2, True)
     assert edge.estimate == pytest.approx(0.08**0.5)
 
 
 def test_a_rate_that_diverged_below_one_that_held_is_said() -> None:
-    edge = rate_edge({0.1: False, 0.2: True, 0.4: False})
+    edge = divergence_edge({0.1: False, 0.2: True, 0.4: False})
     assert edge is not None
-    assert (edge.held, edge.diverged, edge.highest_held, edge.monotone) == (0.1, 0.2, 0.4, False)
+    assert (edge.stable_lr, edge.diverged, edge.highest_stable_lr, edge.monotone) == (0.1, 0.2, 0.4, False)
 
 
 @pytest.mark.parametrize("diverged", [{}, {0.1: False}, {0.1: True}, {0.1: True, 0.2: False}])
 def test_without_both_sides_there_is_no_edge(diverged: dict[float, bool]) -> None:
-    assert rate_edge(diverged) is None
+    assert divergence_edge(diverged) is None
 
 
 def test_a_rate_that_diverged_in_one_repeat_diverged() -> None:
-    curves = [trained([0.5], rate=rate, outcome=outcome) for rate, outcome in ((0.1, "stopped"), (0.2, "finished"))]
-    edges = rate_edges([*curves, trained([0.5], rate=0.2, outcome="diverged")])
-    assert {key: (edge.held, edge.diverged) for key, edge in edges.items()} == {((4, 64), "sgd", "sgd"): (0.1, 0.2)}
+    curves = [trained([0.5], lr=rate, outcome=outcome) for rate, outcome in ((0.1, "stopped"), (0.2, "finished"))]
+    edges = divergence_edges([*curves, trained([0.5], lr=0.2, outcome="diverged")])
+    assert {key: (edge.stable_lr, edge.diverged) for key, edge in edges.items()} == {
+        ((4, 64), "sgd", "sgd"): (0.1, 0.2)
+    }
 
 
 def test_a_target_may_name_another_metric_than_the_workload() -> None:
     curve = trained([0.5, 0.6, 0.7], goal=np.array([2.0, 0.9, 0.4]))
-    reached = to_target(curve, Target(value=1.0, at_least=False))
+    reached = to_target(curve, Goal(value=1.0, at_least=False))
     assert reached is not None
     assert reached.epoch == 2
 
@@ -276,22 +278,22 @@ def test_variants_of_one_setting_meet_in_one_contest() -> None:
     adam = repeats([0.95, 0.96, 0.94], "adam rate 0.001", family="adam")
     sgd = [*repeats([0.90, 0.91, 0.89]), *repeats([0.80, 0.81, 0.80], "sgd rate 9")]
     elsewhere = repeats([0.5, 0.5], setting=(8, 64))
-    first, second = contests(
+    first, second = variant_rankings(
         summaries([*sgd, *adam, *elsewhere], higher_is_better=True), higher_is_better=True, by_target=False
     )
     assert [variant.variant for variant in first.variants] == ["adam rate 0.001", "sgd 0.1", "sgd rate 9"]
-    assert [variant.family for variant in first.bests] == ["adam", "sgd"]
-    (comparison,) = first.comparisons
+    assert [variant.family for variant in first.best_variants] == ["adam", "sgd"]
+    (comparison,) = first.differences
     assert comparison.within_noise is False
     assert comparison.estimate is not None
     assert comparison.estimate.value == pytest.approx(-0.05)
-    assert (second.setting, second.comparisons) == ((8, 64), ())
+    assert (second.setting, second.differences) == ((8, 64), ())
 
 
 def test_what_missed_the_target_is_not_compared_by_what_it_ended_with() -> None:
     reached = [trained([0.5, 0.976], repeat=r) for r in range(3)]
     missed = [trained([0.9, 0.9748], repeat=r, variant="adam rate 1", family="adam") for r in range(3)]
-    (comparison,) = compare_bests(bests([*reached, *missed], target=0.975), by_target=True)
+    (comparison,) = compare_best_variants(bests([*reached, *missed], target=0.975), by_target=True)
     assert (comparison.estimate, comparison.within_noise, comparison.reached) == (None, None, 0)
 
 
@@ -301,19 +303,19 @@ def test_what_diverged_in_part_is_not_compared_by_the_rest() -> None:
         trained([0.1], repeat=r, variant="lamb rate 9", family="lamb", outcome="diverged", final=None) for r in (0, 1)
     ]
     lucky = trained([0.5, 0.99], repeat=2, variant="lamb rate 9", family="lamb")
-    (comparison,) = compare_bests(bests([*good, *bad, lucky]))
+    (comparison,) = compare_best_variants(bests([*good, *bad, lucky]))
     assert (comparison.variant, comparison.estimate, comparison.diverged) == ("lamb rate 9", None, 2)
 
 
-def batch(metric: Sequence[float], workers: int, variant: str, scaled: float = 1.0) -> list[Trained]:
+def batch(metric: Sequence[float], workers: int, variant: str, scaled: float = 1.0) -> list[TrainingRun]:
     setting = Setting(workers=workers, batch_per_worker=128, scaling="weak", strategy=StrategySpec(), precision="fp32")
     return repeats(metric, variant, setting=setting, scaled=scaled, family=variant.split()[0])
 
 
-def won_back(curves: Sequence[Trained], *, higher_is_better: bool = True) -> list[Regained]:
+def won_back(curves: Sequence[TrainingRun], *, higher_is_better: bool = True) -> list[Recovered]:
     found = summaries(curves, higher_is_better=higher_is_better)
-    return regained(
-        contests(found, higher_is_better=higher_is_better, by_target=False), higher_is_better=higher_is_better
+    return recovered(
+        variant_rankings(found, higher_is_better=higher_is_better, by_target=False), higher_is_better=higher_is_better
     )
 
 

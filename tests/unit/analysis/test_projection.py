@@ -18,10 +18,10 @@ from worldsize.analysis.projection.bare import (
     Projected,
     blended_crossing,
     crossing_cost,
-    doubt,
+    margin,
     project_series,
-    reach,
-    series_doubt,
+    series_unpredictability,
+    unpredictability,
 )
 from worldsize.analysis.projection.series_law import TableSeries, fit_series_law, table_series
 
@@ -357,22 +357,24 @@ def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_doubt_takes_the_worst_sign() -> None:
-    assert doubt(miss=0.02, loss_per_doubling=0.01, counts=4) == 0.02
-    assert doubt(miss=0.02, loss_per_doubling=0.3, counts=4) == 0.3
-    assert doubt(miss=5.0, loss_per_doubling=-1.0, counts=4) == 0.3
-    assert doubt(miss=None, loss_per_doubling=0.0, counts=1) == 0.1
-    assert doubt(miss=0.0, loss_per_doubling=0.0, spread=0.2, counts=5) == 0.2
+    assert unpredictability(miss=0.02, loss_per_doubling=0.01, counts=4) == 0.02
+    assert unpredictability(miss=0.02, loss_per_doubling=0.3, counts=4) == 0.3
+    assert unpredictability(miss=5.0, loss_per_doubling=-1.0, counts=4) == 0.3
+    assert unpredictability(miss=None, loss_per_doubling=0.0, counts=1) == 0.1
+    assert unpredictability(miss=0.0, loss_per_doubling=0.0, spread=0.2, counts=5) == 0.2
     smooth, rough = table_series(GOOD), table_series([*GOOD[:3], (8, 600.0)])
-    assert series_doubt(rough) > 2 * series_doubt(smooth)
+    assert series_unpredictability(rough) > 2 * series_unpredictability(smooth)
 
 
 @pytest.mark.parametrize("crossing", CROSSING_SHARE)
 def test_reach_never_shrinks(crossing: str) -> None:
-    found = [reach(doublings=d, doubt=0.05, crossing=crossing) for d in (0.1, 0.5, 1, 2, 10)]  # type: ignore[arg-type]
+    found = [margin(doublings=d, unpredictability=0.05, crossing=crossing) for d in (0.1, 0.5, 1, 2, 10)]  # type: ignore[arg-type]
     assert [one.down for one in found] == sorted(one.down for one in found)
     assert all(one.down > one.up > 0 for one in found)
-    assert reach(doublings=1, doubt=0.2).up > reach(doublings=1, doubt=0.1).up
-    assert reach(doublings=1, doubt=0.1, crossing="new").down > reach(doublings=1, doubt=0.1).down
+    assert margin(doublings=1, unpredictability=0.2).up > margin(doublings=1, unpredictability=0.1).up
+    assert (
+        margin(doublings=1, unpredictability=0.1, crossing="new").down > margin(doublings=1, unpredictability=0.1).down
+    )
 
 
 def test_everything_is_immutable() -> None:

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from worldsize.analysis.learning.variants import Trained, contests, summaries
+from worldsize.analysis.learning.variants import TrainingRun, summaries, variant_rankings
 from worldsize.analysis.speed.recommend import Answer, recommend
-from worldsize.analysis.speed.scaling import Measured, Series, block_means, points, scaling
+from worldsize.analysis.speed.scaling import Series, TimedTrial, block_means, scaling, setting_times
 from worldsize.report.words.answers import answer_sentence
 from worldsize.report.words.findings import finding_sentence
 from worldsize.report.words.numbers import duration, number
@@ -23,19 +23,19 @@ Scaling = Literal["weak", "strong"]
 
 @dataclass(frozen=True)
 class Run:
-    measured: Measured
+    measured: TimedTrial
     metric: float | None
     variant: str = "sgd"
 
-    def trained(self) -> Trained:
+    def trained(self) -> TrainingRun:
         """Three epochs that all end with the metric; without one, it diverged."""
         curve = np.full(3, np.nan if self.metric is None else self.metric)
-        return Trained(
+        return TrainingRun(
             setting=self.measured.setting,
             variant=self.variant,
             family=self.variant,
-            kin=self.variant,
-            rate=0.1,
+            variant_without_lr=self.variant,
+            lr=0.1,
             scaled=1.0,
             repeat=self.measured.repeat,
             outcome="diverged" if self.metric is None else "finished",
@@ -64,16 +64,16 @@ def trial(
     steps = step_s * np.exp(rng.normal(0, noise, (50, workers)))
     steps[:, -1] *= slow_rank
     setting = Setting(workers=workers, batch_per_worker=batch, scaling=mode, strategy=StrategySpec(), precision="fp32")
-    return Run(Measured(setting=setting, kind=kind, repeat=repeat, step_s=steps), metric)
+    return Run(TimedTrial(setting=setting, kind=kind, repeat=repeat, step_s=steps), metric)
 
 
 def series_of(runs: Iterable[Run]) -> list[Series]:
     """Scaling of what was measured, with the best of what was trained."""
     runs = list(runs)
     learned = summaries([run.trained() for run in runs if run.measured.kind == "train"], higher_is_better=True)
-    found = contests(learned, higher_is_better=True, by_target=False)
+    found = variant_rankings(learned, higher_is_better=True, by_target=False)
     best = {contest.setting: contest.variants[0] for contest in found}
-    return scaling(points(run.measured for run in runs), best)  # type: ignore[arg-type]
+    return scaling(setting_times(run.measured for run in runs), best)  # type: ignore[arg-type]
 
 
 def study(step_of: dict[int, float], *, repeats: int = 3, noise: float = 0.01, batch: int = 64) -> Answer:
@@ -102,7 +102,7 @@ def test_strong_scaling_from_a_baseline_of_two() -> None:
 
 
 def test_the_slowest_rank_makes_the_step() -> None:
-    (point,) = points([trial(4, 64, 0.01, slow_rank=2.0).measured])
+    (point,) = setting_times([trial(4, 64, 0.01, slow_rank=2.0).measured])
     assert np.median(point.repeats[0]) == pytest.approx(0.02, rel=0.02)
 
 
@@ -251,7 +251,7 @@ def test_what_happens_every_eighth_step_is_in_the_mean_of_eight() -> None:
 
 def test_optimisers_do_not_count_as_repeats() -> None:
     one = trial(1, 64, 0.01, metric=0.9, kind="train")
-    (point,) = points([one.measured, replace(one, variant="adam").measured])
+    (point,) = setting_times([one.measured, replace(one, variant="adam").measured])
     assert list(point.repeats) == [0]
     assert len(point.repeats[0]) == 100
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from worldsize.analysis.projection.step_model import Ground, Timed, exchange_terms, fit_throughput, joined
+from worldsize.analysis.projection.step_model import Node, StepTiming, exchange_terms, fit_throughput, joined
 from worldsize.analysis.speed.network import Network, Wire, ring_s
 from worldsize.answer.predict.question import parse_network
 
@@ -34,20 +34,20 @@ def gpus(workers: int, batch: int) -> tuple[float, float]:
 
 def measured(
     machine: Machine, workers: Iterable[int], batches: Iterable[int], *, noise: float, overlap: float = 1.0
-) -> Iterator[Timed]:
+) -> Iterator[StepTiming]:
     rng = np.random.default_rng(5)
     for count in workers:
         for batch in batches:
             busy, exchange = machine(count, batch)
             shake = math.exp(rng.normal(0, noise)) if noise else 1.0
             step = joined(busy, exchange, 1, overlap) * shake
-            yield Timed(workers=count, batch_per_worker=batch, step_s=step, busy_s=min(busy * shake, step))
+            yield StepTiming(workers=count, batch_per_worker=batch, step_s=step, local_s=min(busy * shake, step))
 
 
 @pytest.mark.parametrize("machine", [quiet_cores, gpus])
 @pytest.mark.parametrize(("noise", "within"), [(0.0, 0.06), (0.02, 0.12)])
 def test_counts_never_run(machine: Machine, noise: float, within: float) -> None:
-    model = fit_throughput(list(measured(machine, FITTED, (32, 128), noise=noise)), Ground(places=16))
+    model = fit_throughput(list(measured(machine, FITTED, (32, 128), noise=noise)), Node(workers_per_node=16))
     off = [
         model.parts(count, batch).step_s / joined(*machine(count, batch), 1, 1.0) - 1
         for count in ASKED
@@ -57,14 +57,14 @@ def test_counts_never_run(machine: Machine, noise: float, within: float) -> None
 
 
 def test_a_batch_never_run_lies_between_its_neighbours() -> None:
-    model = fit_throughput(list(measured(gpus, (1, 2, 4), (32, 128), noise=0.0)), Ground(places=8))
+    model = fit_throughput(list(measured(gpus, (1, 2, 4), (32, 128), noise=0.0)), Node(workers_per_node=8))
     busy, exchange = gpus(4, 64)
     assert model.parts(4, 64).step_s == pytest.approx(busy + exchange, rel=0.03)
 
 
 def test_measured_settings_are_met() -> None:
     timed = list(measured(quiet_cores, FITTED, (64,), noise=0.02))
-    model = fit_throughput(timed, Ground(places=16))
+    model = fit_throughput(timed, Node(workers_per_node=16))
     for each in timed:
         assert model.parts(each.workers, 64).step_s == pytest.approx(each.step_s, rel=0.05)
 
@@ -72,10 +72,10 @@ def test_measured_settings_are_met() -> None:
 def test_overlap_is_seen_when_batches_differ() -> None:
     """A large batch hides an exchange that a small one cannot."""
     timed = list(measured(gpus, (1, 2, 4, 8), (16, 64, 256), noise=0.0, overlap=5.0))
-    model = fit_throughput(timed, Ground(places=8))
+    model = fit_throughput(timed, Node(workers_per_node=8))
     assert model.overlap_known
     assert model.overlap > 2
-    assert not fit_throughput(timed[:1], Ground(places=8)).overlap_known
+    assert not fit_throughput(timed[:1], Node(workers_per_node=8)).overlap_known
 
 
 def test_the_probed_link_gives_the_exchange_its_shape() -> None:
@@ -86,23 +86,25 @@ def test_the_probed_link_gives_the_exchange_its_shape() -> None:
         return 1e-4 * batch, ring_s(5e6, workers, wire) if workers > 1 else 0.0
 
     timed = list(measured(ring, (1, 2, 4), (32,), noise=0.0))
-    knowing = fit_throughput(timed, Ground(places=16, network=network, payload_bytes=5e6))
+    knowing = fit_throughput(timed, Node(workers_per_node=16, network=network, payload_bytes=5e6))
     truth = sum(ring(16, 32))
     assert knowing.parts(16, 32).step_s == pytest.approx(truth, rel=0.03)
     assert knowing.parts(16, 32).exposed_s == pytest.approx(ring(16, 32)[1], rel=0.1)
 
 
 def test_cores_that_are_not_there_are_waited_for() -> None:
-    timed = [Timed(workers=count, batch_per_worker=32, step_s=0.01, busy_s=0.01, cores=1.25) for count in (1, 2, 4, 8)]
-    model = fit_throughput(timed, Ground(places=16, cores=16))
+    timed = [
+        StepTiming(workers=count, batch_per_worker=32, step_s=0.01, local_s=0.01, cores=1.25) for count in (1, 2, 4, 8)
+    ]
+    model = fit_throughput(timed, Node(workers_per_node=16, cores=16))
     assert model.parts(12, 32).step_s == pytest.approx(0.01, rel=0.02)
     assert model.parts(16, 32).step_s == pytest.approx(0.0125, rel=0.02)
 
 
 def test_one_worker_and_a_declared_network() -> None:
     """Measure on one GPU, ask about 64."""
-    alone = [Timed(workers=1, batch_per_worker=64, step_s=0.1, busy_s=0.1)]
-    model = fit_throughput(alone, Ground(places=1, payload_bytes=400e6))
+    alone = [StepTiming(workers=1, batch_per_worker=64, step_s=0.1, local_s=0.1)]
+    model = fit_throughput(alone, Node(workers_per_node=1, payload_bytes=400e6))
     network = parse_network("8 x 450GB/s 2us, 50GB/s 5us")
     parts = model.parts_on(network, 64, 64, overlap=1.0, use=1.0)
     inside, between = ring_s(400e6, 8, FAST), ring_s(50e6, 8, SLOW)
@@ -115,16 +117,16 @@ def test_one_worker_and_a_declared_network() -> None:
 def test_accumulation_hides_nothing_more_and_costs_no_exchange() -> None:
     """s micro-batches and one exchange: T = s C + X without overlap."""
     timed = [
-        Timed(workers=2, batch_per_worker=16, accumulation=s, step_s=s * 0.01 + 0.004, busy_s=s * 0.01)
+        StepTiming(workers=2, batch_per_worker=16, accumulation=s, step_s=s * 0.01 + 0.004, local_s=s * 0.01)
         for s in (1, 2, 4)
     ]
-    model = fit_throughput(timed, Ground(places=4))
+    model = fit_throughput(timed, Node(workers_per_node=4))
     assert model.parts(2, 16, 8).step_s == pytest.approx(0.084, rel=0.05)
 
 
 def test_data_loading_keeps_its_share() -> None:
-    timed = [Timed(workers=n, batch_per_worker=32, step_s=0.02, busy_s=0.02, load_s=0.015) for n in (1, 2)]
-    parts = fit_throughput(timed, Ground(places=4)).parts(4, 32)
+    timed = [StepTiming(workers=n, batch_per_worker=32, step_s=0.02, local_s=0.02, load_s=0.015) for n in (1, 2)]
+    parts = fit_throughput(timed, Node(workers_per_node=4)).parts(4, 32)
     assert parts.load_s == pytest.approx(0.75 * parts.step_s, rel=0.01)
     assert parts.load_s + parts.compute_s + parts.exposed_s == pytest.approx(parts.step_s)
 
@@ -136,21 +138,22 @@ def test_threads_that_exchange_take_turns() -> None:
         return 1e-3 * (workers - 1) * max(1.0, 2 * workers / 16) ** 2
 
     timed = [
-        Timed(workers=n, batch_per_worker=32, step_s=0.02 + exchange_s(n), busy_s=0.02) for n in (1, 2, 3, 4, 6, 8)
+        StepTiming(workers=n, batch_per_worker=32, step_s=0.02 + exchange_s(n), local_s=0.02)
+        for n in (1, 2, 3, 4, 6, 8)
     ]
-    model = fit_throughput(timed, Ground(places=16, cores=16))
+    model = fit_throughput(timed, Node(workers_per_node=16, cores=16))
     assert [model.is_more_crowded(n) for n in (8, 12, 16)] == [False, True, True]
     assert model.parts(16, 32).exposed_s == pytest.approx(exchange_s(16), rel=0.1)
     free, twice = (model.parts(16, 32, crowding=times).exposed_s for times in (0.0, 2.0))
     assert free == pytest.approx(exchange_s(16) / 4, rel=0.1)
     assert twice == pytest.approx(exchange_s(16) / 4 * 7, rel=0.1)
-    gpus = fit_throughput(timed, Ground(places=16))
+    gpus = fit_throughput(timed, Node(workers_per_node=16))
     assert not gpus.is_more_crowded(16)
     assert gpus.parts(16, 32).step_s == pytest.approx(0.02 + exchange_s(16) / 4, rel=0.03)
 
 
-CORES = Ground(
-    places=16,
+CORES = Node(
+    workers_per_node=16,
     cores=16,
     network=Network(
         inside=Wire(latency_s=1e-4, bandwidth_bytes_per_s=1e9), across=None, workers_per_node=16, source=""
@@ -166,7 +169,9 @@ def test_waiting_for_others_takes_no_turns(waiting: float) -> None:
     def exchange_s(workers: int) -> float:
         return (max(1.0, 2 * workers / 16) ** 2 + waiting) * CORES.link_s(workers)
 
-    timed = [Timed(workers=n, batch_per_worker=32, step_s=0.02 + exchange_s(n), busy_s=0.02) for n in (1, 2, 3, 4, 6)]
+    timed = [
+        StepTiming(workers=n, batch_per_worker=32, step_s=0.02 + exchange_s(n), local_s=0.02) for n in (1, 2, 3, 4, 6)
+    ]
     model = fit_throughput(timed, CORES)
     for workers in (8, 12, 16):
         assert model.parts(workers, 32).exposed_s == pytest.approx(exchange_s(workers), rel=0.1)
@@ -180,7 +185,7 @@ def test_what_was_waited_for_others_may_come_along_to_another_network(constant_s
         return (constant_s or 2 * CORES.link_s(workers)) if workers > 1 else 0.0
 
     steps = {n: 0.02 + waited_s(n) + CORES.link_s(n) for n in (1, 2, 4, 6)}
-    timed = [Timed(workers=n, batch_per_worker=32, step_s=step_s, busy_s=0.02) for n, step_s in steps.items()]
+    timed = [StepTiming(workers=n, batch_per_worker=32, step_s=step_s, local_s=0.02) for n, step_s in steps.items()]
     model = fit_throughput(timed, CORES)
     network = parse_network("8 x 1000GB/s 0.001us")
     gone, left = (model.parts_on(network, 6, 32, overlap=1.0, use=1.0, waiting=waits) for waits in (False, True))
@@ -198,8 +203,8 @@ def test_a_wire_between_nodes_takes_no_turns() -> None:
         workers_per_node=4,
         source="",
     )
-    ground = replace(CORES, places=4, cores=4, network=slow)
-    dearer = exchange_terms(8, ground, 4, ground.crowd(8)) - exchange_terms(8, ground, 4, 1.0)
+    ground = replace(CORES, workers_per_node=4, cores=4, network=slow)
+    dearer = exchange_terms(8, ground, 4, ground.exchange_slowdown(8)) - exchange_terms(8, ground, 4, 1.0)
     assert dearer.sum() == pytest.approx(3 * ground.link_s(4))
     assert ground.link_s(8) > 20 * ground.link_s(4)
 
@@ -211,7 +216,7 @@ def test_what_was_measured_in_a_crowd_is_not_dearer_still(dearer: float) -> None
     def step_s(workers: int) -> float:
         return 0.01 + (dearer if workers > 8 else 1.0) * CORES.link_s(workers)
 
-    timed = [Timed(workers=n, batch_per_worker=32, step_s=step_s(n), busy_s=0.01) for n in (1, 2, 4, 8, 16)]
+    timed = [StepTiming(workers=n, batch_per_worker=32, step_s=step_s(n), local_s=0.01) for n in (1, 2, 4, 8, 16)]
     model = fit_throughput(timed, CORES)
     assert not model.is_more_crowded(16)
     for workers in (2, 4, 8, 16):
@@ -221,7 +226,9 @@ def test_what_was_measured_in_a_crowd_is_not_dearer_still(dearer: float) -> None
 def test_one_count_at_the_edge_of_a_crowd_does_not_decide() -> None:
     """9 workers on 16 cores, 3 % of a step off: what 16 cost follows what is usual."""
     timed = [
-        Timed(workers=n, batch_per_worker=32, step_s=0.01 + CORES.link_s(n) * CORES.crowd(n), busy_s=0.01)
+        StepTiming(
+            workers=n, batch_per_worker=32, step_s=0.01 + CORES.link_s(n) * CORES.exchange_slowdown(n), local_s=0.01
+        )
         for n in (1, 2, 4, 8, 9)
     ]
     true_s = 0.01 + 4 * CORES.link_s(16)
@@ -232,18 +239,18 @@ def test_one_count_at_the_edge_of_a_crowd_does_not_decide() -> None:
 
 def test_two_workers_on_two_cores_are_a_crowd_that_was_measured() -> None:
     timed = [
-        Timed(workers=1, batch_per_worker=32, step_s=0.02, busy_s=0.02),
-        Timed(workers=2, batch_per_worker=32, step_s=0.025, busy_s=0.02),
+        StepTiming(workers=1, batch_per_worker=32, step_s=0.02, local_s=0.02),
+        StepTiming(workers=2, batch_per_worker=32, step_s=0.025, local_s=0.02),
     ]
-    for ground in (Ground(places=2, cores=2), replace(CORES, places=2, cores=2)):
+    for ground in (Node(workers_per_node=2, cores=2), replace(CORES, workers_per_node=2, cores=2)):
         model = fit_throughput(timed, ground)
         assert model.parts(2, 32).step_s == pytest.approx(0.025, rel=0.03)
         assert not model.is_more_crowded(2)
 
 
 def test_wild_times_leave_no_step_without_time() -> None:
-    timed = [Timed(workers=n, batch_per_worker=8, step_s=t, busy_s=t) for n, t in ((1, 5.0), (2, 1.0), (4, 8.0))]
-    model = fit_throughput(timed, Ground(places=16, cores=16))
+    timed = [StepTiming(workers=n, batch_per_worker=8, step_s=t, local_s=t) for n, t in ((1, 5.0), (2, 1.0), (4, 8.0))]
+    model = fit_throughput(timed, Node(workers_per_node=16, cores=16))
     assert all(0 < model.parts(n, 8).step_s < math.inf for n in (1, 2, 4, 16))
 
 
@@ -251,5 +258,5 @@ def test_across_nodes_an_exchange_costs_no_less_than_inside_one() -> None:
     """Only the link inside was probed."""
     wire = Wire(latency_s=1e-4, bandwidth_bytes_per_s=1e9)
     network = Network(inside=wire, across=None, workers_per_node=2, source="probed")
-    ground = Ground(places=2, cores=2, network=network, payload_bytes=1e7)
+    ground = Node(workers_per_node=2, cores=2, network=network, payload_bytes=1e7)
     assert ground.link_s(8) > ground.link_s(4) > ground.link_s(2) > 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from worldsize.analysis.projection.overhead import Above, fit_above
+from worldsize.analysis.projection.overhead import Overhead, fit_overhead
 
 
-def above(workers: int) -> Above:
-    return Above(
+def above(workers: int) -> Overhead:
+    return Overhead(
         workers=workers,
-        on_node=workers,
+        workers_on_node=workers,
         start_s=4.0 + 0.5 * workers,
         preparation_s=2.0,
         evaluation_s=8 / workers,
@@ -19,7 +19,7 @@ def above(workers: int) -> Above:
 
 
 def test_what_shrinks_and_what_grows() -> None:
-    model = fit_above([above(workers) for workers in (1, 2, 4) for _ in range(3)])
+    model = fit_overhead([above(workers) for workers in (1, 2, 4) for _ in range(3)])
     assert model is not None
     assert model.at(2, 2, 0).value == pytest.approx(7.0, rel=0.05)
     # Evaluations are shared out, starts add up: towards the laws, pulled a little towards staying as they are.
@@ -29,17 +29,17 @@ def test_what_shrinks_and_what_grows() -> None:
 
 
 def test_one_count_stays_as_it_is() -> None:
-    model = fit_above([above(2)])
+    model = fit_overhead([above(2)])
     assert model is not None
     assert model.at(16, 16, 0).value == pytest.approx(7.0, rel=0.3)
 
 
 def test_nothing_trained() -> None:
-    assert fit_above([]) is None
+    assert fit_overhead([]) is None
 
 
 def test_the_interval_widens_away_from_what_was_trained() -> None:
-    model = fit_above([above(workers) for workers in (1, 2, 4)])
+    model = fit_overhead([above(workers) for workers in (1, 2, 4)])
     assert model is not None
     widths = [model.at(workers, min(workers, 8), 5).relative_width for workers in (4, 8, 64)]
     assert 0.1 < widths[0] < widths[1] < widths[2]

@@ -32,10 +32,10 @@ from worldsize.analysis.speed.compare import (
     of_values,
 )
 from worldsize.analysis.speed.hardware import foreign_cores, usage
-from worldsize.answer.comparison import Comparison, compare_studies, to_dict
+from worldsize.answer.comparison import StudyComparison, compare_studies, to_dict
 from worldsize.answer.results import load
 from worldsize.cli.main import app
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.report.sections.comparison import answer_sentence, comparison_page
 from worldsize.report.write.comparison_page import compare_html
 from worldsize.spec.setting import Setting
@@ -68,13 +68,13 @@ def made(step_ms: float = 10.0, *, exchange_ms: float = 2.0, accuracy: float = 0
     )
 
 
-def studies(home: Path, *sides: Made, texts: Mapping[int, str] | None = None) -> Comparison:
+def studies(home: Path, *sides: Made, texts: Mapping[int, str] | None = None) -> StudyComparison:
     text = STUDY.format(workers="[1, 2]", rate=0.05, train=EPOCHS)
     found = [write_study(home / f"s{place}", (texts or {}).get(place, text), side) for place, side in enumerate(sides)]
     return compare_studies(*found)
 
 
-def found_of(comparison: Comparison, quantity: str, workers: int) -> Difference:
+def found_of(comparison: StudyComparison, quantity: str, workers: int) -> Difference:
     return next(
         each
         for each in comparison.compared.differences
@@ -313,7 +313,7 @@ def test_nothing_in_common_is_said(tmp_path: Path) -> None:
 
 def test_the_same_folder_twice_is_no_comparison(tmp_path: Path) -> None:
     results = write_study(tmp_path / "s", STUDY.format(workers="[1]", rate=0.05, train=EPOCHS), made())
-    with pytest.raises(SpecError, match="is given twice"):
+    with pytest.raises(InputError, match="is given twice"):
         compare_studies(results, load(tmp_path / "s" / ".." / "s"))
 
 

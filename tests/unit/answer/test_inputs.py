@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from worldsize.answer.from_records import measuring, usages
+from worldsize.answer.from_records import usable_trials, usages
 from worldsize.data.catalog import facts_of
 from worldsize.folder.record import ArrayFile, TrialRecord, Try
 from worldsize.folder.study_folder import StudyFolder
@@ -30,7 +30,7 @@ def trial(optimizer: OptimizerSpec) -> TrialSpec:
         optimizer=optimizer,
         strategy=StrategySpec(),
         precision="fp32",
-        peak_rate=optimizer.rate,
+        peak_lr=optimizer.rate,
         repeat=0,
         seed=0,
         threads=1,
@@ -103,7 +103,7 @@ def test_a_batch_of_a_search_has_the_telemetry_of_its_own_time(tmp_path: Path) -
         telemetry_columns=columns,
     )
     search = trial(OPTIMIZERS[0]).model_copy(update={"kind": "probe", "largest": LargestSpec(largest=True)})
-    found = {each.batch_per_worker: usages(folder, [(each, own)]) for each, own in measuring(search, record)}
+    found = {each.batch_per_worker: usages(folder, [(each, own)]) for each, own in usable_trials(search, record)}
     assert [[rank.gpu_busy_percent for rank in ranks] for ranks in found[8]] == [[10.0]]
     assert [[rank.gpu_busy_percent for rank in ranks] for ranks in found[16]] == [[80.0]]
     assert found[32] == []  # one reading is no time

@@ -6,7 +6,7 @@ import pytest
 
 from worldsize.analysis.speed.network import Network, Wire, allreduce_s, placed, ring_s
 from worldsize.answer.predict.question import PRESETS, parse_network
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 
 FAST = Wire(latency_s=2e-6, bandwidth_bytes_per_s=450e9)
 SLOW = Wire(latency_s=5e-6, bandwidth_bytes_per_s=50e9)
@@ -52,7 +52,7 @@ def test_presets_name_their_source() -> None:
     ],
 )
 def test_what_cannot_be_read_says_how_to_write_it(text: str, words: str) -> None:
-    with pytest.raises(SpecError, match=words):
+    with pytest.raises(InputError, match=words):
         parse_network(text)
 
 

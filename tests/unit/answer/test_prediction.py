@@ -17,7 +17,7 @@ from worldsize.answer.predict.question import Question, parse_network
 from worldsize.answer.predict.throughput_at import CROWDED, OTHER_BATCH
 from worldsize.answer.results import Results
 from worldsize.cli.main import app
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.report.document import document
 from worldsize.report.words.answers import choice_sentence
 from worldsize.spec.study import TrialSpec
@@ -39,7 +39,7 @@ repeats: 2
 
 
 def times(trial: TrialSpec) -> dict[str, float]:
-    compute, exchange = compute_and_exchange(trial.workers, trial.worker_batch)
+    compute, exchange = compute_and_exchange(trial.workers, trial.samples_per_worker_step)
     return {"data": 1e-4, "forward": compute / 3, "backward": compute * 2 / 3, "communication": exchange}
 
 
@@ -143,7 +143,7 @@ def test_measured_speedups_are_those_of_the_table(weak: Results) -> None:
 
 def test_batches_beyond_the_data_are_refused_or_not_recommended(weak: Results) -> None:
     samples = weak.facts.train_samples
-    with pytest.raises(SpecError, match="more than the 12000 training samples"):
+    with pytest.raises(InputError, match="more than the 12000 training samples"):
         predict(weak, Question(workers=(4,), batch_per_worker=samples + 1))
     found = predict(weak, Question(workers=(1024,)))
     assert not found.options[-1].learns
@@ -153,8 +153,8 @@ def test_batches_beyond_the_data_are_refused_or_not_recommended(weak: Results) -
 
 def test_a_target_that_no_model_has_is_refused(trained: Results) -> None:
     for target, rule in ((1.5, "is at most 1"), (-1.0, "lies between 0 and 1")):
-        with pytest.raises(SpecError, match=rule):
-            predict(trained, Question(workers=(8,), target=target))
+        with pytest.raises(InputError, match=rule):
+            predict(trained, Question(workers=(8,), goal=target))
 
 
 def test_learning_better_than_the_best_is_not_learning_less(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_declared_network(weak: Results) -> None:
     )
     assert slow.options[-1].step_s.value > 2 * fast.options[-1].step_s.value
     assert slow.choice.limit is not None
-    with pytest.raises(SpecError, match="no rate across nodes"):
+    with pytest.raises(InputError, match="no rate across nodes"):
         predict(weak, Question(workers=(16,), network=parse_network("4 x 1GB/s")))
 
 
@@ -232,20 +232,22 @@ def test_the_whole_training(trained: Results) -> None:
         assert option.wall_s is not None
         needed = 400 * (1 + 256 / option.global_batch)
         assert option.steps.value == pytest.approx(needed, rel=0.25)
-        assert option.above_s is not None
-        assert option.above_s > 6
-        assert option.wall_s.value == pytest.approx(option.steps.value * option.step_s.value + option.above_s, rel=1e-6)
+        assert option.overhead_s is not None
+        assert option.overhead_s > 6
+        assert option.wall_s.value == pytest.approx(
+            option.steps.value * option.step_s.value + option.overhead_s, rel=1e-6
+        )
         assert option.cost is not None
         assert option.cost.value == pytest.approx(option.workers * option.wall_s.value * 0.001)
     assert "Use " in choice_sentence(found)
 
 
 def test_another_target_than_the_study_had(trained: Results) -> None:
-    hard, easy = (predict(trained, Question(workers=(8,), target=target)) for target in (0.9, 0.5))
+    hard, easy = (predict(trained, Question(workers=(8,), goal=target)) for target in (0.9, 0.5))
     assert hard.options[0].wall_s is not None
     assert easy.options[0].wall_s is not None
     assert easy.options[0].wall_s.value < hard.options[0].wall_s.value
-    never = predict(trained, Question(workers=(8,), target=0.999))
+    never = predict(trained, Question(workers=(8,), goal=0.999))
     assert never.options[0].wall_s is None
 
 
@@ -286,12 +288,12 @@ def test_a_strong_study_keeps_its_global_batch(tmp_path: Path) -> None:
     assert [option.workers for option in found.options] == [1, 2, 4, 8]
     assert found.choice.limit is None or found.choice.limit.code != "limit-compute"  # nobody shares anything here
     assert doublings(results) == (8, 16, 32)
-    with pytest.raises(SpecError, match="does not divide among them; ask about 8, 16, 32, 64"):
+    with pytest.raises(InputError, match="does not divide among them; ask about 8, 16, 32, 64"):
         predict(results, Question(workers=(8, 24)))
     assert {option.global_batch for option in found.options} == {128}
     truth = 128 / step_s(8, 16)
     assert found.options[-1].samples_per_s.value == pytest.approx(truth, rel=0.25)
-    with pytest.raises(SpecError, match="leave --batch out"):
+    with pytest.raises(InputError, match="leave --batch out"):
         predict(results, Question(workers=(8,), batch_per_worker=16))
 
 
@@ -339,7 +341,7 @@ def test_a_target_is_one_of_the_metric_whatever_training_ended_with(tmp_path: Pa
         "{metric: accuracy, at_least: 0.9, max_epochs: 60}", "{metric: loss, at_most: 0.1, max_epochs: 60}"
     )
     results = write_study(tmp_path / "loss", text, Made(times=times, accuracy=accuracy))
-    told = predict(results, Question(workers=(8,), target=0.7)).options[0]
+    told = predict(results, Question(workers=(8,), goal=0.7)).options[0]
     assert told.steps is not None
     # 0.7 of accuracy, not of loss: about half of the way to 0.9.
     needed = 400 * (1 + 256 / 64)
@@ -357,13 +359,13 @@ def test_a_fixed_number_of_steps_is_no_time_of_a_training(tmp_path: Path) -> Non
 
 def test_questions_without_an_answer_are_said(weak: Results, trained: Results) -> None:
     for question in (
-        Question(workers=(8,), target=0.9),
+        Question(workers=(8,), goal=0.9),
         Question(workers=(8,), price=2.0),
         Question(workers=(8,), deadline_s=60.0),
     ):
-        with pytest.raises(SpecError, match="trains nothing"):
+        with pytest.raises(InputError, match="trains nothing"):
             predict(weak, question)
-    with pytest.raises(SpecError, match="add --price"):
+    with pytest.raises(InputError, match="add --price"):
         predict(trained, Question(workers=(8,), budget=1.0))
     asked = ["predict", str(trained.folder.path), "--deadline", "1s", "--price", "1", "--budget", "0.0001"]
     shown = " ".join(CliRunner().invoke(app, asked).output.split())
@@ -424,7 +426,7 @@ def test_the_doubts_of_a_study_are_about_its_own_target_and_batch(tmp_path: Path
     for found in (own, same_batch):
         assert found.doubt is not None
         assert found.doubt.code == "nothing-reached"
-    lower = predict(results, Question(workers=(8,), target=0.8))
+    lower = predict(results, Question(workers=(8,), goal=0.8))
     assert lower.doubt is None
     assert all(option.learns for option in lower.options)
 
@@ -467,5 +469,5 @@ def test_a_table_takes_what_it_can_and_refuses_the_rest(tmp_path: Path) -> None:
     assert shown.index(" 100 %") < shown.index("~16")  # what was measured is there, too
     for option, value in (("--network", "dgx-h100"), ("--price", "3"), ("--batch", "3"), ("--until", "0.9")):
         refused = runner.invoke(app, ["predict", str(path), option, value])
-        assert isinstance(refused.exception, SpecError)
+        assert isinstance(refused.exception, InputError)
         assert "needs a study folder" in str(refused.exception)

@@ -16,14 +16,14 @@ import worldsize
 from worldsize.answer.predict.table import Table, parse_table, read_table, table_of
 from worldsize.answer.predict.table_projection import project_table
 from worldsize.cli.main import app
-from worldsize.errors import TableError
+from worldsize.errors import InputError
 
 PLAIN = "workers,samples_per_s\n1,100\n2,196\n4,382\n"
 
 
 def rates(table: Table, index: int = 0) -> dict[int, tuple[float, ...]]:
     series = table.series[index].series
-    return dict(zip(series.workers, series.rates, strict=True))
+    return dict(zip(series.workers, series.throughputs, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_value_and_unit_beside_it() -> None:
 )
 def test_times_become_rates_and_return_as_times(row: dict[str, object], expected: float) -> None:
     given = table_of([{"workers": 4, **row}]).series[0]
-    assert given.series.rates[0][0] == pytest.approx(expected)
+    assert given.series.throughputs[0][0] == pytest.approx(expected)
     unit = given.unit
     assert given.value(4, expected) == pytest.approx(row[unit])
 
@@ -166,7 +166,7 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "said"), BAD, ids=range(len(BAD)))
 def test_what_is_wrong_is_said_with_its_place_and_remedy(text: str, said: str) -> None:
-    with pytest.raises(TableError) as caught:
+    with pytest.raises(InputError) as caught:
         parse_table(text, "t.csv")
     assert said in str(caught.value)
     assert str(caught.value).startswith("t.csv")
@@ -175,7 +175,7 @@ def test_what_is_wrong_is_said_with_its_place_and_remedy(text: str, said: str) -
 
 def test_all_wrong_rows_are_told_at_once_but_not_hundreds() -> None:
     text = "workers,samples_per_s\n" + "".join(f"{n},0\n" for n in range(1, 101))
-    with pytest.raises(TableError) as caught:
+    with pytest.raises(InputError) as caught:
         parse_table(text, "t.csv")
     lines = str(caught.value).splitlines()
     assert len(lines) == 21
@@ -187,7 +187,7 @@ def test_all_wrong_rows_are_told_at_once_but_not_hundreds() -> None:
 def test_a_file_that_is_no_text_is_said(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    with pytest.raises(TableError, match=r"t\.csv is no text.*; save .*CSV in UTF-8"):
+    with pytest.raises(InputError, match=r"t\.csv is no text.*; save .*CSV in UTF-8"):
         read_table(path)
 
 
@@ -219,7 +219,7 @@ def test_a_table_is_answered_before_it_is_shown(tmp_path: Path) -> None:
 
 def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
     for path, said in ((tmp_path / "none.csv", "neither a study folder nor a table"), (tmp_path, "cannot be read")):
-        with pytest.raises(TableError, match=said):
+        with pytest.raises(InputError, match=said):
             read_table(path)
 
 
@@ -249,13 +249,13 @@ def test_a_node_size_that_contradicts_the_table_is_said(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("workers,samples_per_s,workers_per_node\n1,5,8\n2,9,8\n")
     assert read_table(path, workers_per_node=8).series[0].series.workers_per_node == 8
-    with pytest.raises(TableError, match="the table says 8"):
+    with pytest.raises(InputError, match="the table says 8"):
         read_table(path, workers_per_node=4)
 
 
 def test_points_that_are_text_are_refused_once() -> None:
     points: Any = "table.csv"
-    with pytest.raises(TableError, match=r"no list of measurements.*worldsize predict"):
+    with pytest.raises(InputError, match=r"no list of measurements.*worldsize predict"):
         worldsize.project(points, workers=[2])
 
 

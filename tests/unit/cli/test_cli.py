@@ -18,7 +18,7 @@ from worldsize.machine import Machine
 from worldsize.plan.plan import PRETRAIN_ID
 from worldsize.report.views.status import failure_view
 from worldsize.spec.file import dump_yaml
-from worldsize.study.checks import check_device, is_same
+from worldsize.study.checks import check_device, require_same_study
 from worldsize.study.study import Study
 
 STUDY = """\
@@ -163,7 +163,7 @@ def test_what_an_early_stop_leaves_is_no_obstacle_and_other_things_are(
     study = Study(home / "cli.yaml")
     (home / "stopped").mkdir()
     (home / "stopped" / ".lock.guard").touch()
-    assert not is_same(study.spec, study.plan, StudyFolder(home / "stopped"))
+    assert not require_same_study(study.spec, study.plan, StudyFolder(home / "stopped"))
     assert call("run", "cli.yaml", "--dir", "cli.yaml", monkeypatch=monkeypatch) == 2
     assert "cli.yaml exists and is not a study folder" in capsys.readouterr().err
     (home / "half").mkdir()

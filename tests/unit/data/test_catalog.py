@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from worldsize.data.catalog import METRICS, WORKLOADS, Entry, facts_of, metric_bounds, unfit
-from worldsize.errors import DataError, SpecError
+from worldsize.data.catalog import METRICS, WORKLOADS, Entry, facts_of, metric_bounds, workload_problem
+from worldsize.errors import DataError, InputError
 from worldsize.machine import Machine
 from worldsize.spec.file import builtin_studies
 from worldsize.spec.workload import WorkloadSpec
@@ -85,11 +85,13 @@ def test_another_model_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_said(spec: WorkloadSpec, said: str) -> None:
-    assert said in (unfit(spec) or "")
+    assert said in (workload_problem(spec) or "")
 
 
 def test_what_fits_is_not_complained_about() -> None:
-    assert all(unfit(workload(name, **dict.fromkeys(entry.needs, "x"))) is None for name, entry in WORKLOADS.items())
+    assert all(
+        workload_problem(workload(name, **dict.fromkeys(entry.needs, "x"))) is None for name, entry in WORKLOADS.items()
+    )
 
 
 def test_a_missing_folder_is_a_data_error(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_small_needs_small_values() -> None:
     assert file.spec.small == {}
     from worldsize.spec.file import StudyFile
 
-    with pytest.raises(SpecError, match="has no `small:` values"):
+    with pytest.raises(InputError, match="has no `small:` values"):
         StudyFile(text, "a.yaml").apply_small()
 
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from tests.made import STEPS, Made, write_study
 from worldsize.answer.results import Results, load
 from worldsize.cli.main import app
-from worldsize.errors import OutputError, SpecError
+from worldsize.errors import InputError, OutputError
 from worldsize.exports import study
 from worldsize.exports.study import MARK, check_formats, export_study
 from worldsize.exports.tables import cell, safe_name, tables
@@ -198,10 +198,12 @@ def test_an_export_that_fails_leaves_the_one_before(
 def test_a_format_that_is_unknown_or_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_formats("csv, parquet,csv") == check_formats(["csv", "parquet"]) == ("csv", "parquet")
     for text in ("", "xlsx"):
-        with pytest.raises(SpecError, match="choose any of csv, parquet, tensorboard, mlflow"):
+        with pytest.raises(InputError, match="choose any of csv, parquet, tensorboard, mlflow"):
             check_formats(text)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(SpecError, match=r"needs pyarrow, which is not installed; `pip install 'worldsize\[parquet\]'`"):
+    with pytest.raises(
+        InputError, match=r"needs pyarrow, which is not installed; `pip install 'worldsize\[parquet\]'`"
+    ):
         check_formats("parquet")
 
 

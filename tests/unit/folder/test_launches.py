@@ -27,7 +27,7 @@ from worldsize.folder.study_folder import StudyFolder
 
 LAUNCH = LaunchFile(
     kind="train",
-    on="t4",
+    place="t4",
     workers=2,
     threads=1,
     memory_limit_gb=1.5,
@@ -37,7 +37,7 @@ LAUNCH = LaunchFile(
     metric="accuracy",
     higher_is_better=True,
     interconnect_s=3.0,
-    rivals={"w2": ((0.1, 0.2), ()), "w4": ()},
+    search_curves={"w2": ((0.1, 0.2), ()), "w4": ()},
     commit=None,
     data="/data",
     cache="/cache",
@@ -111,7 +111,7 @@ def test_an_unknown_key_is_named(tmp_path: Path, name: str) -> None:
     ("name", "key", "value"),
     [
         *(("launch.json", "kind", "study"), ("launch.json", "workers", "2"), ("launch.json", "workers", 0)),
-        *(("launch.json", "on", "../x"), ("launch.json", "trials", [1]), ("launch.json", "trials", "0001")),
+        *(("launch.json", "place", "../x"), ("launch.json", "trials", [1]), ("launch.json", "trials", "0001")),
         *(("end.json", "reason", "tired"), ("end.json", "wall_s", None), ("end.json", "phases_s", [1.0])),
         *(("job.json", "id", 7), ("job.json", "id", "7\x1b[2J"), ("job.json", "name", "--help")),
         *(("process.json", "pid", -1), ("process.json", "pid", 2**40)),

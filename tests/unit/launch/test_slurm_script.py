@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.launch.slurm.script import Job, job_script, warning_before_end_s
 from worldsize.spec.place import SlurmSpec, limit_s
 
@@ -137,7 +137,7 @@ def test_no_value_adds_a_directive_or_a_command(
     ):
         try:
             script = job_script(changed, SlurmSpec.model_validate(slurm))
-        except (SpecError, ValidationError, ValueError):
+        except (InputError, ValidationError, ValueError):
             continue
         asked = directives(script)
         assert len(asked) <= len(directives(plain)) + 1
@@ -158,7 +158,7 @@ def test_a_hostile_folder_is_a_word_to_the_shell(tmp_path: Path, path: str) -> N
     study = tmp_path / path
     try:
         script = job_script(job(study=study, python=f"/opt/{path}"), SlurmSpec())
-    except SpecError:
+    except InputError:
         return
     work = tmp_path / "work"
     for folder in (work, study / "launches" / "0001-probe-w4"):

@@ -14,7 +14,7 @@ from worldsize.errors import DamagedError
 from worldsize.folder.files import read_model, write_json, write_model
 from worldsize.machine import Machine
 from worldsize.plan.cost import estimate
-from worldsize.plan.grid import resolve, scaled_rate, sites
+from worldsize.plan.grid import resolve, scaled_lr, sites
 from worldsize.plan.plan import Plan, PlanFile, make_plan
 from worldsize.plan.problems import data_problems, problems
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec, Search
@@ -162,7 +162,7 @@ def test_a_changed_plan_file_is_named(tmp_path: Path, where: tuple[Any, ...], ke
 def test_rate_rules(name: str, rule: str, factor: float) -> None:
     optimizer = OptimizerSpec(name=name, rate=0.1)  # type: ignore[arg-type]
     train = TrainSpec(epochs=1, rate_rule=rule, base_batch=64)  # type: ignore[arg-type]
-    assert scaled_rate(optimizer, train, 256) == pytest.approx(0.1 * factor)
+    assert scaled_lr(optimizer, train, 256) == pytest.approx(0.1 * factor)
 
 
 def test_the_base_batch_is_the_smallest_of_the_study_unless_stated() -> None:
@@ -170,7 +170,7 @@ def test_the_base_batch_is_the_smallest_of_the_study_unless_stated() -> None:
         plan = make_plan(
             spec(train=TrainSpec(epochs=1, **train), probe=None, repeats=1, axes={"batch_per_worker": (32,)})
         )
-        return {trial.workers: trial.peak_rate for trial in plan.trials.values()}
+        return {trial.workers: trial.peak_lr for trial in plan.trials.values()}
 
     assert rates() == pytest.approx({1: 0.05, 2: 0.1, 4: 0.2})
     assert rates(base_batch=128) == pytest.approx({1: 0.0125, 2: 0.025, 4: 0.05})
@@ -198,7 +198,7 @@ def test_the_estimate_follows_measured_steps() -> None:
 
 def test_an_optimiser_may_bring_its_own_rule() -> None:
     optimizer = OptimizerSpec(name="sgd", rate=0.1, rate_rule="none")
-    assert scaled_rate(optimizer, TrainSpec(epochs=1, rate_rule="linear", base_batch=64), 256) == pytest.approx(0.1)
+    assert scaled_lr(optimizer, TrainSpec(epochs=1, rate_rule="linear", base_batch=64), 256) == pytest.approx(0.1)
 
 
 def trained(**axes: object) -> list[OptimizerSpec]:

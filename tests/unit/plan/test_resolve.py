@@ -9,7 +9,7 @@ import pytest
 from tests.made import Made, study_set, write_study
 from worldsize.answer.results import load
 from worldsize.data.catalog import facts_of
-from worldsize.errors import SpecError, StoreError
+from worldsize.errors import InputError, StoreError
 from worldsize.machine import Machine
 from worldsize.plan.grid import resolve, sites
 from worldsize.plan.plan import make_plan
@@ -46,7 +46,7 @@ def base_batch(text: str) -> int | None:
 
 
 def per_node(text: str) -> dict[str, int | None]:
-    places = resolved(text).targets
+    places = resolved(text).places
     return {on: place.slurm.workers_per_node for on, place in places.items() if isinstance(place, OnSlurm)}
 
 
@@ -77,9 +77,9 @@ def test_the_reader_only_says_that_auto_was_written() -> None:
     assert not spec.is_resolved
     with pytest.raises(AssertionError, match="resolve the study first"):
         make_plan(spec)
-    with pytest.raises(SpecError, match="is empty; give at least one value"):
+    with pytest.raises(InputError, match="is empty; give at least one value"):
         read(STUDY.replace("[1, 2, 4]", "[]"))
-    with pytest.raises(SpecError, match=r'line 3: axes\.workers\.1="auto": input should be a valid integer'):
+    with pytest.raises(InputError, match=r'line 3: axes\.workers\.1="auto": input should be a valid integer'):
         read(STUDY.replace("[1, 2, 4]", "[1, auto]"))
 
 
@@ -101,16 +101,16 @@ def test_the_reader_only_says_that_auto_was_written() -> None:
     ],
 )
 def test_what_is_wrong_with_auto_names_its_line(text: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(InputError, match=said):
         Study.from_text(text, machine=HERE)
-    with pytest.raises(SpecError, match=r"--set axes\.workers=auto: workers: auto finds no count but 1"):
+    with pytest.raises(InputError, match=r"--set axes\.workers=auto: workers: auto finds no count but 1"):
         study_set(STUDY.replace("[16, 32]", "[8000]"), "axes.workers=auto", machine=HERE)
 
 
 def test_counts_that_auto_adds_are_counted_too() -> None:
     text = AUTO.replace("[16, 32]", str(list(range(1, 201)))) + "repeats: 200\n"
     assert read(text).too_many_trials() == ""
-    with pytest.raises(SpecError, match="multiplies out to 320,000 trials"):
+    with pytest.raises(InputError, match="multiplies out to 320,000 trials"):
         Study.from_text(text, machine=HERE)
 
 
@@ -139,13 +139,13 @@ def test_rates_of_a_place_are_those_of_the_whole_study() -> None:
         ("t4", "v100", "cpu"), 16
     )
     together = {
-        (trial.on, trial.workers, trial.batch_per_worker): trial.peak_rate
+        (trial.place, trial.workers, trial.batch_per_worker): trial.peak_lr
         for trial in make_plan(spec).trials.values()
         if trial.kind == "train"
     }
     for on, site in places.items():
         alone = {
-            (on, trial.workers, trial.batch_per_worker): trial.peak_rate
+            (on, trial.workers, trial.batch_per_worker): trial.peak_lr
             for trial in make_plan(site.spec).trials.values()
             if trial.kind == "train"
         }

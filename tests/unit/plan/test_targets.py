@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.made import Made, run_plan, study_set, write_launch, write_study
 from worldsize.answer.results import Results, load
 from worldsize.cli.main import app
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.folder.launches import InterconnectFile, LaunchFolder, LinkSweep, LinkTimes
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.target import Progress
@@ -41,7 +41,7 @@ SMALL = Machine(cores=1, gpus=0)
 
 def times(trial: TrialSpec) -> dict[str, float]:
     """A V100 is 5 times a T4, whose two nodes are joined by a slow link."""
-    if trial.on == "v100":
+    if trial.place == "v100":
         return {"forward": 2e-3, "communication": 1e-4 if trial.workers > 1 else 0.0}
     return {"forward": 1e-2, "communication": {1: 0.0, 2: 1e-3, 4: 1e-2}[trial.workers]}
 
@@ -60,15 +60,15 @@ def test_every_target_has_its_own_launches() -> None:
     made = study()
     found = [launch.id(number) for number, launch in enumerate(made.plan.launches, start=1)]
     assert found[:2] == ["0001-probe-w4-t4", "0002-probe-w4-v100"]
-    assert [launch.workers for launch in made.plan.launches if launch.on == "v100"] == [4, 2, 4, 2]
+    assert [launch.workers for launch in made.plan.launches if launch.place == "v100"] == [4, 2, 4, 2]
     for launch in made.plan.launches:
-        assert {made.plan.trials[trial_id].on for trial_id in launch.trials} == {launch.on}
-        assert all(trial_id.endswith(f"-{launch.on}") for trial_id in launch.trials)
+        assert {made.plan.trials[trial_id].place for trial_id in launch.trials} == {launch.place}
+        assert all(trial_id.endswith(f"-{launch.place}") for trial_id in launch.trials)
     assert study(dump_yaml(made.spec)).spec == made.spec
 
 
 def test_one_that_can_run_fewer_is_told_how_to_leave_counts_out() -> None:
-    with pytest.raises(SpecError) as error:
+    with pytest.raises(InputError) as error:
         study(STUDY.replace("workers_per_node: 4", "gpus_per_node: 2").replace("workers: 1}", "workers: 2}"))
     assert "on v100: workers=4 is more than the 2 GPUs" in str(error.value)
     assert "skip: [{on: v100, workers: 4}]" in str(error.value)
@@ -91,17 +91,17 @@ def test_one_that_can_run_fewer_is_told_how_to_leave_counts_out() -> None:
 )
 def test_what_targets_cannot_be(change: tuple[str, str], said: str) -> None:
     assert change[0] in STUDY
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(InputError, match=said):
         study(STUDY.replace(*change))
 
 
 def test_one_of_them_can_be_chosen(tmp_path: Path) -> None:
     (tmp_path / "kinds.yaml").write_text(STUDY.replace("skip: [{on: v100, workers: 1}]\n", ""))
     chosen = Study(tmp_path / "kinds.yaml", machine=SMALL, run_on="v100")
-    assert {trial.on for trial in chosen.plan.trials.values()} == {""}
+    assert {trial.place for trial in chosen.plan.trials.values()} == {""}
     assert chosen.spec.slurm is not None
     assert chosen.spec.slurm.partition == "v100"
-    with pytest.raises(SpecError, match="has the targets t4, v100; choose one"):
+    with pytest.raises(InputError, match="has the targets t4, v100; choose one"):
         Study(tmp_path / "kinds.yaml", machine=SMALL, run_on="slurm")
 
 
@@ -109,7 +109,7 @@ def test_detach_leaves_nothing_to_this_machine(tmp_path: Path) -> None:
     text = STUDY.replace("{slurm: {partition: v100, workers_per_node: 4, max_jobs: 2}}", "local")
     mixed = study(text, "oversubscribe=true", folder=tmp_path / "study")
     assert {on for on, site in mixed.sites.items() if site.spec.slurm} == {"t4"}
-    with pytest.raises(SpecError, match="v100 runs on this machine"):
+    with pytest.raises(InputError, match="v100 runs on this machine"):
         mixed.run(jobs=JobOptions(detach=True))
     assert not (tmp_path / "study").exists()
 
@@ -125,7 +125,7 @@ def test_speedups_are_of_one_kind_of_hardware(results: Results) -> None:
 
 
 def test_each_has_an_answer_and_a_projection_of_its_own(results: Results) -> None:
-    rows = {on: each.answer.row for on, each in results.apart.items()}
+    rows = {on: each.answer.row for on, each in results.by_place.items()}
     assert {on: row and row.setting.workers for on, row in rows.items()} == {"t4": 2, "v100": 4}
     assert results.answer.row == rows["v100"]
     done = CliRunner().invoke(app, ["predict", str(results.folder.path), "--json"])
@@ -144,13 +144,13 @@ def test_adaptive_probes_follow_each_target_alone(tmp_path: Path) -> None:
     made, home = study(text, folder=tmp_path / "adaptive"), StudyFolder(tmp_path / "adaptive")
     made._write()
     plan: Plan | None = made.plan
-    assert {trial.workers for trial in made.plan.trials.values() if trial.on == "v100"} == {2, 4}
+    assert {trial.workers for trial in made.plan.trials.values() if trial.place == "v100"} == {2, 4}
     while plan is not None:
         run_plan(home, plan, Made(times=times), made)
         plan = made._search_on(plan, Progress())
-    rows = {on: each.answer.row for on, each in load(home.path).apart.items()}
+    rows = {on: each.answer.row for on, each in load(home.path).by_place.items()}
     assert {on: row and row.setting.workers for on, row in rows.items()} == {"t4": 2, "v100": 4}
-    with pytest.raises(SpecError, match="this one has 2 targets"):
+    with pytest.raises(InputError, match="this one has 2 targets"):
         study(text, "train={epochs: 1}")
 
 
@@ -162,10 +162,10 @@ def test_links_are_those_of_their_target(results: Results) -> None:
             LinkTimes(kind="inside", host="n", workers=2, size_bytes=size, seconds=((1e-5 + size / 1e8) / factor,) * 5)
             for size in sizes
         ]
-        write_launch(path, workers=4, on=on)
+        write_launch(path, workers=4, place=on)
         sweep = LinkSweep(budget_s=1.0, took_s=1.0, times=tuple(times))
         LaunchFolder(path).write(InterconnectFile(hosts=("n",) * 4, sweep=sweep))
-    found = {on: each.links[0][1].bandwidth_bytes_per_s.value for on, each in results.apart.items()}
+    found = {on: each.links[0][1].bandwidth_bytes_per_s.value for on, each in results.by_place.items()}
     assert found["v100"] == pytest.approx(10 * found["t4"], rel=0.05)
 
 

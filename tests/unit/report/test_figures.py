@@ -14,7 +14,7 @@ from worldsize.answer.results import load
 from worldsize.report.blocks import Document
 from worldsize.report.document import document
 from worldsize.report.figures.matplotlib import draw, lines_within
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, batch_axis, decades, even, framed
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, batch_axis, decades, round_ticks
 from worldsize.report.figures.plotly import chart
 from worldsize.report.pages import figures
 from worldsize.report.words.findings import finding_sentence, plural
@@ -52,8 +52,8 @@ def test_ticks_of_a_search_leave_room_for_each_other() -> None:
 
 
 def test_whole_axes_have_whole_ticks() -> None:
-    assert even(1, 2, whole=True) == [1, 2]
-    assert even(1, 30, whole=True) == [10, 20, 30]
+    assert round_ticks(1, 2, whole=True) == [1, 2]
+    assert round_ticks(1, 30, whole=True) == [10, 20, 30]
     line = Line(name="a", x=(1.0, 2.0), y=(0.5, 0.6))
     panel = Panel(x=Axis(title="epoch", whole=True), y=Axis(title="loss"), marks=(line,))
     assert chart(panel, [])["layout"]["xaxis"]["ticktext"] == ["1", "2"]
@@ -62,12 +62,12 @@ def test_whole_axes_have_whole_ticks() -> None:
 @pytest.mark.parametrize("log", [False, True])
 def test_bands_are_cut_where_they_would_flatten_the_lines(log: bool) -> None:
     wild = Line(name="a", x=(1, 2), y=(1.0, 2.0), low=(0.01, 0.01), high=(300.0, 300.0))
-    axis = framed("speedup", [wild], log=log)
+    axis = axis_for("speedup", [wild], log=log)
     assert axis.most is not None
     assert axis.cut
     assert 2.0 <= axis.most <= 5
     assert 0 <= axis.least <= 1.0
-    calm = framed("speedup", [Line(name="a", x=(1, 2), y=(1.0, 2.0), low=(0.9, 1.9), high=(1.1, 2.1))], log=log)
+    calm = axis_for("speedup", [Line(name="a", x=(1, 2), y=(1.0, 2.0), low=(0.9, 1.9), high=(1.1, 2.1))], log=log)
     assert (calm.cut, calm.least, calm.most) == (False, 0.9, 2.1)
     panel = Panel(x=Axis(title="workers"), y=axis, marks=(wild,))
     assert "Intervals are cut" in Figure(key="k", section="s", title="t", panels=(panel,)).caption

@@ -166,7 +166,7 @@ def test_time_against_worker_hours(made: Document) -> None:
     figure = next(figure for figure in figures({**made, "pareto": points}) if figure.key == "pareto")
     assert figure.title == "Fastest with 4 workers (projected), cheapest with 1 worker"
     lines = figure.panels[0].marks
-    bars = [mark for mark in lines if not mark.listed]
+    bars = [mark for mark in lines if not mark.in_legend]
     assert [(bar.kind, bar.x, bar.y) for bar in bars] == [
         (
             kind,
@@ -175,7 +175,7 @@ def test_time_against_worker_hours(made: Document) -> None:
         )
         for kind, n in (("measured", 2), ("projected", 4))
     ]
-    assert lines[-1].says == ("4 workers, projected\n33 s (30 s to 40 s)\n1.32 worker-hours (1.19 to 1.58)",)
+    assert lines[-1].hover == ("4 workers, projected\n33 s (30 s to 40 s)\n1.32 worker-hours (1.19 to 1.58)",)
     assert figure.note.endswith("together. Dashed, blue: projected.")
     whole = [{**point, "how": "put together" if point["workers"] < 4 else "projected"} for point in points]
     put_together = next(each for each in figures({**made, "pareto": whole}) if each.key == "pareto")
@@ -292,11 +292,9 @@ def test_the_recommended_study_can_be_run(made: Document) -> None:
     row = made["answer"]["setting"]
     assert (spec.axes.workers, spec.axes.batch_per_worker) == ((row["workers"],), (row["batch_per_worker"],))
     trial = next(trial for trial in make_plan(spec).trials.values() if trial.kind == "train")
-    assert trial.peak_rate == pytest.approx(
+    assert trial.peak_lr == pytest.approx(
         next(
-            e["peak_rate"]
-            for e in made["training"]
-            if e["workers"] == row["workers"] and e["variant"] == row["variant"]
+            e["peak_lr"] for e in made["training"] if e["workers"] == row["workers"] and e["variant"] == row["variant"]
         )
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from worldsize.errors import SpecError, StoreError
+from worldsize.errors import InputError, StoreError
 from worldsize.report.write.serve import HEADERS, ReportServer, report_server
 
 SECRET = b"not part of the report"
@@ -193,7 +193,7 @@ def test_a_report_that_leads_out_of_its_study_is_not_served(tmp_path: Path) -> N
 
 
 def test_a_port_in_use_is_an_error_with_a_remedy(server: ReportServer, study: Path) -> None:
-    with pytest.raises(SpecError, match=f"port {server.server_port} cannot be used .*choose another, or 0"):
+    with pytest.raises(InputError, match=f"port {server.server_port} cannot be used .*choose another, or 0"):
         report_server(study, server.server_port)
 
 

@@ -247,8 +247,8 @@ def test_letters_that_latex_lacks_are_written_as_their_code_points() -> None:
 def test_intervals_and_their_absence() -> None:
     column = Column(key="step_s", title="step", unit="ms", factor=1e3)
     assert column.words(Cell(value=0.0123)) == "12.3"
-    assert column.reach(Cell(value=0.0123, low=0.011, high=0.013)) == "11.0–13.0"
-    assert column.reach(Cell(value=1.0, low=1.0, high=1.0)) == ""
-    assert column.reach(Cell(value=1.0, low=-0.001, high=0.002)) == "-1.00 to 2.00"
+    assert column.range(Cell(value=0.0123, low=0.011, high=0.013)) == "11.0–13.0"
+    assert column.range(Cell(value=1.0, low=1.0, high=1.0)) == ""
+    assert column.range(Cell(value=1.0, low=-0.001, high=0.002)) == "-1.00 to 2.00"
     assert column.words(Cell(value=None)) == ""
     assert column.words(Cell(value=0.0)) == "0"

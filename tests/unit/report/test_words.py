@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.analysis.test_learning import repeats, trained
-from worldsize.analysis.learning.variants import Contest, Target, contests, summaries
+from worldsize.analysis.learning.variants import Goal, VariantRanking, summaries, variant_rankings
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.report.words.answers import contest_sentence
 from worldsize.report.words.findings import finding_sentence
@@ -14,9 +14,9 @@ from worldsize.spec.training import UntilSpec
 UNTIL = UntilSpec(metric="accuracy", at_least=0.9)
 
 
-def contest(*curves: object, target: Target | None = None) -> Contest:
+def contest(*curves: object, target: Goal | None = None) -> VariantRanking:
     found = summaries(curves, higher_is_better=True, target=target)  # type: ignore[arg-type]
-    (only,) = contests(found, higher_is_better=True, by_target=target is not None)
+    (only,) = variant_rankings(found, higher_is_better=True, by_target=target is not None)
     return only
 
 
@@ -34,7 +34,7 @@ def test_the_best_of_each_and_what_is_within_the_noise() -> None:
 def test_steps_to_a_target_are_compared_as_a_ratio() -> None:
     fast = [trained([0.95], repeat=r, variant="momentum 0.9 rate 0.1", family="momentum") for r in range(2)]
     slow = [trained([0.5, 0.6, 0.7, 0.95], repeat=r, variant="sgd rate 0.1") for r in range(2)]
-    said = contest_sentence(contest(*fast, *slow, target=Target(value=0.9, at_least=True)), "accuracy", UNTIL)
+    said = contest_sentence(contest(*fast, *slow, target=Goal(value=0.9, at_least=True)), "accuracy", UNTIL)
     assert said.startswith("Fewest steps to accuracy of at least 0.9: momentum 0.9 rate 0.1, 100 (100 to 100); then ")
     assert "sgd rate 0.1, 4.00 x as many" in said
 
@@ -48,7 +48,7 @@ def test_a_miss_and_a_loss_are_worded() -> None:
     good = repeats([0.95, 0.95], "sgd rate 0.1")
     lost = [trained([0.1], repeat=r, variant="b", family="b", outcome="diverged", final=None) for r in range(2)]
     late = [trained([0.5, 0.6], repeat=r, variant="c", family="c") for r in range(2)]
-    said = contest_sentence(contest(*good, *lost, *late, target=Target(value=0.9, at_least=True)), "accuracy", UNTIL)
+    said = contest_sentence(contest(*good, *lost, *late, target=Goal(value=0.9, at_least=True)), "accuracy", UNTIL)
     assert said.endswith("; then c (reached it in 0 of 2); then b (2 of 2 diverged).")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.made import study_set
 from tests.unit.cli.test_cli import call
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.machine import Machine
 from worldsize.spec.file import DEEPEST, MOST_BYTES, MOST_VALUES, StudyFile, builtin_studies, dump_yaml
 from worldsize.spec.study import MOST_TRIALS
@@ -73,7 +73,7 @@ def merged(levels: int) -> str:
     ids=lambda value: value[:24],
 )
 def test_what_would_never_end_is_refused_with_its_line(text: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(InputError, match=said):
         Study.from_text(STUDY + text, machine=HERE)
 
 
@@ -91,7 +91,7 @@ def test_what_would_never_end_is_refused_with_its_line(text: str, said: str) -> 
 )
 def test_what_multiplies_without_end_or_steers_a_terminal_is_refused(old: str, new: str, said: str) -> None:
     text = STUDY.replace(old, new) + "repeats: 30\n"
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(InputError, match=said):
         Study.from_text(text, machine=Machine(cores=5000, gpus=0))
 
 
@@ -111,7 +111,7 @@ def test_what_multiplies_without_end_or_steers_a_terminal_is_refused(old: str, n
     ids=lambda value: value[:24],
 )
 def test_options_have_the_same_limits(option: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said) as refused:
+    with pytest.raises(InputError, match=said) as refused:
         study_set(STUDY, option, machine=HERE)
     assert len(str(refused.value)) < 500
 
@@ -125,14 +125,14 @@ def test_a_file_of_megabytes_is_refused_before_it_is_parsed(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"large.yaml has 4,000,096 bytes, and such a file may have at most {MOST_BYTES:,}" in said
-    with pytest.raises(SpecError, match=f"more than the {MOST_BYTES:,} that one may have"):
+    with pytest.raises(InputError, match=f"more than the {MOST_BYTES:,} that one may have"):
         Study.from_text(STUDY + "#" * MOST_BYTES, machine=HERE)
 
 
 def test_pipes_devices_and_folders_are_no_study_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     for path in (tmp_path / "pipe.yaml", Path("/dev/zero"), tmp_path):
-        with pytest.raises(SpecError, match="is not a plain file"):
+        with pytest.raises(InputError, match="is not a plain file"):
             StudyFile.read(path)
 
 
@@ -163,7 +163,7 @@ def test_what_is_stored_can_be_read_again(monkeypatch: pytest.MonkeyPatch) -> No
     rates = ", ".join(f"{{rate: 0.{number}}}" for number in range(10, 60))
     text = STUDY.replace("[100]}", f"[100], optimizer: [{rates}]}}")
     assert len(text) < 2000
-    with pytest.raises(SpecError, match=r"with its defaults filled in, a study of .* bytes is more than the"):
+    with pytest.raises(InputError, match=r"with its defaults filled in, a study of .* bytes is more than the"):
         StudyFile(text, "study").spec()
 
 

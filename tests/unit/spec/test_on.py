@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.made import made_study, write_end
 from worldsize.answer.results import load
 from worldsize.cli.main import app
-from worldsize.errors import SpecError, StoreError
+from worldsize.errors import InputError, StoreError
 from worldsize.folder.launches import JobFile, launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
@@ -47,7 +47,7 @@ def test_a_cluster_is_not_this_machine() -> None:
     assert (study.sites[""].machine.cores, study.sites[""].device) == (4, "cpu")
     study = Study.from_text(STUDY + "on: {slurm: {nodes: 2, gpus_per_node: 2}}", machine=SMALL)
     assert (study.sites[""].machine.gpus, study.sites[""].device) == (4, "cuda")
-    with pytest.raises(SpecError, match="more than the 2 GPUs"):
+    with pytest.raises(InputError, match="more than the 2 GPUs"):
         Study.from_text(STUDY + "on: {slurm: {nodes: 1, gpus_per_node: 2}}", machine=SMALL)
 
 
@@ -56,7 +56,7 @@ def test_auto_counts_are_those_of_the_nodes() -> None:
     study = Study.from_text(text + "on: {slurm: {nodes: 2, workers_per_node: 4}}", machine=SMALL)
     assert study.spec.axes.workers == (1, 2, 4, 8)
     assert study.spec.axes.adaptive
-    with pytest.raises(SpecError, match=r"set on\.slurm\.workers_per_node"):
+    with pytest.raises(InputError, match=r"set on\.slurm\.workers_per_node"):
         Study.from_text(text + "on: {slurm: {nodes: 2}}", machine=SMALL)
 
 
@@ -81,12 +81,12 @@ def test_auto_counts_are_those_of_the_nodes() -> None:
     ],
 )
 def test_what_cannot_be_asked_for(on: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(InputError, match=said):
         Study.from_text(STUDY + f"on: {on}", machine=SMALL)
 
 
 def test_counts_divide_among_their_nodes() -> None:
-    with pytest.raises(SpecError, match="workers=3 does not divide among the 2 nodes that it needs with 2 on each"):
+    with pytest.raises(InputError, match="workers=3 does not divide among the 2 nodes that it needs with 2 on each"):
         Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", {"axes.workers": [1, 3]}, machine=SMALL)
 
 
@@ -136,7 +136,7 @@ def test_the_plan_shows_node_hours_and_the_script(tmp_path: Path) -> None:
 
 def test_what_is_about_jobs_is_refused_without_any(tmp_path: Path) -> None:
     study = Study.from_text(STUDY + "oversubscribe: true", folder=tmp_path / "study", machine=SMALL)
-    with pytest.raises(SpecError, match="this study has none"):
+    with pytest.raises(InputError, match="this study has none"):
         study.run(jobs=JobOptions(detach=True))
 
 
@@ -144,7 +144,7 @@ def test_without_slurm_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "on.yaml").write_text(STUDY)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError, match="sbatch is not here; run this on a login node"):
+    with pytest.raises(InputError, match="sbatch is not here; run this on a login node"):
         Study(tmp_path / "on.yaml", machine=SMALL, run_on="slurm").run()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["on.yaml"]
 
@@ -161,7 +161,7 @@ def test_each_host_has_its_own_line(tmp_path: Path) -> None:
     assert f"'{tmp_path}/a study'" in commands[0]
     other = Study.from_text(STUDY, folder=tmp_path / "other", machine=machine)
     for hosts in ("only-one", "a,$(touch x)", "a,-b"):
-        with pytest.raises(SpecError, match="names no 2 hosts"):
+        with pytest.raises(InputError, match="names no 2 hosts"):
             commands_by_hand(other, nodes=2, hosts=hosts, port=29_400)
     assert not (tmp_path / "other").exists()
 

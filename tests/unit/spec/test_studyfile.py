@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made import study_set
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.machine import Machine
 from worldsize.spec.file import StudyFile, builtin_studies, dump_yaml, find_study
 from worldsize.spec.study import StudySpec
@@ -32,7 +32,7 @@ def study(text: str, *options: str, machine: Machine = MACHINE) -> Study:
 
 
 def problem(text: str, *options: str, machine: Machine = MACHINE) -> str:
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(InputError) as caught:
         study(text, *options, machine=machine)
     return str(caught.value)
 
@@ -183,13 +183,13 @@ def test_a_study_reads_back_as_it_was_written() -> None:
 
 
 def test_unknown_study_names_the_nearest() -> None:
-    with pytest.raises(SpecError, match='Did you mean "quickstart"'):
+    with pytest.raises(InputError, match='Did you mean "quickstart"'):
         find_study("quikstart")
 
 
 def test_a_binary_file_is_no_study(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SpecError, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot be read"):
         StudyFile.read(tmp_path / "study.yaml")
 
 
@@ -197,6 +197,6 @@ def test_a_binary_file_is_no_study(tmp_path: Path) -> None:
 def test_no_text_breaks_the_reader(text: str) -> None:
     try:
         spec = StudyFile(text, "any").spec()
-    except SpecError:
+    except InputError:
         return
     assert isinstance(spec, StudySpec)

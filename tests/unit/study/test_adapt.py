@@ -10,7 +10,7 @@ import pytest
 
 from tests.made import Made, run_plan, write_study
 from worldsize.answer.results import Results, load
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.target import Progress
@@ -31,7 +31,7 @@ HERE = Machine(cores=16, gpus=0)
 def times(trial: TrialSpec) -> dict[str, float]:
     """Up to 8 workers pay; at 16 the cores are all taken."""
     n = trial.workers
-    compute = (1e-3 + 1e-4 * trial.worker_batch) * (1 + 0.02 * (n - 1)) * (2 if n == 16 else 1)
+    compute = (1e-3 + 1e-4 * trial.samples_per_worker_step) * (1 + 0.02 * (n - 1)) * (2 if n == 16 else 1)
     return {"forward": compute, "communication": 5e-4 * math.log2(n)}
 
 
@@ -90,7 +90,9 @@ def test_noise_that_leaves_the_answer_open_is_repeated_where_it_is_cheap(tmp_pat
     row = results.answer.row
     assert row is not None
     assert row.setting.workers == 8
-    of = {point.setting: sorted(point.repeats) for point in results.points if point.setting.batch_per_worker == 128}
+    of = {
+        point.setting: sorted(point.repeats) for point in results.setting_times if point.setting.batch_per_worker == 128
+    }
     numbers = {setting.workers: repeats for setting, repeats in of.items()}
     assert len(numbers.pop(1)) in (4, 6, 8)
     assert {workers: len(repeats) for workers, repeats in numbers.items()} == {2: 3, 4: 3, 8: 3, 16: 2}
@@ -106,7 +108,7 @@ def test_every_count_is_repeated_beside_the_next_one(tmp_path: Path) -> None:
     row = results.answer.row
     assert row is not None
     assert (row.setting.workers, row.setting.batch_per_worker) == (8, 128)
-    series = {point.setting.workers: point for point in results.points if point.setting.batch_per_worker == 128}
+    series = {point.setting.workers: point for point in results.setting_times if point.setting.batch_per_worker == 128}
     assert {workers: len(point.repeats) for workers, point in series.items()} == {1: 3, 2: 4, 4: 3, 8: 3, 16: 2}
     for smaller, larger in ((2, 4), (4, 8), (8, 16)):
         assert series[smaller].repeats.keys() & series[larger].repeats.keys()
@@ -114,7 +116,7 @@ def test_every_count_is_repeated_beside_the_next_one(tmp_path: Path) -> None:
     assert rows[2].speedup.relative_width > 0.1
     # Of the 15 %, the repeat of 2 beside 4 takes a quarter: no repeat is left out of a speedup.
     assert rows[2].speedup.value == pytest.approx(rows[2].samples_per_s.value / rows[1].samples_per_s.value)
-    others = [point for point in results.points if point.setting.batch_per_worker in (32, 64)]
+    others = [point for point in results.setting_times if point.setting.batch_per_worker in (32, 64)]
     assert all(len(point.repeats) == 3 for point in others)
 
 
@@ -128,7 +130,7 @@ def ends(trial: TrialSpec) -> dict[str, float]:
 
 def test_what_clearly_does_not_pay_is_not_repeated_again(tmp_path: Path) -> None:
     results = run(tmp_path / "auto", THREE.replace("[16, 32, 64, 128]", "[64]"), Made(times=ends))
-    assert {point.setting.workers: len(point.repeats) for point in results.points} == {1: 3, 2: 4, 4: 3, 8: 2}
+    assert {point.setting.workers: len(point.repeats) for point in results.setting_times} == {1: 3, 2: 4, 4: 3, 8: 2}
     assert results.answer.verdict == "use"
     assert results.answer.row is not None
     assert results.answer.row.setting.workers == 2
@@ -143,7 +145,7 @@ def test_a_count_that_may_pay_has_all_its_repeats(tmp_path: Path) -> None:
 
     text = THREE.replace("[16, 32, 64, 128]", "[64]")
     results = run(tmp_path / "auto", text, Made(times=open_end), Machine(cores=8, gpus=0))
-    before, last = (set(point.repeats) for point in results.points if point.setting.workers in (4, 8))
+    before, last = (set(point.repeats) for point in results.setting_times if point.setting.workers in (4, 8))
     assert len(last) >= 3
     assert len(last & before) == 2
 
@@ -173,12 +175,12 @@ def test_a_count_has_two_tries(tmp_path: Path, number: str) -> None:
     """A probe of the round of 4 workers fails, one of theirs or that of 2: that is not the end of their batch."""
     text = AUTO.replace("[16, 32, 64, 128]", "[64]")
     results = run(tmp_path / "auto", text, Made(times=times, failing=(number,)))
-    assert {point.setting.workers for point in results.points} >= {1, 2, 4, 8}
+    assert {point.setting.workers for point in results.setting_times} >= {1, 2, 4, 8}
 
 
 def test_one_repeat_stays_one(tmp_path: Path) -> None:
     results = run(tmp_path / "auto", AUTO.replace("repeats: 2", "repeats: 1"), Made(times=times))
-    assert {len(point.repeats) for point in results.points} == {1}
+    assert {len(point.repeats) for point in results.setting_times} == {1}
 
 
 def test_a_machine_that_is_never_quiet_is_not_waited_for(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_a_machine_that_is_never_quiet_is_not_waited_for(tmp_path: Path) -> None
 
     results = run(tmp_path / "auto", AUTO + "train: {epochs: 1}\n", Made(times=wild))
     assert results.answer.verdict == "not enough evidence"
-    most = max(len(point.repeats) for point in results.points)
+    most = max(len(point.repeats) for point in results.setting_times)
     assert most == 8
     assert any(trial.kind == "train" for trial in results.trials.values())
 
@@ -196,7 +198,7 @@ def test_a_machine_that_is_never_quiet_is_not_waited_for(tmp_path: Path) -> None
 def rounds_of_noise(results: Results) -> list[list[TrialSpec]]:
     """Those of one setting alone, after the first: a round of the climb has a count and the one below."""
     rounds = [[results.trials[trial] for trial in launch.trials] for launch in results.plan.launches[1:]]
-    return [each for each in rounds if len({(trial.workers, trial.worker_batch) for trial in each}) == 1]
+    return [each for each in rounds if len({(trial.workers, trial.samples_per_worker_step) for trial in each}) == 1]
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 5])
@@ -227,7 +229,7 @@ def test_a_noisy_setting_is_run_as_often_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("noise", [0.05, 0.1, 0.3])
 def test_noise_does_not_cost_what_the_climb_saves(tmp_path: Path, seed: int, noise: float) -> None:
     def shaken(trial: TrialSpec) -> dict[str, float]:
-        of_trial = (seed, trial.workers, trial.worker_batch, trial.repeat)
+        of_trial = (seed, trial.workers, trial.samples_per_worker_step, trial.repeat)
         shake = math.exp(np.random.default_rng(of_trial).normal(0, noise))
         return {name: value * shake for name, value in times(trial).items()}
 
@@ -249,7 +251,7 @@ def test_two_counts_of_one_batch_leave_room_for_a_repeat_of_the_smaller(tmp_path
 
     text = AUTO.replace("repeats: 2", "repeats: 3").replace("[16, 32, 64, 128]", "[64]")
     results = run(tmp_path / "auto", text, Made(times=wild), Machine(cores=2, gpus=0))
-    assert {point.setting.workers: len(point.repeats) for point in results.points} == {1: 5, 2: 3}
+    assert {point.setting.workers: len(point.repeats) for point in results.setting_times} == {1: 5, 2: 3}
 
 
 def test_repeats_decide_between_the_first_two_counts(tmp_path: Path) -> None:
@@ -320,13 +322,13 @@ def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:
     text = AUTO.replace("batch_per_worker: [16, 32, 64, 128]", "global_batch: [128, 512]")
     results = run(tmp_path / "strong", text, Made(times=times))
     assert results.answer.row is not None
-    with pytest.raises(SpecError, match='unknown key "zzz"'):
+    with pytest.raises(InputError, match='unknown key "zzz"'):
         Study.from_text(AUTO + "zzz: 1\n", machine=HERE)
-    with pytest.raises(SpecError, match=r"axes\.workers"):
+    with pytest.raises(InputError, match=r"axes\.workers"):
         Study.from_text(AUTO.replace("workers: auto", "workers: [1, auto]"), machine=HERE)
-    with pytest.raises(SpecError, match=r"no count but 1: global_batch=\[33\] does not divide"):
+    with pytest.raises(InputError, match=r"no count but 1: global_batch=\[33\] does not divide"):
         Study.from_text(AUTO.replace("batch_per_worker: [16, 32, 64, 128]", "global_batch: [33]"), machine=HERE)
-    with pytest.raises(SpecError, match="probe"):
+    with pytest.raises(InputError, match="probe"):
         Study.from_text(AUTO + "train: {epochs: 1}\n", {"probe": False}, machine=HERE)
 
 
@@ -335,5 +337,5 @@ def test_auto_leaves_out_what_the_study_could_not_run() -> None:
     assert Study.from_text(strong, machine=Machine(cores=6, gpus=0)).spec.axes.workers == (1, 2, 4)
     large = AUTO.replace("[16, 32, 64, 128]", "[256]")
     assert Study.from_text(large, machine=Machine(cores=64, gpus=0)).spec.axes.workers == (1, 2, 4, 8, 16, 32)
-    with pytest.raises(SpecError, match="GPU"):
+    with pytest.raises(InputError, match="GPU"):
         Study.from_text(AUTO, {"device": "cuda"}, machine=HERE)

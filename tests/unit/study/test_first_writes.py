@@ -11,7 +11,7 @@ import pytest
 from worldsize.errors import StoreError
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.machine import Machine
-from worldsize.study.checks import is_same
+from worldsize.study.checks import require_same_study
 from worldsize.study.study import Study
 
 STUDY = "{name: s, workload: digits, axes: {workers: [1, 2], batch_per_worker: [100]}, repeats: 2}"
@@ -73,4 +73,4 @@ def test_a_folder_with_anything_else_is_refused(tmp_path: Path, name: str) -> No
     (tmp_path / "plan.json").touch()
     (tmp_path / name).touch()
     with pytest.raises(StoreError, match="exists and is not a study folder"):
-        is_same(study.spec, study.plan, StudyFolder(tmp_path))
+        require_same_study(study.spec, study.plan, StudyFolder(tmp_path))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.machine import Machine
 from worldsize.study.study import Study
 
@@ -64,7 +64,7 @@ def test_options_change_the_study_and_not_its_source(tmp_path: Path) -> None:
     ],
 )
 def test_a_dict_has_no_lines_and_its_problems_name_the_key(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises(InputError) as refused:
         Study({**VALUES, **changes}, machine=HERE)
     assert any(line.startswith(said) for line in str(refused.value).splitlines()), str(refused.value)
     assert ", line" not in str(refused.value)
@@ -81,14 +81,14 @@ def test_a_dict_has_no_lines_and_its_problems_name_the_key(changes: dict[str, An
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises(InputError) as refused:
         Study(VALUES, machine=HERE, **options)
     assert str(refused.value).startswith(said)
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises(InputError) as refused:
         Study.from_text(TEXT, machine=HERE, **options)
     assert str(refused.value).startswith(said)
 
 
 def test_a_study_without_a_small_version() -> None:
-    with pytest.raises(SpecError, match="leave small=True out"):
+    with pytest.raises(InputError, match="leave small=True out"):
         Study({key: value for key, value in VALUES.items() if key != "small"}, small=True, machine=HERE)

@@ -12,7 +12,7 @@ from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec, Search
 from worldsize.spec.study import AxesSpec, StudySpec
 from worldsize.spec.training import TrainSpec
 from worldsize.spec.workload import WorkloadSpec
-from worldsize.study.search_rounds import next_round
+from worldsize.study.search_rounds import next_search_round
 
 Truth = Callable[[OptimizerSpec], tuple[Outcome, float]]
 
@@ -37,7 +37,7 @@ def run(spec: StudySpec, truth: Truth, rounds: int = 100) -> tuple[Plan, dict[st
             for trial in plan.trials.values()
             if trial.id not in records
         }
-        more = next_round(spec, plan, records)
+        more = next_search_round(spec, plan, records)
         if more is None:
             return plan, records, number
         assert list(more.trials)[: len(plan.trials)] == list(plan.trials)
@@ -87,4 +87,4 @@ def test_a_failed_trial_halts_its_search() -> None:
     spec = study(OptimizerAxis(rate=Search(search=(0.01, 10), points=7, edge=0.05)))
     plan = make_plan(spec)
     records = {trial.id: record(trial.id, "failed", 0.0) for trial in plan.trials.values()}
-    assert next_round(spec, plan, records) is None
+    assert next_search_round(spec, plan, records) is None

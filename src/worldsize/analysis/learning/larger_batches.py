@@ -24,7 +24,7 @@ from worldsize.analysis.estimate import Estimate, Interval, mean_interval
 from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.analysis.learning.stable import stable
 from worldsize.analysis.learning.steps_to_target import PREDICTED_LEVEL, BatchModel, fit_batches, target_runs
-from worldsize.analysis.learning.variants import Contest, Target, Trained, VariantSummary
+from worldsize.analysis.learning.variants import Goal, TrainingRun, VariantRanking, VariantSummary
 from worldsize.spec.setting import Method, Setting
 
 MOST_DOUBLINGS = 2.0
@@ -147,7 +147,7 @@ class BatchStudy:
     family: str
     method: Method
     """Undivided: its trials may have any accumulation."""
-    rate_power: float | None
+    lr_power: float | None
     """The rate went with batch^this: 1 linear, 0.5 square root, 0 unscaled. None: a single batch."""
     steps: BatchModel | None
     """To the target, where there is one."""
@@ -158,14 +158,14 @@ class BatchStudy:
 
 
 def batch_studies(
-    curves: Iterable[Trained],
+    curves: Iterable[TrainingRun],
     *,
-    target: Target | None,
+    target: Goal | None,
     noise_scales: Iterable[tuple[Setting, str, NoiseScale]] = (),
     most_metric: float = math.inf,
 ) -> list[BatchStudy]:
     """In the order in which variants come. `most_metric`: the best that there is, such as an accuracy of 1."""
-    groups: dict[tuple[str, Method], list[Trained]] = defaultdict(list)
+    groups: dict[tuple[str, Method], list[TrainingRun]] = defaultdict(list)
     for curve in curves:
         groups[curve.variant, curve.setting.method.undivided].append(curve)
     noises: dict[tuple[str, Method], list[tuple[Setting, NoiseScale]]] = defaultdict(list)
@@ -175,36 +175,36 @@ def batch_studies(
 
 
 def _study(
-    curves: Sequence[Trained],
-    target: Target | None,
+    curves: Sequence[TrainingRun],
+    target: Goal | None,
     noises: Sequence[tuple[Setting, NoiseScale]],
     most_metric: float,
 ) -> BatchStudy:
     first = curves[0]
-    power, plain = rate_power(curves), first.family in PLAIN
+    power, plain = lr_power(curves), first.family in PLAIN
     model = None
     if target is not None:
         # At a rate that does not grow, larger batches save few steps, however noisy gradients are.
         useful = power is None or power > 0
         noise = known_noise(noises) if useful else None
         model = fit_batches(target_runs(curves, target), noise, power if plain and power else 1.0)
-    by_batch: dict[int, list[Trained]] = defaultdict(list)
+    by_batch: dict[int, list[TrainingRun]] = defaultdict(list)
     for curve in curves:
         by_batch[curve.setting.global_batch].append(curve)
     return BatchStudy(
         variant=first.variant,
         family=first.family,
         method=first.setting.method.undivided,
-        rate_power=power,
+        lr_power=power,
         steps=model,
         epochs_stable=_stable_trend(by_batch) if target is None else None,
         metric=_metric_trend(by_batch, most_metric) if target is None else None,
     )
 
 
-def rate_power(curves: Iterable[Trained]) -> float | None:
+def lr_power(curves: Iterable[TrainingRun]) -> float | None:
     """p of rate ~ batch^p, from the smallest and the largest batch."""
-    rates = {curve.setting.global_batch: curve.rate * curve.scaled for curve in curves}
+    rates = {curve.setting.global_batch: curve.lr * curve.scaled for curve in curves}
     small, large = min(rates), max(rates)
     return None if small == large else math.log(rates[large] / rates[small]) / math.log(large / small)
 
@@ -218,7 +218,7 @@ def known_noise(noises: Sequence[tuple[Setting, NoiseScale]]) -> NoiseScale | No
     )
 
 
-def _stable_trend(by_batch: dict[int, list[Trained]]) -> Trend | None:
+def _stable_trend(by_batch: dict[int, list[TrainingRun]]) -> Trend | None:
     """A batch whose runs do not settle is no point; where no larger one settles either, nothing is known from there."""
     points, failed, freedom = [], [], 0
     for batch, curves in by_batch.items():
@@ -232,7 +232,7 @@ def _stable_trend(by_batch: dict[int, list[Trained]]) -> Trend | None:
     return fit_trend(points, freedom=freedom, fails_from=_from(failed, points), least=1.0)
 
 
-def _metric_trend(by_batch: dict[int, list[Trained]], most: float) -> Trend | None:
+def _metric_trend(by_batch: dict[int, list[TrainingRun]], most: float) -> Trend | None:
     """The error of each batch from the scatter of all repeats: that of two or three alone would be chance."""
     finals = {
         batch: [curve.final for curve in curves if curve.learned and curve.final is not None]
@@ -259,7 +259,7 @@ def _from(failed: Iterable[int], points: Sequence[TrendPoint]) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regained:
+class Recovered:
     base_batch: int
     global_batch: int
     unscaled: str
@@ -272,7 +272,7 @@ class Regained:
     """Of the loss that it wins back: 1 is all of it."""
 
 
-def regained(contests: Sequence[Contest], *, higher_is_better: bool) -> list[Regained]:
+def recovered(contests: Sequence[VariantRanking], *, higher_is_better: bool) -> list[Recovered]:
     """share = (m - u) / (b - u), repeat by repeat: m the metric of the variant, u unscaled, b at the base batch.
 
     Only where the loss is clear (its interval is above 0), since a share of no loss means nothing.
@@ -294,7 +294,7 @@ def regained(contests: Sequence[Contest], *, higher_is_better: bool) -> list[Reg
         lost = {key: sign * (b[key] - u[key]) for key in sorted(b.keys() & u.keys() & m.keys())}
         if lost and _clear(list(lost.values())):
             found.append(
-                Regained(
+                Recovered(
                     base_batch=base_batch,
                     global_batch=setting.global_batch,
                     unscaled=plain.variant,
@@ -319,13 +319,13 @@ def _learned(variant: VariantSummary) -> bool:
     return bool(variant.metrics) and not variant.diverged and not variant.stopped
 
 
-def _same(plain: VariantSummary, base: Contest) -> VariantSummary | None:
+def _same(plain: VariantSummary, base: VariantRanking) -> VariantSummary | None:
     """The same at the base batch, or the best of its family there: another optimiser would be another loss."""
     named = [variant for variant in base.variants if variant.variant == plain.variant]
     return next(iter(named or [variant for variant in base.variants if variant.family == plain.family]), None)
 
 
-def _base_of(contest: Contest, setting: Setting, base_batch: int) -> bool:
+def _base_of(contest: VariantRanking, setting: Setting, base_batch: int) -> bool:
     """The same workers where the study has them, so that nothing but the batch differs."""
     other = contest.setting
     return other.method.undivided == setting.method.undivided and other.global_batch == base_batch

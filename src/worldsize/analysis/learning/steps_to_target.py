@@ -26,7 +26,7 @@ from scipy.special import gammaincinv, log_ndtr, logsumexp, stdtrit
 
 from worldsize.analysis.estimate import Floats, Interval
 from worldsize.analysis.learning.noise_scale import NoiseScale
-from worldsize.analysis.learning.variants import Target, Trained
+from worldsize.analysis.learning.variants import Goal, TrainingRun
 
 INTERPOLATED = 0.5
 """Of the gap between two evaluations, how much doubt interpolating leaves."""
@@ -63,11 +63,11 @@ class BatchSteps:
         return 2 * self.reached <= self.runs
 
 
-def target_runs(curves: Iterable[Trained], target: Target) -> list[TargetRun]:
+def target_runs(curves: Iterable[TrainingRun], target: Goal) -> list[TargetRun]:
     return [target_run(curve, target) for curve in curves]
 
 
-def target_run(curve: Trained, target: Target) -> TargetRun:
+def target_run(curve: TrainingRun, target: Goal) -> TargetRun:
     """log s = log s0 + f (log s1 - log s0), f = (target - m0) / (m1 - m0), between the evaluations 0 and 1 around it.
 
     In the logarithm of steps, since curves bend that way: they rise fast, then slowly. A target met by the first

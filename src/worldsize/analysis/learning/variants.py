@@ -20,7 +20,7 @@ from worldsize.spec.setting import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainingRun:
     """What one trial learned. The arrays have one value for each epoch; all but the metrics are cumulative."""
 
     setting: Setting
@@ -29,9 +29,9 @@ class Trained:
     """What trials of one setting differ in: optimiser, rate, momentum."""
     family: str
     """Of the optimiser: sgd, momentum, adam."""
-    kin: str
+    variant_without_lr: str
     """What its variant has in common with those that differ from it in the rate alone."""
-    rate: float
+    lr: float
     scaled: float
     """After the rate rule: what it was multiplied by for the global batch."""
     repeat: int
@@ -55,7 +55,7 @@ class Trained:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class Goal:
     value: float
     at_least: bool
 
@@ -75,7 +75,7 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSummary:
-    target: Target
+    target: Goal
     repeats: int
     reached: int
     """Where it is less than `repeats`, the estimates speak only for those that reached it. They are None for none."""
@@ -96,7 +96,7 @@ class VariantSummary:
     setting: Setting
     variant: str
     family: str
-    rate: float
+    lr: float
     scaled: float
     repeats: int
     diverged: int
@@ -114,19 +114,19 @@ class VariantSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RateEdge:
-    held: float
+class DivergenceEdge:
+    stable_lr: float
     """The highest rate below all that diverged."""
     diverged: float
     """The lowest that diverged."""
     estimate: float
     """sqrt(held * diverged): rates act by their ratio."""
-    highest_held: float
+    highest_stable_lr: float
     monotone: bool
     """False: a rate diverged while a higher one held, so that the edge is no sharp line."""
 
 
-def to_target(curve: Trained, target: Target) -> Reached | None:
+def to_target(curve: TrainingRun, target: Goal) -> Reached | None:
     met = target.met(curve.metric if curve.goal is None else curve.goal)
     if not met.any():
         return None
@@ -135,7 +135,7 @@ def to_target(curve: Trained, target: Target) -> Reached | None:
     return Reached(epoch=first + 1, steps=steps, samples=samples, seconds=seconds)
 
 
-def target_summary(curves: Sequence[Trained], target: Target) -> TargetSummary:
+def target_summary(curves: Sequence[TrainingRun], target: Goal) -> TargetSummary:
     found = {curve.repeat: reached for curve in curves if (reached := to_target(curve, target))}
     each = list(found.values())
     return TargetSummary(
@@ -151,45 +151,47 @@ def target_summary(curves: Sequence[Trained], target: Target) -> TargetSummary:
 
 
 def summaries(
-    curves: Iterable[Trained],
+    curves: Iterable[TrainingRun],
     *,
     higher_is_better: bool,
-    target: Target | None = None,
+    target: Goal | None = None,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> list[VariantSummary]:
     """One for each variant at each setting, in the order in which they come. `bounds`: no metric lies beyond these."""
-    groups: dict[tuple[Setting, str], list[Trained]] = defaultdict(list)
+    groups: dict[tuple[Setting, str], list[TrainingRun]] = defaultdict(list)
     for curve in curves:
         groups[curve.setting, curve.variant].append(curve)
     return [_summary(group, higher_is_better, target, bounds) for group in groups.values()]
 
 
-def rate_edges(curves: Iterable[Trained]) -> dict[tuple[Setting, str, str], RateEdge]:
+def divergence_edges(curves: Iterable[TrainingRun]) -> dict[tuple[Setting, str, str], DivergenceEdge]:
     """By setting, family and kin, where there is an edge, in rates as used. One that diverged once diverged."""
     found: dict[tuple[Setting, str, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
     for curve in curves:
-        found[curve.setting, curve.family, curve.kin][curve.rate * curve.scaled] |= curve.outcome == "diverged"
-    return {key: edge for key, rates in found.items() if (edge := rate_edge(rates))}
+        found[curve.setting, curve.family, curve.variant_without_lr][curve.lr * curve.scaled] |= (
+            curve.outcome == "diverged"
+        )
+    return {key: edge for key, rates in found.items() if (edge := divergence_edge(rates))}
 
 
-def rate_edge(diverged: Mapping[float, bool]) -> RateEdge | None:
+def divergence_edge(diverged: Mapping[float, bool]) -> DivergenceEdge | None:
     """Where training begins to diverge. None: no rate diverged, or none held below those that did."""
     lowest = min((rate for rate, bad in diverged.items() if bad), default=math.inf)
     good = [rate for rate, bad in diverged.items() if not bad]
     held = max((rate for rate in good if rate < lowest), default=None)
     if held is None or math.isinf(lowest):
         return None
-    return RateEdge(
-        held=held,
+    return DivergenceEdge(
+        stable_lr=held,
         diverged=lowest,
         estimate=math.sqrt(held * lowest),
-        highest_held=max(good),
+        highest_stable_lr=max(good),
         monotone=max(good) < lowest,
     )
 
 
 def _summary(
-    curves: list[Trained], higher_is_better: bool, target: Target | None, bounds: tuple[float, float]
+    curves: list[TrainingRun], higher_is_better: bool, target: Goal | None, bounds: tuple[float, float]
 ) -> VariantSummary:
     first, learned = curves[0], [curve for curve in curves if curve.learned]
     metrics = {curve.repeat: curve.final for curve in learned if curve.final is not None}
@@ -200,7 +202,7 @@ def _summary(
         setting=first.setting,
         variant=first.variant,
         family=first.family,
-        rate=first.rate,
+        lr=first.lr,
         scaled=first.scaled,
         repeats=len(curves),
         diverged=ended.count("diverged"),
@@ -215,7 +217,7 @@ def _summary(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class VariantDifference:
     """One best variant against the best of all."""
 
     variant: str
@@ -237,30 +239,32 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contest:
+class VariantRanking:
     """The variants of one setting, against one another."""
 
     setting: Setting
     variants: tuple[VariantSummary, ...]
     """The best one first."""
-    bests: tuple[VariantSummary, ...]
-    comparisons: tuple[Comparison, ...]
+    best_variants: tuple[VariantSummary, ...]
+    differences: tuple[VariantDifference, ...]
     """Of the bests, each against the first."""
 
 
-def contests(variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool) -> list[Contest]:
+def variant_rankings(
+    variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool
+) -> list[VariantRanking]:
     groups: dict[Setting, list[VariantSummary]] = defaultdict(list)
     for variant in variants:
         groups[variant.setting].append(variant)
     found = []
     for setting, group in groups.items():
-        bests = best_of_each(group, higher_is_better=higher_is_better, by_target=by_target)
+        bests = best_of_each_family(group, higher_is_better=higher_is_better, by_target=by_target)
         found.append(
-            Contest(
+            VariantRanking(
                 setting=setting,
                 variants=tuple(ordered(group, higher_is_better=higher_is_better, by_target=by_target)),
-                bests=tuple(bests),
-                comparisons=tuple(compare_bests(bests, by_target=by_target)),
+                best_variants=tuple(bests),
+                differences=tuple(compare_best_variants(bests, by_target=by_target)),
             )
         )
     return found
@@ -281,7 +285,7 @@ def ordered(
     return sorted(variants, key=rank)
 
 
-def best_of_each(
+def best_of_each_family(
     variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool = False
 ) -> list[VariantSummary]:
     """The best variant of each family, the best of all first."""
@@ -291,12 +295,12 @@ def best_of_each(
     return list(bests.values())
 
 
-def compare_bests(bests: Sequence[VariantSummary], *, by_target: bool = False) -> list[Comparison]:
+def compare_best_variants(bests: Sequence[VariantSummary], *, by_target: bool = False) -> list[VariantDifference]:
     """Each of the others against the first: by steps where both always reached the target, else by the metric."""
     return [_comparison(other, bests[0], by_target) for other in bests[1:]]
 
 
-def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) -> Comparison:
+def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) -> VariantDifference:
     mine, its = other.target, best.target
     estimate, paired, same = None, 0, 0.0
     kind: Literal["steps", "metric"] = "metric"
@@ -315,7 +319,7 @@ def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) ->
     within = None
     if estimate and estimate.low is not None and estimate.high is not None:
         within = estimate.low <= same <= estimate.high
-    return Comparison(
+    return VariantDifference(
         variant=other.variant,
         family=other.family,
         against=best.variant,

@@ -57,21 +57,21 @@ CROSSING_SHARE: dict[Crossing, float] = {"none": 0.0, "possible": 0.5, "new": 1.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class LogMargin:
     """In logarithms, both positive."""
 
     down: float
     up: float
 
-    def with_noise(self, noise: float) -> Reach:
+    def with_noise(self, noise: float) -> LogMargin:
         """Noise knows nothing of the rest, and adds up with it as squares."""
-        return Reach(down=math.hypot(self.down, noise), up=math.hypot(self.up, noise))
+        return LogMargin(down=math.hypot(self.down, noise), up=math.hypot(self.up, noise))
 
     def around(self, value: float) -> tuple[float, float]:
         return value * math.exp(-self.down), value * math.exp(self.up)
 
 
-def doubt(*, miss: float | None, loss_per_doubling: float, spread: float = 0.0, counts: int) -> float:
+def unpredictability(*, miss: float | None, loss_per_doubling: float, spread: float = 0.0, counts: int) -> float:
     """What a series says about its own predictability: the largest of its signs.
 
     `miss`: |log error| of its largest count when that is projected from the smaller ones, a doubling.
@@ -82,22 +82,26 @@ def doubt(*, miss: float | None, loss_per_doubling: float, spread: float = 0.0, 
     return max(*signs, FEW_POINTS_DOUBT if counts < 3 else 0.0)
 
 
-def joint_noise(reaches: Sequence[float]) -> float:
+def joint_noise(margins: Sequence[float]) -> float:
     """How far the noise of what was measured reaches in what is projected, from how far each count's own 80 % interval
     does, in the order of workers: usual noise twice, that of the measurement and of what is asked about, and no less
     than that of the largest count, on which the projection hangs."""
-    return max(math.sqrt(2) * float(np.median(reaches)), reaches[-1]) if reaches else 0.0
+    return max(math.sqrt(2) * float(np.median(margins)), margins[-1]) if margins else 0.0
 
 
-def reach(
-    *, doublings: float, doubt: float, crossing: Crossing = "none", rivals: tuple[float, float] = (0.0, 0.0)
-) -> Reach:
+def margin(
+    *,
+    doublings: float,
+    unpredictability: float,
+    crossing: Crossing = "none",
+    alternatives: tuple[float, float] = (0.0, 0.0),
+) -> LogMargin:
     """Never shrinks with `doublings` or `doubt`. `rivals`: what rival readings lie lower and higher."""
     distance = max(doublings, LEAST_DOUBLINGS)
-    rough = distance * (BASE + PER_DOUBT * doubt)
+    rough = distance * (BASE + PER_DOUBT * unpredictability)
     share = CROSSING_SHARE[crossing]
-    lower, higher = rivals
-    return Reach(
+    lower, higher = alternatives
+    return LogMargin(
         down=DOWN_OVER_UP * rough + lower + CROSSING_DOWN * share,
         up=rough + higher + CROSSING_UP * share,
     )
@@ -152,7 +156,7 @@ def project_series(
     law = alone = fit_series_law(series, settings=settings)
     if crossings and never_crossed(series):
         law = fit_series_law(series, crossing=blended_crossing(crossings, settings), settings=settings)
-    own_doubt = series_doubt(series, settings)
+    own_doubt = series_unpredictability(series, settings)
     return [_one(series, law, alone, own_doubt, count, len(crossings)) for count in workers]
 
 
@@ -179,24 +183,26 @@ def _usual_share(siblings: int) -> float:
     return SIBLING_PRIOR / (siblings + SIBLING_PRIOR)
 
 
-def series_doubt(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
+def series_unpredictability(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
     """How well the series foretold its own largest count, how much it loses, how far its repeats lie apart."""
-    spread = max((float(np.std(np.log(repeats), ddof=1)) for repeats in series.rates if len(repeats) > 1), default=0.0)
+    spread = max(
+        (float(np.std(np.log(repeats), ddof=1)) for repeats in series.throughputs if len(repeats) > 1), default=0.0
+    )
     if len(series.workers) == 1:
-        return doubt(miss=None, loss_per_doubling=0.0, spread=spread, counts=1)
-    foretold = fit_series_law(series.smaller(), settings=settings).log_rate(series.counts[-1:])[0]
+        return unpredictability(miss=None, loss_per_doubling=0.0, spread=spread, counts=1)
+    foretold = fit_series_law(series.smaller(), settings=settings).log_throughput(series.counts[-1:])[0]
     last_doublings, doublings = (math.log2(series.largest / series.workers[index]) for index in (-2, 0))
-    miss = abs(float(foretold - series.log_rates[-1])) / max(last_doublings, 1.0)
+    miss = abs(float(foretold - series.log_throughputs[-1])) / max(last_doublings, 1.0)
     loss = -math.log(relative_step(series)[0]) / max(doublings, 1.0)  # closer counts would be told by their noise
-    return doubt(miss=miss, loss_per_doubling=loss, spread=spread, counts=len(series.workers))
+    return unpredictability(miss=miss, loss_per_doubling=loss, spread=spread, counts=len(series.workers))
 
 
 def repeat_noise(series: TableSeries) -> float:
     """In logarithms. 0 without repeats: nothing is known of it."""
-    return joint_noise([_mean_reach(repeats) for repeats in series.rates if len(repeats) > 1])
+    return joint_noise([_mean_margin(repeats) for repeats in series.throughputs if len(repeats) > 1])
 
 
-def _mean_reach(repeats: Sequence[float]) -> float:
+def _mean_margin(repeats: Sequence[float]) -> float:
     spread = float(np.std(np.log(repeats), ddof=1)) / math.sqrt(len(repeats))
     return float(stdtrit(len(repeats) - 1, (1 + LEVEL) / 2)) * spread
 
@@ -218,39 +224,39 @@ def _one(
     if count in series.workers:
         return _measured(series, count)
     crossing = crossing_kind(series, count, siblings)
-    log_rate = _log_rate(series, law, count)
+    log_rate = _log_throughput(series, law, count)
     value = math.exp(log_rate)
     distance = min(abs(math.log2(count / other)) for other in series.workers)
-    rivals = law.rivals(count) if count > series.largest else (0.0, 0.0)
+    rivals = law.alternatives(count) if count > series.largest else (0.0, 0.0)
     if crossing in ("new", "as siblings"):  # what is usual is a reading too, as far as it was believed
-        apart = _usual_share(siblings) * (_log_rate(series, alone, count) - log_rate)
+        apart = _usual_share(siblings) * (_log_throughput(series, alone, count) - log_rate)
         rivals = (max(rivals[0], -apart), max(rivals[1], apart))
-    found: Reach = reach(doublings=distance, doubt=own_doubt, crossing=crossing, rivals=rivals)
+    found: LogMargin = margin(doublings=distance, unpredictability=own_doubt, crossing=crossing, alternatives=rivals)
     low, high = found.with_noise(repeat_noise(series)).around(value)
     notes = _notes(series, law, count, crossing, siblings)
     return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=False, notes=notes)
 
 
-def _log_rate(series: TableSeries, law: SeriesLaw, count: int) -> float:
+def _log_throughput(series: TableSeries, law: SeriesLaw, count: int) -> float:
     at: Floats = np.array([float(count)])
     if count > series.largest:
-        return float(law.log_rate(at)[0])
+        return float(law.log_throughput(at)[0])
     if count < series.workers[0]:  # the law's shape, hung on the smallest count
         gained = float((law.two_level(series.counts[:1]) / law.two_level(at))[0])
         kept = math.log(min(max(gained, 1.0), MOST_GAIN_BELOW))
-        return float(series.log_rates[0]) + math.log(count / series.workers[0]) + kept
-    return float(np.interp(math.log(count), np.log(series.counts), series.log_rates))
+        return float(series.log_throughputs[0]) + math.log(count / series.workers[0]) + kept
+    return float(np.interp(math.log(count), np.log(series.counts), series.log_throughputs))
 
 
 def _measured(series: TableSeries, count: int) -> Projected:
     """Its median; Student's t over the logarithms of its repeats, stretched to the median where that lies outside."""
-    repeats = series.rates[series.workers.index(count)]
+    repeats = series.throughputs[series.workers.index(count)]
     if len(repeats) == 1:
         value = low = high = repeats[0]
     else:
         logs = np.log(repeats)
         value, middle = math.exp(np.median(logs)), float(np.mean(logs))
-        wide = _mean_reach(repeats)
+        wide = _mean_margin(repeats)
         low, high = min(value, math.exp(middle - wide)), max(value, math.exp(min(middle + wide, MOST_LOG)))
     notes = (NOTE_ONE_RUN,) if len(repeats) == 1 else ()
     return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=True, notes=notes)

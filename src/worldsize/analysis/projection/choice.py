@@ -9,11 +9,17 @@ from typing import Literal
 
 from worldsize.analysis.estimate import Interval, times
 from worldsize.analysis.projection.step_model import Parts
-from worldsize.analysis.speed.recommend import MARGIN, WIDEST, Finding, climb, marginal_efficiency
+from worldsize.analysis.speed.recommend import (
+    LEAST_MARGINAL_EFFICIENCY,
+    WIDEST,
+    Finding,
+    marginal_efficiency,
+    paying_counts,
+)
 
 FEW_UPDATES = 10
 """Fewer steps an epoch: there is too little data for so large a batch."""
-Cause = Literal[
+Limit = Literal[
     "data",
     "compute",
     "fixed-cost",
@@ -41,16 +47,16 @@ class Option:
     """Training alone."""
     parts: Parts | None = None
     """Of the step; None: a bare table, or a count beyond what the parts are known for."""
-    steps_an_epoch: float
+    steps_per_epoch: float
     steps: Interval | None = None
     """Of the whole training; None: nothing was trained, or it is not known for this batch."""
-    above_s: float | None = None
+    overhead_s: float | None = None
     """Of the whole training, outside steps."""
     wall_s: Interval | None = None
     joules: Interval | None = None
     learns: bool = True
     """False: at this batch training diverged or missed its target, or its metric falls behind, measured or expected."""
-    rate: float | None = None
+    lr: float | None = None
     """Learning rate at this batch, after the study's rate rule. None: nothing was trained."""
     epochs_stable: Interval | None = None
     metric: Interval | None = None
@@ -109,7 +115,11 @@ class Choice:
 
 
 def choose(
-    options: Sequence[Option], *, budget: float | None = None, deadline_s: float | None = None, margin: float = MARGIN
+    options: Sequence[Option],
+    *,
+    budget: float | None = None,
+    deadline_s: float | None = None,
+    margin: float = LEAST_MARGINAL_EFFICIENCY,
 ) -> Choice:
     """`options` of one line: they differ in workers. A deadline or a budget is met by the value, not by an end of the
     interval; the interval says how sure that is. Where the time of the whole training is known for some counts, the
@@ -161,9 +171,9 @@ def _within(spent: Interval | None, most: float) -> bool:
     return spent is not None and spent.value <= most
 
 
-def knee(options: Sequence[Option], margin: float = MARGIN) -> Option:
+def knee(options: Sequence[Option], margin: float = LEAST_MARGINAL_EFFICIENCY) -> Option:
     """The largest count that pays."""
-    return options[climb([o.workers for o in options], [1 / o.time_s for o in options], margin)[-1]]
+    return options[paying_counts([o.workers for o in options], [1 / o.time_s for o in options], margin)[-1]]
 
 
 def marginal(smaller: Option, larger: Option) -> float:
@@ -185,8 +195,8 @@ def limit(smaller: Option, larger: Option) -> Finding | None:
     time = steps * (load + compute + exposed) + above; ideal: time * n / n'. Each cause is what it adds to that.
     """
     losses = _losses(smaller, larger)
-    if larger.steps_an_epoch < FEW_UPDATES and losses.get("learning", 0.0) >= 0:
-        losses["data-set-too-small"] = math.log(FEW_UPDATES / larger.steps_an_epoch)
+    if larger.steps_per_epoch < FEW_UPDATES and losses.get("learning", 0.0) >= 0:
+        losses["data-set-too-small"] = math.log(FEW_UPDATES / larger.steps_per_epoch)
     if not losses:
         return None
     cause, lost = max(losses.items(), key=lambda item: item[1])
@@ -196,21 +206,27 @@ def limit(smaller: Option, larger: Option) -> Finding | None:
         "from": float(smaller.workers),
         "workers": float(larger.workers),
         "percent": 100 * (1 - math.exp(-lost)),
-        "steps_an_epoch": larger.steps_an_epoch,
+        "steps_per_epoch": larger.steps_per_epoch,
         "global_batch": float(larger.global_batch),
     }
     return Finding(code=f"limit-{cause}", numbers=numbers)
 
 
-def _losses(smaller: Option, larger: Option) -> dict[Cause, float]:
+def _losses(smaller: Option, larger: Option) -> dict[Limit, float]:
     growth = larger.workers / smaller.workers
     # In strong scaling a rank's work shrinks as workers grow: that share of the ideal is no loss.
     work = larger.batch_per_worker * larger.accumulation / (smaller.batch_per_worker * smaller.accumulation)
     ideal, steps = smaller.step_s.value * work, 1.0
-    lost_s: dict[Cause, float] = {}
-    if smaller.wall_s and smaller.steps and larger.steps and smaller.above_s is not None and larger.above_s is not None:
+    lost_s: dict[Limit, float] = {}
+    if (
+        smaller.wall_s
+        and smaller.steps
+        and larger.steps
+        and smaller.overhead_s is not None
+        and larger.overhead_s is not None
+    ):
         ideal, steps = smaller.wall_s.value / growth, larger.steps.value
-        lost_s["above-the-step"] = larger.above_s - smaller.above_s / growth
+        lost_s["above-the-step"] = larger.overhead_s - smaller.overhead_s / growth
         if larger.steps.low < larger.steps.high:  # fitted, not the study's epochs
             # Without loss the steps fall as the global batch grows.
             ideal_steps = smaller.steps.value * smaller.global_batch / larger.global_batch
@@ -218,7 +234,7 @@ def _losses(smaller: Option, larger: Option) -> dict[Cause, float]:
     if smaller.parts and larger.parts:
         before, after = smaller.parts, larger.parts
         # Where a rank's batch shrinks, what does not shrink with it is no neighbour's doing.
-        slower: Cause = "compute" if work == 1 else "fixed-cost"
+        slower: Limit = "compute" if work == 1 else "fixed-cost"
         lost_s["data"] = steps * (after.load_s - before.load_s * work)
         lost_s[slower] = steps * (after.compute_s - before.compute_s * work)
         lost_s["communication"] = steps * (after.exposed_s - before.exposed_s * work)

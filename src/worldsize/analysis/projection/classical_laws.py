@@ -33,7 +33,7 @@ class LawFit:
     """sqrt(mean((fitted / measured - 1)^2)) of the rates."""
     converged: bool
     """False: the solver gave up, or there were fewer counts than parameters; do not trust the parameters."""
-    rate: Callable[[float], float]
+    throughput: Callable[[float], float]
     """Samples a second at any count."""
 
 
@@ -159,5 +159,5 @@ def _described(
         parameters=parameters,
         rms_relative_residual=float(np.sqrt(np.mean(residuals**2))),
         converged=converged,
-        rate=rate,
+        throughput=rate,
     )

@@ -24,11 +24,11 @@ PULL = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Above:
+class Overhead:
     """Of one training trial: seconds above the step."""
 
     workers: int
-    on_node: int
+    workers_on_node: int
     start_s: float
     """Of the processes, until the first trial; and their end."""
     preparation_s: float
@@ -39,7 +39,7 @@ class Above:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AboveModel:
+class OverheadModel:
     """Each part as a + b/n + c m: evaluations are shared out among n workers, the m on one node start side by side."""
 
     coefficients: dict[str, tuple[float, float, float]]
@@ -48,9 +48,9 @@ class AboveModel:
     spread: float
     """Root mean square of log(measured / model) of a run's sum."""
 
-    def at(self, workers: int, on_node: int, evaluations: float) -> Interval:
+    def at(self, workers: int, workers_on_node: int, evaluations: float) -> Interval:
         """Seconds above the step of a run with so many evaluations, 80 %."""
-        terms = _terms(workers, on_node)
+        terms = _terms(workers, workers_on_node)
         seconds = {name: float(terms @ np.array(each)) for name, each in self.coefficients.items()}
         value = (
             seconds["start_s"] + seconds["preparation_s"] + evaluations * seconds["evaluation_s"] + seconds["saving_s"]
@@ -60,28 +60,29 @@ class AboveModel:
         return Interval(value, value / factor, value * factor)
 
 
-def fit_above(trials: Sequence[Above]) -> AboveModel | None:
+def fit_overhead(trials: Sequence[Overhead]) -> OverheadModel | None:
     """None: nothing was trained, so nothing is known above the step."""
     if not trials:
         return None
-    rows = np.stack([_terms(each.workers, each.on_node) for each in trials])
+    rows = np.stack([_terms(each.workers, each.workers_on_node) for each in trials])
     found = {}
     for name in ("start_s", "preparation_s", "evaluation_s", "saving_s"):
         values = np.array([getattr(each, name) for each in trials])
         found[name] = _fit(rows, values)
-    model = AboveModel(coefficients=found, counts=tuple(sorted({each.workers for each in trials})), spread=0.0)
+    model = OverheadModel(coefficients=found, counts=tuple(sorted({each.workers for each in trials})), spread=0.0)
     logs = [
-        math.log(max(_sum(each), 1e-9) / max(model.at(each.workers, each.on_node, 1).value, 1e-9)) for each in trials
+        math.log(max(_sum(each), 1e-9) / max(model.at(each.workers, each.workers_on_node, 1).value, 1e-9))
+        for each in trials
     ]
     return replace(model, spread=max(float(np.sqrt(np.mean(np.square(logs)))), LEAST_SPREAD))
 
 
-def _sum(each: Above) -> float:
+def _sum(each: Overhead) -> float:
     return each.start_s + each.preparation_s + each.evaluation_s + each.saving_s
 
 
-def _terms(workers: int, on_node: int) -> Floats:
-    return np.array([1.0, 1 / workers, float(on_node)])
+def _terms(workers: int, workers_on_node: int) -> Floats:
+    return np.array([1.0, 1 / workers, float(workers_on_node)])
 
 
 def _fit(rows: Floats, values: Floats) -> tuple[float, float, float]:

@@ -37,7 +37,7 @@ class TableSeries:
 
     workers: tuple[int, ...]
     """Ascending, each once."""
-    rates: tuple[tuple[float, ...], ...]
+    throughputs: tuple[tuple[float, ...], ...]
     """Samples a second of every repeat at each count, ascending. Any unit that grows with speed will do."""
     workers_per_node: int | None = None
     name: str = ""
@@ -49,13 +49,13 @@ class TableSeries:
         return np.array(self.workers, dtype=np.float64)
 
     @property
-    def log_rates(self) -> Floats:
+    def log_throughputs(self) -> Floats:
         """Median over the repeats of each count, in logarithms: one bad repeat of three is outvoted."""
-        return np.array([float(np.median(np.log(repeats))) for repeats in self.rates])
+        return np.array([float(np.median(np.log(repeats))) for repeats in self.throughputs])
 
     @property
     def samples_per_s(self) -> Floats:
-        return np.asarray(np.exp(self.log_rates))
+        return np.asarray(np.exp(self.log_throughputs))
 
     @property
     def largest(self) -> int:
@@ -65,7 +65,7 @@ class TableSeries:
         """The series without its largest count."""
         return TableSeries(
             workers=self.workers[:-1],
-            rates=self.rates[:-1],
+            throughputs=self.throughputs[:-1],
             workers_per_node=self.workers_per_node,
             name=self.name,
             stack=self.stack,
@@ -82,7 +82,7 @@ def table_series(
     workers_found = tuple(sorted(by_count))
     return TableSeries(
         workers=workers_found,
-        rates=tuple(tuple(sorted(by_count[count])) for count in workers_found),
+        throughputs=tuple(tuple(sorted(by_count[count])) for count in workers_found),
         workers_per_node=workers_per_node,
         name=name,
         stack=stack,
@@ -91,7 +91,7 @@ def table_series(
 
 def relative_step(series: TableSeries) -> Floats:
     """Time of a worker a sample, n / rate, over that at the largest count."""
-    logs = np.log(series.counts) - series.log_rates
+    logs = np.log(series.counts) - series.log_throughputs
     return np.asarray(np.exp(np.clip(logs - logs[-1], -MOST_LOG_RATIO, MOST_LOG_RATIO)))
 
 
@@ -137,8 +137,8 @@ def bend(series: TableSeries) -> Bend:
     logs = np.log(series.counts)
     start = _a_doubling_below(logs, len(logs) - 1)
     first = _a_doubling_below(logs, start)
-    last = _slope(logs, series.log_rates, start, len(logs) - 1)
-    before = _slope(logs, series.log_rates, first, start) if start > 0 else 1.0
+    last = _slope(logs, series.log_throughputs, start, len(logs) - 1)
+    before = _slope(logs, series.log_throughputs, first, start) if start > 0 else 1.0
     # From one worker on, the first exchange is paid once; a fall further up that ends is no rise.
     risen = last - (before if series.workers[first] == 1 else max(before, 0.0))
     far = _many_nodes(series)
@@ -240,7 +240,7 @@ class SeriesLaw:
     """What `follow_last` moves the two-level curve by."""
     bend: Bend
     largest: int
-    log_rate_largest: float
+    log_throughput_largest: float
     workers_per_node: int | None
     converged: bool
 
@@ -249,19 +249,19 @@ class SeriesLaw:
         terms = design(workers, self.workers_per_node, self.largest)
         return np.asarray(np.maximum(terms @ np.array(self.coefficients), LEAST_STEP) * math.exp(self.log_shift))
 
-    def log_rate(self, workers: Floats) -> Floats:
+    def log_throughput(self, workers: Floats) -> Floats:
         """log(n / t(n)), the two laws averaged in logarithms: the farther away, the more the companion counts.
 
         No worker is taken to be quicker than one of n_L is: where the last point fell, the companion reads it so. Nor
         one of several nodes quicker than one of a full node: steps wait for the slowest.
         """
-        gain, node = self._log_rate_gain(workers), self.workers_per_node
+        gain, node = self._log_throughput_gain(workers), self.workers_per_node
         if node is not None and node > self.largest:
-            full = float(self._log_rate_gain(np.array([float(node)]))[0])
+            full = float(self._log_throughput_gain(np.array([float(node)]))[0])
             gain = np.where(workers > node, np.minimum(gain, full + np.log(workers / node)), gain)
-        return np.asarray(self.log_rate_largest + gain)
+        return np.asarray(self.log_throughput_largest + gain)
 
-    def _log_rate_gain(self, workers: Floats) -> Floats:
+    def _log_throughput_gain(self, workers: Floats) -> Floats:
         saturated, growth = self._saturation(workers), np.log(workers / self.largest)
         tail = self.bend.last_slope * growth
         share = SERIAL_SHARE * self.bend.many_nodes * self.bend.rising
@@ -269,7 +269,7 @@ class SeriesLaw:
         gain = (1 - saturated) * self._log_gain(workers) + saturated * tail
         return np.asarray(np.minimum(gain, growth))
 
-    def rivals(self, workers: float) -> tuple[float, float]:
+    def alternatives(self, workers: float) -> tuple[float, float]:
         """How much lower and higher it may be read. Higher without saturation, if only the last point speaks for that.
         Lower with saturation that was waived, or with losses that go on to rise. Inside the node, beyond which neither
         goes on; 0 where they play no part."""
@@ -279,7 +279,7 @@ class SeriesLaw:
     def held_back(self, workers: float) -> float:
         """How much higher it would read without saturation."""
         upto = np.array([self._inside(workers)])
-        return max(0.0, self._unsaturated(upto) - float(self._log_rate_gain(upto)[0]))
+        return max(0.0, self._unsaturated(upto) - float(self._log_throughput_gain(upto)[0]))
 
     def waived(self, workers: float) -> float:
         """How much lower it would read with saturation that was waived."""
@@ -294,7 +294,7 @@ class SeriesLaw:
         """How much lower it reads if every further worker adds what the last ones did; for two doublings, further out
         other doubts outweigh that."""
         upto = np.array([min(self._inside(workers), 4.0 * self.largest)])
-        return self.bend.rising * max(0.0, float((self._log_rate_gain(upto) - self._serial_gain(upto))[0]))
+        return self.bend.rising * max(0.0, float((self._log_throughput_gain(upto) - self._serial_gain(upto))[0]))
 
     def _serial_gain(self, workers: Floats) -> Floats:
         """log(rate / rate at n_L) if every further worker adds to t what the last ones did."""
@@ -364,7 +364,7 @@ def fit_series_law(series: TableSeries, *, crossing: float | None = None, settin
         log_shift=-settings.follow_last * math.log(at_largest),
         bend=bend(series),
         largest=series.largest,
-        log_rate_largest=float(series.log_rates[-1]),
+        log_throughput_largest=float(series.log_throughputs[-1]),
         workers_per_node=series.workers_per_node,
         converged=converged and companion_converged,
     )

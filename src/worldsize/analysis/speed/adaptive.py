@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from worldsize.analysis.estimate import Interval
-from worldsize.analysis.speed.recommend import MARGIN, climb, marginal_efficiency
+from worldsize.analysis.speed.recommend import LEAST_MARGINAL_EFFICIENCY, marginal_efficiency, paying_counts
 
 CLOSE = 0.98
 """A batch that promises less than this share of the best is not followed: large counts are what a study costs."""
@@ -65,7 +65,7 @@ def next_probes(
     done = {*rates, *tried}
     if missing := _missing(batches, counts, rates, done, foretold=bool(expected)):
         return missing
-    lines = {batch: line for batch in batches if (line := _Line.of(batch, counts[batch], rates, expected))}
+    lines = {batch: line for batch in batches if (line := BatchClimb.of(batch, counts[batch], rates, expected))}
     # A batch that others overtook stays behind, unless these failed further up, or it promises more after all. One that
     # was followed and fell behind is not taken up again: two at the largest counts cost more than the choice is worth.
     leaders = [line for line in lines.values() if len(line.rates) > FIRST and not line.failed(done)]
@@ -93,7 +93,7 @@ def ends_the_climb(probe: Probe, counts: Collection[int], expected: Mapping[Prob
     if workers < max(counts) or not (expected and smaller):
         return workers == max(counts)
     below = max(smaller)
-    return marginal_efficiency(expected[probe] / expected[below, batch], workers / below) >= MARGIN
+    return marginal_efficiency(expected[probe] / expected[below, batch], workers / below) >= LEAST_MARGINAL_EFFICIENCY
 
 
 def _missing(
@@ -122,7 +122,7 @@ def _alive(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Line:
+class BatchClimb:
     """One batch, count by count, as far as it was probed."""
 
     batch: int
@@ -134,7 +134,7 @@ class _Line:
     @classmethod
     def of(
         cls, batch: int, counts: Sequence[int], rates: Mapping[Probe, Interval], expected: Mapping[Probe, float]
-    ) -> _Line | None:
+    ) -> BatchClimb | None:
         found = []
         for workers in counts:
             if (workers, batch) not in rates:
@@ -170,9 +170,11 @@ class _Line:
             return bool(self.expected)
         before, after = self.rates[-2], self.rates[-1]
         growth = self.counts[reached - 1] / self.counts[reached - 2]
-        if marginal_efficiency(after.high / before.low, growth) >= MARGIN or self._pays_further_up(self.expected):
+        if marginal_efficiency(after.high / before.low, growth) >= LEAST_MARGINAL_EFFICIENCY or self._pays_further_up(
+            self.expected
+        ):
             return True
-        paid = climb(self.counts[:reached], [rate.value for rate in self.rates])[-1]
+        paid = paying_counts(self.counts[:reached], [rate.value for rate in self.rates])[-1]
         near = paid == reached - 2 or self.counts[reached - 1] <= 2 * self.counts[paid]
         return near and self._pays_further_up(self.counts)
 
@@ -182,7 +184,7 @@ class _Line:
             return False
         here, known = len(self.rates), [rate.value for rate in self.rates]
         rates = [*known, *(known[-1] * rate / ahead[here - 1] for rate in ahead[here:])]
-        return climb(self.counts, rates)[-1] >= here
+        return paying_counts(self.counts, rates)[-1] >= here
 
     @property
     def promise(self) -> float:
@@ -220,4 +222,4 @@ def _believed(rate: Interval) -> float:
 
 def _knee(rates: Sequence[float], counts: Sequence[int]) -> float:
     """The rate of the largest count that pays."""
-    return rates[climb(counts[: len(rates)], rates)[-1]]
+    return rates[paying_counts(counts[: len(rates)], rates)[-1]]

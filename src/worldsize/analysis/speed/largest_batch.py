@@ -15,7 +15,7 @@ NEAR_BEST = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class BatchTry:
     """One try of one repeat."""
 
     setting: Setting
@@ -59,10 +59,10 @@ class LargestBatch:
 
 
 def largest_batches(
-    tried: Iterable[Tried], paces: Mapping[Setting, Interval], *, train_samples: int, most: int | None
+    tried: Iterable[BatchTry], paces: Mapping[Setting, Interval], *, train_samples: int, most: int | None
 ) -> list[LargestBatch]:
     """`paces`: throughput of each setting that was measured, with its interval over repeats."""
-    groups: dict[Setting, list[Tried]] = defaultdict(list)
+    groups: dict[Setting, list[BatchTry]] = defaultdict(list)
     for each in tried:
         groups[replace(each.setting, batch_per_worker=0)].append(each)
     return [
@@ -72,9 +72,9 @@ def largest_batches(
 
 
 def _found(
-    tried: Sequence[Tried], paces: Mapping[Setting, Interval], train_samples: int, most: int | None
+    tried: Sequence[BatchTry], paces: Mapping[Setting, Interval], train_samples: int, most: int | None
 ) -> LargestBatch:
-    by_batch: dict[int, list[Tried]] = defaultdict(list)
+    by_batch: dict[int, list[BatchTry]] = defaultdict(list)
     for each in tried:
         by_batch[each.setting.batch_per_worker].append(each)
     rows = tuple(_row(by_batch[batch], paces, train_samples) for batch in sorted(by_batch))
@@ -98,7 +98,7 @@ def _found(
     )
 
 
-def _row(tries: Sequence[Tried], paces: Mapping[Setting, Interval], train_samples: int) -> BatchRow:
+def _row(tries: Sequence[BatchTry], paces: Mapping[Setting, Interval], train_samples: int) -> BatchRow:
     setting = tries[0].setting
     fits = all(each.fits for each in tries)
     known = [each.samples_per_s for each in tries if each.samples_per_s]

@@ -47,7 +47,7 @@ class Link:
     sizes: tuple[SizeSpeed, ...]
     misfit: float
     """Relative residual: root mean square over the sizes of log(measured / model), less what repetitions vary by."""
-    on: str = ""
+    place: str = ""
     """The target, where the study has several."""
 
     @property

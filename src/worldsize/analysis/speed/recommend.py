@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from worldsize.analysis.estimate import MOST_LOG, Interval, over, product, times
-from worldsize.analysis.speed.scaling import Row, Series
+from worldsize.analysis.speed.scaling import ScalingRow, Series
 from worldsize.spec.setting import Setting
 
-MARGIN = 0.5
+LEAST_MARGINAL_EFFICIENCY = 0.5
 """More workers are worth it while a doubling saves at least this share of what perfect scaling would save."""
 
 
@@ -27,7 +27,9 @@ def marginal_efficiency(gain: float, growth: float) -> float:
     return 2 * (1 - math.exp(min(-math.log(gain) / math.log2(growth), MOST_LOG)))
 
 
-def climb(counts: Sequence[int], speeds: Sequence[float], margin: float = MARGIN) -> list[int]:
+def paying_counts(
+    counts: Sequence[int], speeds: Sequence[float], margin: float = LEAST_MARGINAL_EFFICIENCY
+) -> list[int]:
     """Places of the counts that pay, each against the one before it here; the last is the knee.
 
     A count that does not pay is passed over, and does not end the climb: the first exchange between workers may cost
@@ -67,7 +69,7 @@ class Finding:
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     verdict: Literal["use", "not enough evidence"]
-    row: Row | None
+    row: ScalingRow | None
     """The recommended setting; without enough evidence, the best guess so far."""
     findings: tuple[Finding, ...] = ()
     noisy: tuple[Setting, ...] = ()
@@ -107,7 +109,7 @@ def recommend(
     return Answer(verdict="use", row=row, findings=remarks)
 
 
-def _learning(series: Series, best: float | None) -> list[Row]:
+def _learning(series: Series, best: float | None) -> list[ScalingRow]:
     """Speed that costs the model is no speed: the rows whose metric is about as good as the best of the study."""
     if best is None:
         return list(series.rows)
@@ -115,14 +117,14 @@ def _learning(series: Series, best: float | None) -> list[Row]:
     return [row for row in series.rows if row.metric is not None and abs(row.metric - best) <= slack]
 
 
-def _comparable(row: Row, series: Series, best: float | None) -> list[Row]:
+def _comparable(row: ScalingRow, series: Series, best: float | None) -> list[ScalingRow]:
     """Those; what nobody trained (an adaptive study trains one setting, and its pace is known against others); and
     smaller counts: whatever they learned, the one that is recommended has to be faster."""
     learning, own = _learning(series, best), row.setting.workers
     return [each for each in series.rows if each in learning or not each.trained or each.setting.workers < own]
 
 
-def _learning_against_speed(row: Row, series: Series, best: float | None) -> Finding | None:
+def _learning_against_speed(row: ScalingRow, series: Series, best: float | None) -> Finding | None:
     """No smaller count learned as well, and by speed alone one of them would be recommended: more workers that are no
     faster are worth nothing, unless learning needs them, which no trial of one length and rate can say."""
     smaller = [other for other in series.rows if other.setting.workers < row.setting.workers]
@@ -142,11 +144,11 @@ def _learning_against_speed(row: Row, series: Series, best: float | None) -> Fin
     return Finding(code=f"{'noise' if unclear else 'learning'}-against-speed", numbers=numbers)
 
 
-def _knee(rows: Sequence[Row]) -> Row:
-    return rows[climb([row.setting.workers for row in rows], [row.speedup.value for row in rows])[-1]]
+def _knee(rows: Sequence[ScalingRow]) -> ScalingRow:
+    return rows[paying_counts([row.setting.workers for row in rows], [row.speedup.value for row in rows])[-1]]
 
 
-def _open_step(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
+def _open_step(row: ScalingRow, rows: Sequence[ScalingRow]) -> tuple[ScalingRow, ScalingRow] | None:
     """The step up that the numbers do not carry: the one that led here, the next one, or one to a count further up
     that may pay although those between do not."""
     below = [other for other in rows if other.setting.workers < row.setting.workers]
@@ -159,7 +161,7 @@ def _open_step(row: Row, rows: Sequence[Row]) -> tuple[Row, Row] | None:
     return None
 
 
-def _too_noisy(row: Row) -> Finding:
+def _too_noisy(row: ScalingRow) -> Finding:
     numbers = {
         "workers": row.setting.workers,
         "low": row.speedup.low,
@@ -170,7 +172,7 @@ def _too_noisy(row: Row) -> Finding:
     return Finding(code="too-noisy", numbers=numbers)
 
 
-def _by_worth(*rows: Row) -> tuple[Setting, ...]:
+def _by_worth(*rows: ScalingRow) -> tuple[Setting, ...]:
     """By what their repeats tell for the worker-seconds they take: twice as many halve the square of a width. What is
     quiet beside the others tells nothing."""
     squares = {row.setting: row.step_s.relative_width**2 for row in rows}
@@ -178,13 +180,13 @@ def _by_worth(*rows: Row) -> tuple[Setting, ...]:
     return tuple(sorted(noisy, key=lambda setting: squares[setting] / setting.workers, reverse=True))
 
 
-def _undecided(smaller: Row, larger: Row) -> bool:
+def _undecided(smaller: ScalingRow, larger: ScalingRow) -> bool:
     """Whether the larger count pays at one end of the interval of what it gains, and does not at the other."""
     marginal = _marginal(smaller, larger)
-    return marginal.low < MARGIN < marginal.high
+    return marginal.low < LEAST_MARGINAL_EFFICIENCY < marginal.high
 
 
-def _marginal(smaller: Row, larger: Row) -> Interval:
+def _marginal(smaller: ScalingRow, larger: ScalingRow) -> Interval:
     """The noise is that of the two alone: whatever the baseline did, it did to both speedups."""
     gain = product(larger.samples_per_s, over(1.0, smaller.samples_per_s))
     gain = times(gain, larger.speedup.value / smaller.speedup.value / gain.value)
@@ -192,12 +194,12 @@ def _marginal(smaller: Row, larger: Row) -> Interval:
     return Interval(*(marginal_efficiency(each, growth) for each in (gain.value, gain.low, gain.high)))
 
 
-def _repeats_needed(row: Row) -> int:
+def _repeats_needed(row: ScalingRow) -> int:
     """Intervals shrink with the square root of the repeats; narrower than WIDE decides."""
     return max(row.repeats + 2, math.ceil(row.repeats * max(2.0, (row.speedup.relative_width / WIDE) ** 2)))
 
 
-def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...]:
+def _remarks(row: ScalingRow, series: Series, best: float | None) -> tuple[Finding, ...]:
     """What else the reader should know about the recommended setting."""
     remarks = []
     larger = [other for other in series.rows if other.setting.workers > row.setting.workers]
@@ -213,7 +215,7 @@ def _remarks(row: Row, series: Series, best: float | None) -> tuple[Finding, ...
         else:
             remarks.append(Finding(code="learning-lost", numbers=numbers))
     following = larger[0] if larger else None
-    if following is not None and _marginal(row, following).value < MARGIN:
+    if following is not None and _marginal(row, following).value < LEAST_MARGINAL_EFFICIENCY:
         numbers = {
             "workers": float(following.setting.workers),
             "speedup": following.speedup.value,

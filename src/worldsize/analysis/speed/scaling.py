@@ -19,7 +19,7 @@ from worldsize.spec.setting import SeriesKey, Setting, setting_order
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class TimedTrial:
     """What one finished trial says about its setting."""
 
     setting: Setting
@@ -30,15 +30,15 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class SettingTimes:
     setting: Setting
     repeats: dict[int, Floats]
     """Step times of each repeat, by its number: of the slowest rank, step by step."""
 
 
-def points(trials: Iterable[Measured]) -> list[Point]:
+def setting_times(trials: Iterable[TimedTrial]) -> list[SettingTimes]:
     """In the order of workers and batch. Probes speak for throughput; where there are none, training does."""
-    by_setting: dict[Setting, list[Measured]] = defaultdict(list)
+    by_setting: dict[Setting, list[TimedTrial]] = defaultdict(list)
     for trial in trials:
         by_setting[trial.setting].append(trial)
     found = []
@@ -47,11 +47,11 @@ def points(trials: Iterable[Measured]) -> list[Point]:
         timed = [trial for trial in here if len(trial.step_s)]
         timed = [trial for trial in timed if trial.kind == "probe"] or timed
         if timed:
-            found.append(Point(setting=setting, repeats=_repeats(timed)))
+            found.append(SettingTimes(setting=setting, repeats=_repeats(timed)))
     return sorted(found, key=lambda point: setting_order(point.setting))
 
 
-def _repeats(trials: list[Measured]) -> dict[int, Floats]:
+def _repeats(trials: list[TimedTrial]) -> dict[int, Floats]:
     """Trials of one repeat that differ only in what they learn ran at the same pace: their steps are pooled."""
     found: dict[int, list[Floats]] = defaultdict(list)
     for trial in trials:
@@ -91,7 +91,7 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ScalingRow:
     """One line of the scaling table."""
 
     setting: Setting
@@ -116,11 +116,11 @@ class Row:
 class Series:
     """Rows that differ in workers only: the same batch a worker (weak) or the same global batch (strong)."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ScalingRow, ...]
 
 
 def scaling(
-    points: Iterable[Point],
+    points: Iterable[SettingTimes],
     best: Mapping[Setting, VariantSummary] = MappingProxyType({}),
     *,
     adaptive: bool = False,
@@ -134,15 +134,15 @@ def scaling(
     return [Series(rows=tuple(_row(pace, best.get(pace.setting)) for pace in group)) for group in groups]
 
 
-def paces(points: Iterable[Point], *, adaptive: bool = False) -> list[list[Pace]]:
+def paces(points: Iterable[SettingTimes], *, adaptive: bool = False) -> list[list[Pace]]:
     """Groups that differ in workers only, each in the order of its counts."""
-    groups: dict[SeriesKey, list[Point]] = defaultdict(list)
+    groups: dict[SeriesKey, list[SettingTimes]] = defaultdict(list)
     for point in points:
         groups[point.setting.series].append(point)
     return [_paces(sorted(group, key=lambda point: point.setting.workers), adaptive) for group in groups.values()]
 
 
-def _paces(group: list[Point], adaptive: bool) -> list[Pace]:
+def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
     base = group[0].setting
     base_step = median_step(group[0].repeats)
     found = []
@@ -153,8 +153,8 @@ def _paces(group: list[Point], adaptive: bool) -> list[Pace]:
     return found
 
 
-def _row(pace: Pace, best: VariantSummary | None) -> Row:
-    return Row(
+def _row(pace: Pace, best: VariantSummary | None) -> ScalingRow:
+    return ScalingRow(
         setting=pace.setting,
         baseline_workers=pace.baseline.workers,
         step_s=pace.step.interval(),

@@ -12,13 +12,13 @@ from worldsize.analysis.projection.bare import LEVEL as PROJECTED_LEVEL
 from worldsize.analysis.projection.choice import Choice, Option, choose, limit, speedup_of
 from worldsize.analysis.speed.network import Network
 from worldsize.analysis.speed.recommend import Finding
-from worldsize.analysis.speed.scaling import Row
+from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.as_dict import plain_finding, plain_setting
 from worldsize.answer.predict.question import Question, default_counts, parse_network
-from worldsize.answer.predict.training_at import Line
+from worldsize.answer.predict.training_at import WorkerCurve
 from worldsize.answer.results import Results, as_results
 from worldsize.data.catalog import metric_bounds
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.spec.setting import Setting
 
 __all__ = ["Outlook", "Prediction", "Question", "doublings", "outlook", "predict", "predict_study", "to_dict"]
@@ -56,33 +56,33 @@ def doublings(results: Results) -> tuple[int, ...]:
     return tuple(count for count in default_counts(largest) if not whole % count)
 
 
-def _check(results: Results, question: Question, line: Line) -> None:
+def _check(results: Results, question: Question, line: WorkerCurve) -> None:
     """What cannot be answered is an error, not left out."""
     impossible = [count for count in question.workers if not line.possible(count)]
     if impossible:
         whole = line.setting.global_batch // line.setting.accumulation
         near = [count for count in range(1, min(whole, 4 * impossible[0]) + 1) if whole % count == 0][-4:]
-        raise SpecError(
+        raise InputError(
             f"workers={impossible[0]}: a global batch of {line.setting.global_batch} does not divide among them; ask "
             f"about {', '.join(map(str, near))}"
         )
     samples = results.facts.train_samples
     if question.batch_per_worker is not None and question.batch_per_worker > samples:
-        raise SpecError(
+        raise InputError(
             f"batch={question.batch_per_worker} is more than the {samples} training samples; ask about a smaller one"
         )
     metric = results.facts.metric
     least, most = metric_bounds(metric)
-    if question.target is not None and most < math.inf and not least < question.target <= most:
-        rule = "is at most 1" if question.target > 1 else "lies between 0 and 1"
-        share = question.target / 100 if 1 < question.target <= 100 else 0.9
-        raise SpecError(f"until={question.target:g}: {metric} {rule}; write --until {share:g} for {100 * share:g} %")
+    if question.goal is not None and most < math.inf and not least < question.goal <= most:
+        rule = "is at most 1" if question.goal > 1 else "lies between 0 and 1"
+        share = question.goal / 100 if 1 < question.goal <= 100 else 0.9
+        raise InputError(f"until={question.goal:g}: {metric} {rule}; write --until {share:g} for {100 * share:g} %")
     if question.budget is not None and question.price is None:
-        raise SpecError(f"budget={question.budget:g} needs to know what a worker costs; add --price")
+        raise InputError(f"budget={question.budget:g} needs to know what a worker costs; add --price")
     if results.spec.train is None:
-        for name, value in (("until", question.target), ("price", question.price), ("deadline", question.deadline_s)):
+        for name, value in (("until", question.goal), ("price", question.price), ("deadline", question.deadline_s)):
             if value is not None:
-                raise SpecError(
+                raise InputError(
                     f"{name}={value:g}: the study trains nothing, so the time of a whole training is not known; add "
                     f"`train:` to it, or leave --{name} out"
                 )
@@ -162,11 +162,11 @@ def predict_study(
     place, because kinds of hardware are never pooled.
     """
     found = []
-    for results in as_results(study).apart.values():
+    for results in as_results(study).by_place.values():
         question = Question(
             workers=tuple(workers) or doublings(results),
             batch_per_worker=batch_per_worker,
-            target=until,
+            goal=until,
             price=price,
             budget=budget,
             deadline_s=deadline_s,
@@ -180,10 +180,10 @@ def predict_study(
 def predict(results: Results, question: Question) -> Prediction:
     row = results.answer.row or max(results.rows, key=lambda each: each.samples_per_s.value, default=None)
     if row is None:
-        raise SpecError(f"{results.folder.path} has no measured throughput to project from; run the study first")
-    line = Line.of(results, row, question)
+        raise InputError(f"{results.folder.path} has no measured throughput to project from; run the study first")
+    line = WorkerCurve.of(results, row, question)
     _check(results, question, line)
-    counts = sorted({*question.workers, *line.rates.series.workers})
+    counts = sorted({*question.workers, *line.throughputs.series.workers})
     options = [line.option(workers) for workers in counts if line.possible(workers)]
     choice = choose(options, budget=question.budget, deadline_s=question.deadline_s)
     base = min((option for option in options if option.measured), key=lambda option: option.workers, default=options[0])
@@ -198,19 +198,19 @@ def predict(results: Results, question: Question) -> Prediction:
     )
 
 
-def _own_doubt(results: Results, row: Row, question: Question, choice: Choice) -> Finding | None:
+def _own_doubt(results: Results, row: ScalingRow, question: Question, choice: Choice) -> Finding | None:
     """Of the study itself, where the question is about what it measured."""
     if question.batch_per_worker not in (None, row.setting.batch_per_worker) or question.network is not None:
         return None
     concerned = set(DOUBTS_OF_TRAINING)
     concerned |= DOUBTS_OF_COUNTS if choice.knee.measured else set()
-    concerned |= DOUBTS_OF_ITS_TARGET if question.target is None else set()
+    concerned |= DOUBTS_OF_ITS_TARGET if question.goal is None else set()
     return next((each for each in results.answer.findings if each.code in concerned), None)
 
 
 def _doubt(question: Question, options: Sequence[Option], choice: Choice) -> Finding | None:
-    if question.target is not None and not any(option.wall_s for option in options):
-        return Finding(code="target-time-not-known", numbers={"target": question.target})
+    if question.goal is not None and not any(option.wall_s for option in options):
+        return Finding(code="target-time-not-known", numbers={"target": question.goal})
     if not choice.sure and not choice.knee.learns:
         return Finding(code="nothing-learns")
     if not choice.sure:

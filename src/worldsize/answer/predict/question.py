@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from worldsize.analysis.speed.network import Network, Wire
-from worldsize.errors import SpecError, did_you_mean, shorten
+from worldsize.errors import InputError, did_you_mean, shorten
 
 UNITS = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "bit": 0.125, "Mbit": 0.125e6, "Gbit": 0.125e9}
 TIMES = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
@@ -31,27 +31,27 @@ def parse_network(text: str) -> Network:
     """`8 x 450GB/s 2us, 50GB/s 5us`: workers a node, each one's rate and latency inside; then across nodes.
 
     A rate across nodes is a worker's own; `50GB/s/node` is shared by the node. One part alone is one node. Or the name
-    of a preset. Raises SpecError with the rule.
+    of a preset. Raises InputError with the rule.
     """
     name = text.strip().lower()
     if name in PRESETS:
         return PRESETS[name]
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > 2 or not (first := PART.match(parts[0])):
-        raise SpecError(
+        raise InputError(
             f"network {shorten(text)} is neither a preset nor of the form '8 x 450GB/s 2us, 50GB/s 5us' (workers per "
             f"node x rate inside it, rate across nodes). {did_you_mean(name, PRESETS)}"
         )
     if first["places"] is None or int(first["places"]) < 1:
-        raise SpecError(f"network {text!r} does not say how many workers a node has; write '8 x 450GB/s 2us, ...'")
+        raise InputError(f"network {text!r} does not say how many workers a node has; write '8 x 450GB/s 2us, ...'")
     if first["node"]:
-        raise SpecError(f"network {text!r}: a rate inside a node is a worker's own; only one across may be '/node'")
+        raise InputError(f"network {text!r}: a rate inside a node is a worker's own; only one across may be '/node'")
     inside = _wire(first, "inside", text)
     across = None
     if len(parts) == 2:
         second = PART.match(parts[1])
         if second is None or second["places"]:
-            raise SpecError(f"network {text!r}: {parts[1]!r} is no rate across nodes such as '50GB/s 5us'")
+            raise InputError(f"network {text!r}: {parts[1]!r} is no rate across nodes such as '50GB/s 5us'")
         across = _wire(second, "across", text)
     return Network(
         inside=inside,
@@ -64,21 +64,21 @@ def parse_network(text: str) -> Network:
 def _wire(part: re.Match[str], where: str, text: str) -> Wire:
     unit = next((factor for name, factor in UNITS.items() if name == part["unit"]), None)
     if unit is None:
-        raise SpecError(f"network {text!r}: unknown unit {part['unit']}/s; use one of {', '.join(UNITS)} a second")
+        raise InputError(f"network {text!r}: unknown unit {part['unit']}/s; use one of {', '.join(UNITS)} a second")
     rate = float(part["rate"]) * unit
     if rate <= 0:
-        raise SpecError(f"network {text!r}: a rate of 0 carries nothing; give a positive one")
+        raise InputError(f"network {text!r}: a rate of 0 carries nothing; give a positive one")
     latency = ASSUMED_LATENCY_S[where]
     if part["time"]:
         latency = float(part["time"]) / TIMES[part["time_unit"].replace("µ", "u")]
     return Wire(latency_s=latency, bandwidth_bytes_per_s=rate, shared_by_node=bool(part["node"]))
 
 
-def _preset(places: int, inside_gb: float, across_gb: float, source: str, *, node: bool = False) -> Network:
+def _preset(workers_per_node: int, inside_gb: float, across_gb: float, source: str, *, node: bool = False) -> Network:
     return Network(
         inside=Wire(latency_s=ASSUMED_LATENCY_S["inside"], bandwidth_bytes_per_s=inside_gb * 1e9),
         across=Wire(latency_s=ASSUMED_LATENCY_S["across"], bandwidth_bytes_per_s=across_gb * 1e9, shared_by_node=node),
-        workers_per_node=places,
+        workers_per_node=workers_per_node,
         source=source,
     )
 
@@ -107,7 +107,7 @@ class Question:
     workers: tuple[int, ...]
     batch_per_worker: int | None = None
     """Default: of the study's answer. In strong scaling the global batch is the study's."""
-    target: float | None = None
+    goal: float | None = None
     """Of the metric; default: the study's own."""
     price: float | None = None
     """Of a worker for an hour."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, Protocol, cast, get_args
 
 from worldsize.analysis.projection.series_law import TableSeries, table_series
-from worldsize.errors import Problem, TableError, did_you_mean, shorten
+from worldsize.errors import InputError, Problem, did_you_mean, shorten
 
 Unit = Literal["samples_per_s", "tokens_per_s", "step_s", "epoch_s", "train_s"]
 Mode = Literal["weak", "strong", "unknown"]
@@ -36,7 +36,7 @@ MOST_TOLD = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TableRow:
     where: str
     """`table.csv, line 7`, or `points[3]`."""
     cells: Mapping[str, object]
@@ -85,7 +85,7 @@ def step_samples(unit: Unit, mode: Mode, workers: int, batch: float | None) -> f
     return (batch or 1.0) * (workers if mode == "weak" else 1)
 
 
-def all_series(rows: Iterable[Row], unit: Unit | None) -> tuple[GivenSeries, ...]:
+def all_series(rows: Iterable[TableRow], unit: Unit | None) -> tuple[GivenSeries, ...]:
     """In the order of their first rows. `unit` is the column with the measurement; None: `value` and `unit`."""
     problems: list[Problem] = []
     by_name: dict[str, list[_Measured]] = defaultdict(list)
@@ -100,11 +100,11 @@ def all_series(rows: Iterable[Row], unit: Unit | None) -> tuple[GivenSeries, ...
     return tuple(found for found in series if found is not None)
 
 
-def table_error(problems: Sequence[Problem]) -> TableError:
+def table_error(problems: Sequence[Problem]) -> InputError:
     told = list(problems[:MOST_TOLD])
     if len(problems) > MOST_TOLD:
         told.append(Problem(f"and {len(problems) - MOST_TOLD} problems more; mend these first"))
-    return TableError(told)
+    return InputError(told)
 
 
 def whole(value: object) -> int | None:
@@ -133,7 +133,7 @@ def _text(value: object) -> str:
 class _Reader:
     """One row; what is wrong with it is added to `problems`."""
 
-    def __init__(self, row: Row, problems: list[Problem]) -> None:
+    def __init__(self, row: TableRow, problems: list[Problem]) -> None:
         self.row = row
         self.problems = problems
 
@@ -288,15 +288,15 @@ class Table:
 def read_table(path: Path, *, workers_per_node: int | None = None) -> Table:
     """`workers_per_node`: of series that do not state it; another than stated is an error."""
     if not path.exists():
-        raise TableError(f"{path}: there is neither a study folder nor a table of that name; give one of the two")
+        raise InputError(f"{path}: there is neither a study folder nor a table of that name; give one of the two")
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise TableError(f"{path}: cannot be read ({error}); give a CSV file in UTF-8") from error
+        raise InputError(f"{path}: cannot be read ({error}); give a CSV file in UTF-8") from error
     except UnicodeDecodeError as error:
-        raise TableError(f"{path} is no text in UTF-8; save it as CSV in UTF-8") from error
+        raise InputError(f"{path} is no text in UTF-8; save it as CSV in UTF-8") from error
     if "\x00" in text or text.startswith("PK\x03\x04"):
-        raise TableError(f"{path} is no text; save the table as CSV in UTF-8")
+        raise InputError(f"{path} is no text; save the table as CSV in UTF-8")
     table = parse_table(text, str(path))
     if workers_per_node is None:
         return table
@@ -307,7 +307,7 @@ def _with_nodes(given: GivenSeries, workers_per_node: int) -> GivenSeries:
     stated = given.series.workers_per_node
     if stated not in (None, workers_per_node):
         of = f" of {given.series.name}" if given.series.name else ""
-        raise TableError(
+        raise InputError(
             f"workers_per_node={workers_per_node} was asked for, and the table{of} says {stated}; leave one of them out"
         )
     return replace(given, series=replace(given.series, workers_per_node=workers_per_node))
@@ -321,7 +321,7 @@ def parse_table(text: str, label: str) -> Table:
 def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> Table:
     """The same from Python: mappings with the names of the columns."""
     if isinstance(points, str | bytes | Mapping):
-        raise TableError(
+        raise InputError(
             f"points={shorten(points)} is no list of measurements; write [{{'workers': 4, 'samples_per_s': 390}}, ...] "
             "or give a file to `worldsize predict`"
         )
@@ -336,19 +336,19 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> T
             continue
         problems += [Problem(_unknown(str(name)), where) for name in point if name not in COLUMNS]
         columns |= dict.fromkeys(str(name) for name in point if point[name] is not None)
-        rows.append(Row(where=where, cells=point))
+        rows.append(TableRow(where=where, cells=point))
     if problems:
         raise table_error(problems)
     if not rows:
-        raise TableError([Problem("there is no measurement; give at least one", label)])
+        raise InputError([Problem("there is no measurement; give at least one", label)])
     return Table(series=all_series(rows, _unit(list(columns), label)))
 
 
-def _rows(text: str, label: str) -> tuple[list[str], list[Row]]:
+def _rows(text: str, label: str) -> tuple[list[str], list[TableRow]]:
     """Blank lines are passed over; cells and names lose the spaces around them."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
     header: list[str] = []
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     problems: list[Problem] = []
     try:
         for raw in reader:
@@ -363,14 +363,14 @@ def _rows(text: str, label: str) -> tuple[list[str], list[Row]]:
                 text_ = f"{len(cells)} cells under {len(header)} columns; a comma inside a value wants quotes around it"
                 problems.append(Problem(text_, where))
             else:
-                rows.append(Row(where=where, cells=dict(zip(header, cells, strict=True))))
+                rows.append(TableRow(where=where, cells=dict(zip(header, cells, strict=True))))
     except csv.Error as error:
         where = f"{label}, line {reader.line_num}"
-        raise TableError([Problem(f"not valid CSV: {error}; mend the quotes", where)]) from error
+        raise InputError([Problem(f"not valid CSV: {error}; mend the quotes", where)]) from error
     if problems:
         raise table_error(problems)
     if not rows:
-        raise TableError([Problem("the table has no measurement; write a line of columns and a line a count", label)])
+        raise InputError([Problem("the table has no measurement; write a line of columns and a line a count", label)])
     return header, rows
 
 
@@ -391,7 +391,7 @@ def _check_header(header: Sequence[str], where: str) -> None:
 def _unit(columns: Sequence[str], where: str) -> Unit | None:
     """The one column with the measurement; None for `value` with `unit` beside it."""
     if "workers" not in columns:
-        raise TableError([Problem('column "workers" is missing; add it', where)])
+        raise InputError([Problem('column "workers" is missing; add it', where)])
     found = [name for name in columns if name in UNITS]
     given_beside = "value" in columns or "unit" in columns
     if given_beside and not found and {"value", "unit"} <= set(columns):
@@ -399,7 +399,7 @@ def _unit(columns: Sequence[str], where: str) -> Unit | None:
     if given_beside or len(found) != 1:
         listed = ", ".join([*found, *(name for name in ("value", "unit") if name in columns)]) or "none"
         text = f"one column with a measurement is wanted, found {listed}; keep one of {', '.join(UNITS)}"
-        raise TableError([Problem(text, where)])
+        raise InputError([Problem(text, where)])
     return found[0]
 
 

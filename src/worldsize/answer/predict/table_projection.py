@@ -10,7 +10,7 @@ from worldsize.analysis.projection.bare import Projected, crossing_cost, project
 from worldsize.analysis.projection.series_law import TableSeries
 from worldsize.answer.predict.question import default_counts
 from worldsize.answer.predict.table import MOST_WORKERS, GivenSeries, Table, Unit, table_of, whole
-from worldsize.errors import Problem, TableError, shorten
+from worldsize.errors import InputError, Problem, shorten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +93,14 @@ def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
 
 def _counts(workers: Iterable[int]) -> list[int]:
     if not isinstance(workers, Iterable) or isinstance(workers, str | bytes):
-        raise TableError(f"workers={shorten(workers)} is no list of counts; write workers=[16, 32], say")
+        raise InputError(f"workers={shorten(workers)} is no list of counts; write workers=[16, 32], say")
     found = []
     for index, count in enumerate(workers):
         number = whole(count)
         if number is None:
             text = f"{shorten(count)} is not a whole number from 1 to {MOST_WORKERS:,}; write workers=[16, 32], say"
-            raise TableError([Problem(text, f"workers[{index}]")])
+            raise InputError([Problem(text, f"workers[{index}]")])
         found.append(number)
     if not found:
-        raise TableError("workers=[] asks for nothing; name at least one count")
+        raise InputError("workers=[] asks for nothing; name at least one count")
     return found

@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 
 from worldsize.analysis.estimate import NARROWER, Interval, narrower, over, plus, product, times
 from worldsize.analysis.learning.larger_batches import BatchStudy, Trend
-from worldsize.analysis.learning.variants import Target
+from worldsize.analysis.learning.variants import Goal
 from worldsize.analysis.projection.bare import crossing_kind
 from worldsize.analysis.projection.choice import Option
-from worldsize.analysis.projection.overhead import AboveModel, fit_above
+from worldsize.analysis.projection.overhead import OverheadModel, fit_overhead
 from worldsize.analysis.projection.series_law import table_series
 from worldsize.analysis.projection.step_model import fit_throughput
 from worldsize.analysis.speed.network import placed
 from worldsize.analysis.speed.recommend import METRIC_SLACK, Finding
-from worldsize.analysis.speed.scaling import Row
-from worldsize.answer.from_records import above, ground, timed
+from worldsize.analysis.speed.scaling import ScalingRow
+from worldsize.answer.from_records import node, overheads, step_timings
 from worldsize.answer.predict.question import Question
-from worldsize.answer.predict.throughput_at import Rates
+from worldsize.answer.predict.throughput_at import Throughputs
 from worldsize.answer.results import Results
-from worldsize.errors import SpecError
-from worldsize.plan.grid import scaled_rate
+from worldsize.errors import InputError
+from worldsize.plan.grid import scaled_lr
 from worldsize.spec.optimizer import OptimizerSpec
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import steps_per_epoch
@@ -39,11 +39,11 @@ class Learned:
     """Why speed there is no speed; None: nothing speaks against it."""
 
 
-def what_is_learned(results: Results, setting: Setting, batches: BatchStudy | None) -> Learned:
+def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) -> Learned:
     """Held against the best metric of the study, as the study's own answer does."""
     metrics = {row.setting: row for row in results.rows}
     best = _best(results)
-    trained = {contest.setting for contest in results.contests}
+    trained = {contest.setting for contest in results.variant_rankings}
     samples = results.facts.train_samples
     if setting.global_batch > samples:
         too_many = f"{_where(setting)}, a step would take more than the {samples:,} training samples"
@@ -102,40 +102,40 @@ WHY = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class WorkerCurve:
     """Settings that differ in workers only, and all that is known about them."""
 
     results: Results
     question: Question
     setting: Setting
-    rates: Rates
+    throughputs: Throughputs
     optimizer: OptimizerSpec | None
     """Of what the answer names; None: nothing was trained."""
-    above: AboveModel | None
+    overhead: OverheadModel | None
     batches: BatchStudy | None
     """What the global batch does to learning: steps to a target or, without one, epochs until stable and the metric."""
-    joules_a_worker: float | None
+    watts_per_worker: float | None
     """Watts of a worker while it trains."""
 
     @classmethod
-    def of(cls, results: Results, row: Row, question: Question) -> Line:
+    def of(cls, results: Results, row: ScalingRow, question: Question) -> WorkerCurve:
         setting, network = row.setting, question.network
         if network and (own := question.workers_per_node) not in (None, network.workers_per_node):
             network = replace(network, workers_per_node=own, source=f"{network.source}, but {own} workers a node")
         if question.batch_per_worker is not None:
             if setting.scaling == "strong":
-                raise SpecError(
+                raise InputError(
                     f"batch_per_worker={question.batch_per_worker}: this study shares out a global batch of "
                     f"{setting.global_batch}, so the batch of a worker follows from the workers; leave --batch out"
                 )
             setting = replace(setting, batch_per_worker=question.batch_per_worker)
         rows = tuple(each for each in results.rows if each.setting.series == setting.series)
-        measured_on = ground(results, setting, None if network else question.workers_per_node)
-        parts = timed(results, setting)
+        measured_on = node(results, setting, None if network else question.workers_per_node)
+        parts = step_timings(results, setting)
         # A batch that was never run has no series of its own: the model makes one, at the counts that were.
         model = fit_throughput(parts, measured_on) if parts else None
         if not rows and model is None:
-            raise SpecError(
+            raise InputError(
                 f"nothing was measured with {setting.strategy.label}, {setting.precision}; run the study first"
             )
         points = [(each.setting.workers, each.samples_per_s.value) for each in rows]
@@ -143,24 +143,24 @@ class Line:
             counts = sorted({each.workers for each in parts})
             batch, times = setting.batch_per_worker, setting.accumulation
             points = [(n, n * batch * times / model.parts(n, batch, times).step_s) for n in counts]
-        places = network.workers_per_node if network else measured_on.places
+        places = network.workers_per_node if network else measured_on.workers_per_node
         return cls(
             results=results,
             question=question,
             setting=setting,
-            rates=Rates(
+            throughputs=Throughputs(
                 rows=rows,
                 model=model,
                 series=table_series(points, workers_per_node=places),
-                places=places,
+                workers_per_node=places,
                 network=network,
                 threads=results.spec.threads,
                 noise_of=tuple(each.samples_per_s for each in rows or results.rows),
             ),
             optimizer=_optimizer(results, row.variant),
-            above=fit_above(above(results, measured_on.places)),
-            batches=_batch_study(results, setting, row.variant, question.target),
-            joules_a_worker=_watts(results, rows),
+            overhead=fit_overhead(overheads(results, measured_on.workers_per_node)),
+            batches=_batch_study(results, setting, row.variant, question.goal),
+            watts_per_worker=_watts(results, rows),
         )
 
     def possible(self, workers: int) -> bool:
@@ -170,77 +170,77 @@ class Line:
     def option(self, workers: int) -> Option:
         setting = self.setting.with_workers(workers)
         batch = setting.global_batch
-        rate, parts, measured, notes = self.rates.at(setting)
+        rate, parts, measured, notes = self.throughputs.at(setting)
         samples = self.results.facts.train_samples
-        steps_an_epoch = steps_per_epoch(samples, batch)
+        epoch_steps = steps_per_epoch(samples, batch)
         step_s = over(batch, rate)
-        steps, epochs, unknown = self._steps(batch, steps_an_epoch)
-        learned = what_is_learned(self.results, setting, self.batches)
+        steps, epochs, unknown = self._steps(batch, epoch_steps)
+        learned = learning_at(self.results, setting, self.batches)
         # Where somebody asks about a target, steps to it are the judge: the study was held against its own.
-        why_not = None if self.question.target is not None and steps is not None else learned.why_not
-        wall = above_s = joules = None
+        why_not = None if self.question.goal is not None and steps is not None else learned.why_not
+        wall = overhead_s = joules = None
         if steps is not None:
             wall = product(steps, step_s)
-            if self.above:
-                outside = self.above.at(workers, placed(workers, self.rates.places)[0], epochs)
-                above_s, wall = outside.value, plus(wall, outside)
-            if self.joules_a_worker is not None:
-                joules = times(product(steps, step_s), workers * self.joules_a_worker)
+            if self.overhead:
+                outside = self.overhead.at(workers, placed(workers, self.throughputs.workers_per_node)[0], epochs)
+                overhead_s, wall = outside.value, plus(wall, outside)
+            if self.watts_per_worker is not None:
+                joules = times(product(steps, step_s), workers * self.watts_per_worker)
         return Option(
             workers=workers,
-            nodes=placed(workers, self.rates.places)[1],
+            nodes=placed(workers, self.throughputs.workers_per_node)[1],
             batch_per_worker=setting.batch_per_worker,
             accumulation=setting.accumulation,
             measured=measured,
             samples_per_s=rate,
             step_s=step_s,
-            epoch_s=times(step_s, steps_an_epoch),
+            epoch_s=times(step_s, epoch_steps),
             parts=parts,
-            steps_an_epoch=steps_an_epoch,
+            steps_per_epoch=epoch_steps,
             steps=steps,
-            above_s=above_s,
+            overhead_s=overhead_s,
             wall_s=wall,
             joules=joules,
-            rate=self._rate(batch),
+            lr=self._lr(batch),
             epochs_stable=_expected(self.batches.epochs_stable, batch) if self.batches else None,
             metric=learned.metric,
             metric_measured=learned.measured,
             learns=why_not is None,
             price=self.question.price,
-            speedup=narrower(row.speedup) if measured and (row := self.rates.row(workers)) else None,
+            speedup=narrower(row.speedup) if measured and (row := self.throughputs.row(workers)) else None,
             notes=(*notes, *unknown, *([why_not] if why_not else [])),
         )
 
-    def _rate(self, batch: int) -> float | None:
+    def _lr(self, batch: int) -> float | None:
         train = self.results.spec.train
         if train is None or self.optimizer is None:
             return None
-        return scaled_rate(self.optimizer, train, batch)
+        return scaled_lr(self.optimizer, train, batch)
 
-    def _steps(self, batch: int, steps_an_epoch: int) -> tuple[Interval | None, float, tuple[str, ...]]:
+    def _steps(self, batch: int, steps_per_epoch: int) -> tuple[Interval | None, float, tuple[str, ...]]:
         """Of the whole training, with its evaluations, or why it is not known."""
         train = self.results.spec.train
         if train is None:
             return None, 0.0, ()
-        if self.question.target is None and train.steps is not None:
+        if self.question.goal is None and train.steps is not None:
             return (
                 None,
                 0.0,
                 (f"{train.steps} steps are not the same training at another batch: no time of it is told",),
             )
-        if self.question.target is None and train.until is None:
+        if self.question.goal is None and train.until is None:
             steps = float(train.total_steps(self.results.facts.train_samples, batch))
-            return Interval(steps, steps, steps), math.ceil(steps / steps_an_epoch), ()
+            return Interval(steps, steps, steps), math.ceil(steps / steps_per_epoch), ()
         if self.batches is None or self.batches.steps is None:
             return None, 0.0, (self._never_reached(),)
         found = self.batches.steps.predict(batch)
         if found.unknown is not None or found.steps is None:
             return None, 0.0, (f"time to the target not known: {WHY[found.unknown]}",)
-        return found.steps, math.ceil(found.steps.value / steps_an_epoch), ()
+        return found.steps, math.ceil(found.steps.value / steps_per_epoch), ()
 
     def _never_reached(self) -> str:
         until = self.results.spec.train.until if self.results.spec.train else None
-        if self.question.target is not None and until is not None:
+        if self.question.goal is not None and until is not None:
             return f"no run went on to the target: training ended at the study's own, {until.metric} {until.value:g}"
         return "no run reached the target, so no time to it is known"
 
@@ -248,13 +248,14 @@ class Line:
         """What the projection rests on, and the measurement that would narrow it most."""
         if self.question.network is not None:
             return  # what was measured here is not what is asked about
-        asked, counts = list(asked), self.rates.series.workers
-        if len(counts) == 1 and (self.rates.model is None or self.rates.model.top == 1):
+        asked, counts = list(asked), self.throughputs.series.workers
+        if len(counts) == 1 and (self.throughputs.model is None or self.throughputs.model.top == 1):
             yield Finding(code="projected-from-one-count", numbers={"workers": float(counts[0])})
-        crossing = [n for n in asked if crossing_kind(self.rates.series, n) == "new"]
+        crossing = [n for n in asked if crossing_kind(self.throughputs.series, n) == "new"]
         if crossing:
             yield Finding(
-                code="node-never-left", numbers={"workers": float(min(crossing)), "places": float(self.rates.places)}
+                code="node-never-left",
+                numbers={"workers": float(min(crossing)), "places": float(self.throughputs.workers_per_node)},
             )
         yield from self._next_measurement([n for n in asked if n not in counts])
 
@@ -262,7 +263,7 @@ class Line:
         """Every doubling nearer narrows the interval: the largest count that fits here and is not beyond the asked."""
         if not asked:
             return
-        places, largest = self.rates.places, self.rates.series.largest
+        places, largest = self.throughputs.workers_per_node, self.throughputs.series.largest
         candidates = {*(2**power for power in range(20)), places, *asked}
         feasible = [n for n in candidates if largest < n <= places and self.possible(n)]
         useful = [n for n in feasible if n <= max(asked)]
@@ -274,7 +275,7 @@ class Line:
 
 def _batch_study(results: Results, setting: Setting, variant: str | None, target: float | None) -> BatchStudy | None:
     """Of the variant that the answer names, else of the first that was trained this way."""
-    wanted = results.target if target is None else Target(value=target, at_least=results.facts.higher_is_better)
+    wanted = results.goal if target is None else Goal(value=target, at_least=results.facts.higher_is_better)
     for name in dict.fromkeys((variant, None)):
         for study in results.batch_studies_for(wanted, name):
             if study.method == setting.method.undivided:
@@ -292,7 +293,7 @@ def _expected(trend: Trend | None, batch: int) -> Interval | None:
     return trend.predict(batch).value if trend else None
 
 
-def _watts(results: Results, rows: Sequence[Row]) -> float | None:
+def _watts(results: Results, rows: Sequence[ScalingRow]) -> float | None:
     """Joules a sample times samples a second, of one worker, at the largest count that was watched."""
     known = {setting: found.joules_per_sample for setting, found in results.hardware if found.joules_per_sample}
     for row in reversed(rows):

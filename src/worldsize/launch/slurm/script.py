@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.spec.place import SlurmSpec
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -41,10 +41,10 @@ class Job:
 def job_script(job: Job, slurm: SlurmSpec) -> str:
     for name in (job.name, job.launch_id):
         if not NAME.fullmatch(name):
-            raise SpecError(f"{name!r} cannot name a job: use letters, digits, '.', '_' and '-', 128 at most")
+            raise InputError(f"{name!r} cannot name a job: use letters, digits, '.', '_' and '-', 128 at most")
     for path in (str(job.study), job.python):
         if not path.startswith("/") or not path.isprintable():
-            raise SpecError(f"{path!r} cannot stand in a job script; use an absolute path of printable characters")
+            raise InputError(f"{path!r} cannot stand in a job script; use an absolute path of printable characters")
     time = job.time or slurm.time
     warning_s = warning_before_end_s(SlurmSpec(time=time).time_s)
     directives = [

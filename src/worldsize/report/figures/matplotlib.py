@@ -116,7 +116,7 @@ def draw(figure: Figure) -> Canvas:
     heights = [_height(panel) for panel in figure.panels]
     several = len(figure.panels) > 1
     shared = several and len({panel.x for panel in figure.panels}) == 1
-    top, above = 0.1 + 0.145 * len(title), 0.06 if figure.panels[0].across else 0.2
+    top, above = 0.1 + 0.145 * len(title), 0.06 if figure.panels[0].horizontal else 0.2
     below = [0.2 if shared and panel is not figure.panels[-1] else 0.34 for panel in figure.panels]
     bottom = 0.04 + 0.135 * rows + (0.06 if rows else 0) + 0.1 * len(note)
     total = top + sum(heights) + above * len(heights) + sum(below) + bottom
@@ -153,11 +153,11 @@ def draw(figure: Figure) -> Canvas:
 
 def _height(panel: Panel) -> float:
     places = next((mark.places for mark in panel.marks if isinstance(mark, Bars)), ())
-    return BAR_IN * max(len(places), 2) + 0.1 if panel.across else PANEL_IN
+    return BAR_IN * max(len(places), 2) + 0.1 if panel.horizontal else PANEL_IN
 
 
 def _left(panel: Panel) -> float:
-    if not panel.across:
+    if not panel.horizontal:
         return 0.46
     places = next(mark.places for mark in panel.marks if isinstance(mark, Bars))
     longest = max(len(line) for place in places for line in _wrapped(place).split("\n"))
@@ -175,9 +175,9 @@ def _cut(name: str) -> str:
 
 
 def _panel(axes: Axes, panel: Panel, *, labelled: bool) -> None:
-    if not panel.across:  # read first, and takes no width
+    if not panel.horizontal:  # read first, and takes no width
         axes.set_title(visible(panel.y.title), loc="left", fontsize=7, color=SOFT, pad=4, x=-0.36 / (WIDTH_IN - 0.6))
-    if panel.across:
+    if panel.horizontal:
         _bars(axes, panel)
     for mark in panel.marks:
         if isinstance(mark, Line):
@@ -185,7 +185,7 @@ def _panel(axes: Axes, panel: Panel, *, labelled: bool) -> None:
     _axis(axes, panel.x, "x", panel.ticks[0])
     if labelled:
         axes.set_xlabel(visible(panel.x.title), fontsize=6.8, labelpad=2)
-    if panel.across:
+    if panel.horizontal:
         axes.spines["left"].set_visible(False)
         axes.grid(axis="x", color=GRID, linewidth=0.6)
     else:
@@ -201,15 +201,15 @@ def _line(axes: Axes, mark: Line) -> None:
         if mark.kind == "projected":
             axes.fill_between(x, low, high, facecolor="none", edgecolor=hue, hatch="//////", linewidth=0, alpha=0.45)
         else:
-            axes.fill_between(x, low, high, color=hue, alpha=0.16 * mark.fade, linewidth=0)
+            axes.fill_between(x, low, high, color=hue, alpha=0.16 * mark.opacity, linewidth=0)
     y = [float("nan") if value is None else value for value in mark.y]
     marker = {"none": "", "circle": "o", "open": "o", "cross": "X"}[mark.symbol]
     axes.plot(
         mark.x,
         y,
         color=hue,
-        alpha=mark.fade,
-        linestyle=((0, (1, 1.4)) if mark.dotted else DASHES[mark.kind]) if mark.joined else "",
+        alpha=mark.opacity,
+        linestyle=((0, (1, 1.4)) if mark.dotted else DASHES[mark.kind]) if mark.connected else "",
         linewidth=0.8 if mark.kind == "reference" else 1.3,
         marker=marker,
         markersize=5 if mark.symbol == "cross" else 3.2,
@@ -286,8 +286,8 @@ def _handle(mark: Mark) -> Any:
         [],
         [],
         color=hue,
-        alpha=mark.fade,
-        linestyle=DASHES[mark.kind] if mark.joined else "",
+        alpha=mark.opacity,
+        linestyle=DASHES[mark.kind] if mark.connected else "",
         linewidth=0.8 if mark.kind == "reference" else 1.3,
         marker=symbol,
         markersize=3.2,

@@ -50,7 +50,7 @@ def decades(values: Iterable[Number]) -> tuple[tuple[float, str], ...]:
     least, most = min(known, default=1.0), max(known, default=10.0)
     span = math.log10(most / least)
     if span < 0.7:
-        return tuple((tick, tick_words(tick)) for tick in even(least, most))
+        return tuple((tick, tick_words(tick)) for tick in round_ticks(least, most))
     low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
     every = -(-(high - low) // 6) or 1
     steps = (1, 2, 5) if span <= 2 else (1,)
@@ -58,7 +58,7 @@ def decades(values: Iterable[Number]) -> tuple[tuple[float, str], ...]:
     return tuple((tick, tick_words(tick)) for tick in ticks)
 
 
-def even(least: float, most: float, *, whole: bool = False) -> list[float]:
+def round_ticks(least: float, most: float, *, whole: bool = False) -> list[float]:
     """Round numbers at equal distances, about five of them; `whole`: only whole ones."""
     rough = max(most - least, abs(most) * 1e-6, 1e-300) / 5
     size = 10.0 ** math.floor(math.log10(rough))
@@ -107,15 +107,15 @@ class Line:
     kind: Kind = "measured"
     dotted: bool = False
     """Of what is measured too, but stands behind: training samples beside test samples."""
-    joined: bool = True
+    connected: bool = True
     symbol: Literal["none", "circle", "open", "cross"] = "circle"
-    fade: float = 1.0
+    opacity: float = 1.0
     """Opacity: of many lines in one hue, the weaker ones."""
-    says: tuple[str, ...] = ()
+    hover: tuple[str, ...] = ()
     """Of each point: the exact value and its interval, shown on hover. Lines are separated by newlines."""
     labels: tuple[str, ...] = ()
     """Of each point, written beside it."""
-    listed: bool = True
+    in_legend: bool = True
     """Whether the legend names it."""
 
 
@@ -129,7 +129,7 @@ class Bars:
     begin: tuple[float, ...] | None = None
     """None: on top of the bars before."""
     colour: str = "blue"
-    says: tuple[str, ...] = ()
+    hover: tuple[str, ...] = ()
 
 
 Mark = Line | Bars
@@ -142,7 +142,7 @@ class Panel:
     """Its title stands above the panel and names it. Of bars that lie: what the categories are."""
     marks: tuple[Mark, ...]
 
-    across: bool = False
+    horizontal: bool = False
     """Bars lie: categories on the y axis, values on the x axis."""
 
     @property
@@ -161,18 +161,18 @@ def _ticks(axis: Axis, values: Sequence[Number]) -> tuple[tuple[float, str], ...
     if axis.log:
         return decades(known)
     if axis.whole and known:
-        return tuple((tick, tick_words(tick)) for tick in even(min(known), max(known), whole=True))
+        return tuple((tick, tick_words(tick)) for tick in round_ticks(min(known), max(known), whole=True))
     return None
 
 
-def framed(title: str, lines: Sequence[Line], *, from_zero: bool = False, log: bool = False) -> Axis:
+def axis_for(title: str, lines: Sequence[Line], *, from_zero: bool = False, log: bool = False) -> Axis:
     """Of y, around lines and their bands."""
     values = [value for line in lines for value in line.y if value is not None]
     reach = [value for line in lines for value in (*line.low, *line.high) if value is not None]
-    return around(title, values, reach, from_zero=from_zero, log=log)
+    return axis_around(title, values, reach, from_zero=from_zero, log=log)
 
 
-def around(
+def axis_around(
     title: str, values: Sequence[float], reach: Sequence[float], *, from_zero: bool = False, log: bool = False
 ) -> Axis:
     """Two runs that disagree have intervals so wide that the lines would be flat: intervals are cut, values never."""
@@ -205,8 +205,8 @@ class Figure:
     def alt(self) -> str:
         """For those who cannot see it."""
         shown = "; ".join(
-            f"{panel.y.title if not panel.across else panel.x.title}"
-            + (f" against {panel.x.title}" if not panel.across else "")
+            f"{panel.y.title if not panel.horizontal else panel.x.title}"
+            + (f" against {panel.x.title}" if not panel.horizontal else "")
             for panel in self.panels
         )
         return f"{self.title}. {shown}. {self.caption}".strip()
@@ -222,7 +222,7 @@ class Figure:
         found: dict[str, Mark] = {}
         for panel in self.panels:
             for mark in panel.marks:
-                if not isinstance(mark, Line) or mark.listed:
+                if not isinstance(mark, Line) or mark.in_legend:
                     found.setdefault(mark.name, mark)
         return found
 

@@ -20,16 +20,16 @@ def chart(panel: Panel, legend: Sequence[str]) -> dict[str, Any]:
     """Data and layout of one panel. `meta` is the place of a trace in the legend, by which it is switched."""
     traces: list[dict[str, Any]] = []
     for mark in panel.marks:
-        drawn = [_bars(mark, panel.across)] if isinstance(mark, Bars) else list(_line(mark))
+        drawn = [_bars(mark, panel.horizontal)] if isinstance(mark, Bars) else list(_line(mark))
         place = legend.index(mark.name) if mark.name in legend else -1
         traces += [{**trace, "meta": place, "name": text(mark.name), "showlegend": False} for trace in drawn]
     places = next((mark.places for mark in panel.marks if isinstance(mark, Bars)), ())
     layout: dict[str, Any] = {
-        "height": LINE_PANEL_PX if not panel.across else 70 + BAR_PX * max(len(places), 2),
+        "height": LINE_PANEL_PX if not panel.horizontal else 70 + BAR_PX * max(len(places), 2),
         "xaxis": _axis(panel.x, panel.ticks[0]),
         "yaxis": {**_axis(panel.y, panel.ticks[1]), "title": None},
     }
-    if panel.across:
+    if panel.horizontal:
         shown = [text(place) for place in places]
         layout["barmode"] = "overlay" if any(isinstance(m, Bars) and m.begin for m in panel.marks) else "stack"
         layout["yaxis"] |= {
@@ -58,7 +58,7 @@ def _hover(says: Sequence[str]) -> list[str]:
 def _line(mark: Line) -> Iterator[dict[str, Any]]:
     if mark.low and mark.high:
         yield from _band(mark)
-    modes = [*(["lines"] if mark.joined else []), *(["markers"] if mark.symbol != "none" else [])]
+    modes = [*(["lines"] if mark.connected else []), *(["markers"] if mark.symbol != "none" else [])]
     modes += ["text"] if mark.labels else []
     thin = mark.kind == "reference"
     yield {
@@ -66,7 +66,7 @@ def _line(mark: Line) -> Iterator[dict[str, Any]]:
         "mode": "+".join(modes) or "lines",
         "x": list(mark.x),
         "y": list(mark.y),
-        "opacity": mark.fade,
+        "opacity": mark.opacity,
         "cliponaxis": mark.symbol not in ("cross", "open") and not mark.labels,
         "line": {
             "color": f"${mark.colour}",
@@ -79,7 +79,7 @@ def _line(mark: Line) -> Iterator[dict[str, Any]]:
             "size": 10 if mark.symbol == "cross" else 7,
             "line": {"color": f"${mark.colour}", "width": 1.8 if mark.symbol == "open" else 0},
         },
-        **({"hovertext": _hover(mark.says), "hoverinfo": "text"} if mark.says else {"hoverinfo": "skip"}),
+        **({"hovertext": _hover(mark.hover), "hoverinfo": "text"} if mark.hover else {"hoverinfo": "skip"}),
         **_labels(mark),
     }
 
@@ -109,7 +109,7 @@ def _band(mark: Line) -> Iterator[dict[str, Any]]:
             "mode": "none",
             **around,
             "fill": "toself",
-            "fillcolor": f"${mark.colour}/{0.08 if mark.kind == 'projected' else 0.17 * mark.fade:.2f}",
+            "fillcolor": f"${mark.colour}/{0.08 if mark.kind == 'projected' else 0.17 * mark.opacity:.2f}",
             "hoverinfo": "skip",
             **(hatch if mark.kind == "projected" else {}),
         }
@@ -136,7 +136,7 @@ def _bars(mark: Bars, across: bool) -> dict[str, Any]:
         **({"base": list(mark.begin)} if mark.begin else {}),
         "width": 0.62,
         "marker": {"color": f"${mark.colour}", "line": {"color": "$card", "width": 1}},
-        "text": _hover(mark.says),
+        "text": _hover(mark.hover),
         "textposition": "none",
         "hoverinfo": "text",
     }

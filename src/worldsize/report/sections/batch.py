@@ -23,9 +23,9 @@ from worldsize.report.blocks import (
     interval,
     plain_cells,
 )
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, batch_axis, colour, framed
-from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, exact, integer, number, percents, whole
-from worldsize.report.words.settings import how, setting_key, told_apart
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, batch_axis, colour
+from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, full, integer, number, percents, whole
+from worldsize.report.words.settings import configuration, describe_entry, setting_key
 from worldsize.report.write.console import plain_table
 
 
@@ -38,14 +38,14 @@ def _table(results: Results) -> Table:
     facts = results.facts
     settings = [found.setting for found in results.largest]
     several = len({setting.workers for setting in settings}) > 1
-    mixed = bool(how(settings[0], settings))
+    mixed = bool(configuration(settings[0], settings))
     table = plain_table(f"batches that were tried, with {LEVEL_WORDS}s")
     headers = [*(["workers"] if several else []), "batch/\nworker", *(["how"] if mixed else []), f"{facts.unit}/s"]
     for header in (*headers, "seconds\nan epoch", "memory\n(fullest rank)"):
         table.add_column(header, justify="right", overflow="fold")
     for found in results.largest:
         place = [str(found.setting.workers)] if several else []
-        told = [how(found.setting, settings)] if mixed else []
+        told = [configuration(found.setting, settings)] if mixed else []
         for row in found.rows:
             table.add_row(
                 *(*place, str(row.batch_per_worker), *told),
@@ -116,7 +116,7 @@ def batch(document: Document) -> Figure | None:
     groups: dict[str, list[Entry]] = {}
     for row in sorted(rows, key=lambda row: (row["workers"], row["batch_per_worker"])):
         groups.setdefault(
-            told_apart(row, rows, but=("batch_per_worker", "variant")) or counted(row["workers"], "worker"), []
+            describe_entry(row, rows, but=("batch_per_worker", "variant")) or counted(row["workers"], "worker"), []
         ).append(row)
     full = out_of_memory(document)
     shown = {name: here for name, here in list(groups.items())[:MOST_SERIES] if len(here) > 1 or full}
@@ -129,7 +129,7 @@ def batch(document: Document) -> Figure | None:
     unit, per = document["unit"], document["units_per_sample"]
     paces = _throughput(shown, per, unit)
     panels = [
-        Panel(x=axis, y=framed(f"{unit}/s", paces, from_zero=True), marks=(*paces, *_full(full))),
+        Panel(x=axis, y=axis_for(f"{unit}/s", paces, from_zero=True), marks=(*paces, *_full(full))),
         *_hardware_panel(shown, axis, "gpu_busy_percent", "GPU busy, %", 1.0, " %"),
         *(
             _hardware_panel(shown, axis, "gpu_memory_bytes", "fullest GPU, GB", 1e-9, " GB")
@@ -159,9 +159,9 @@ def _throughput(shown: dict[str, list[Entry]], per: float, unit: str) -> list[Li
             y=tuple(row["samples_per_s"]["value"] * per for row in here),
             low=tuple(row["samples_per_s"]["low"] * per for row in here),
             high=tuple(row["samples_per_s"]["high"] * per for row in here),
-            says=tuple(
+            hover=tuple(
                 f"{name}, batch {row['batch_per_worker']:,}\n"
-                + exact(
+                + full(
                     row["samples_per_s"]["value"] * per,
                     row["samples_per_s"]["low"] * per,
                     row["samples_per_s"]["high"] * per,
@@ -184,11 +184,11 @@ def _full(full: Sequence[tuple[int, int]]) -> list[Line]:
         Line(
             name="out of memory",
             colour="vermilion",
-            joined=False,
+            connected=False,
             symbol="cross",
             x=tuple(size for _, size in full),
             y=(0.0,) * len(full),
-            says=says,
+            hover=says,
         )
     ]
 
@@ -202,7 +202,7 @@ def _hardware_panel(
             colour=colour(place),
             x=tuple(row["batch_per_worker"] for row in known),
             y=tuple(row[key] * factor for row in known),
-            says=tuple(
+            hover=tuple(
                 f"{name}, batch {row['batch_per_worker']:,}\n{number(row[key] * factor)}{unit}" for row in known
             ),
         )
@@ -225,8 +225,8 @@ def batch_sheet(document: Document) -> Sheet | None:
             key="samples_per_s", title="throughput", unit=f"{document['unit']}/s", factor=document["units_per_sample"]
         ),
         Column(key="epoch_s", title="epoch, steps alone", unit="s"),
-        Column(key="gpu_busy_percent", title="GPU busy", unit="%", say=percents),
-        Column(key="mfu", title="MFU", unit="%", factor=100, say=percents),
+        Column(key="gpu_busy_percent", title="GPU busy", unit="%", format=percents),
+        Column(key="mfu", title="MFU", unit="%", factor=100, format=percents),
         Column(key="gpu_memory_bytes", title="GPU memory", unit="GB", factor=1e-9),
         Column(key="process_memory_bytes", title="process memory", unit="GB", factor=1e-9),
         Column(key="outcome", title="outcome"),
@@ -275,12 +275,12 @@ def batch_model(document: Document) -> Sheet | None:
     columns = (
         Column(key="variant", title="trained with"),
         *how,
-        Column(key="smallest_batch", title="batches from", say=integer),
-        Column(key="largest_batch", title="to", say=integer),
-        Column(key="least_steps", title="S_min", unit="steps", say=whole),
-        Column(key="critical_batch", title="B_crit", unit="samples", say=whole),
+        Column(key="smallest_batch", title="batches from", format=integer),
+        Column(key="largest_batch", title="to", format=integer),
+        Column(key="least_steps", title="S_min", unit="steps", format=whole),
+        Column(key="critical_batch", title="B_crit", unit="samples", format=whole),
         Column(key="law", title="steps follow"),
-        Column(key="runs", title="n", say=integer),
+        Column(key="runs", title="n", format=integer),
     )
     rows = [
         (

@@ -25,7 +25,7 @@ from worldsize.report.blocks import (
 )
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, colour
 from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, decimals, integer, number
-from worldsize.report.words.settings import how, method_key, setting_key
+from worldsize.report.words.settings import configuration, method_key, setting_key
 from worldsize.report.write.console import plain_table
 
 NOTE = (
@@ -50,7 +50,7 @@ def exchange_view(results: Results) -> list[Any]:
         or (each.setting.workers == 1 and each.setting.method in methods)
     ]
     settings = [each.setting for each in shown]
-    mixed = bool(how(settings[0], settings))
+    mixed = bool(configuration(settings[0], settings))
     table = plain_table("computing and exchanging gradients: ms a step, seconds an epoch below")
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), "com-\nputing", "exposed", "total"):
         table.add_column(header, justify="right", overflow="fold")
@@ -59,7 +59,7 @@ def exchange_view(results: Results) -> list[Any]:
     for each in shown:
         setting = each.setting
         steps = results.facts.train_samples / setting.global_batch
-        told = [how(setting, settings)] if mixed else []
+        told = [configuration(setting, settings)] if mixed else []
         table.add_row(*(str(setting.workers), str(setting.batch_per_worker), *told), *_cells(each, steps))
     return [Text(""), table, Text(NOTE, style="dim")]
 
@@ -94,7 +94,7 @@ def links_view(results: Results) -> list[Any]:
 
 def _link_words(kind: str, link: Link) -> str:
     where = {"inside": "Inside a node", "across": "Across nodes", "all": "All ranks together"}[kind]
-    where += f" of {link.on}" if link.on else ""
+    where += f" of {link.place}" if link.place else ""
     if link.is_poor:
         best = max(link.sizes, key=lambda size: size.busbw_bytes_per_s)
         return (
@@ -123,7 +123,7 @@ def bandwidth_figure(document: Document) -> Figure | None:
     marks: list[Line] = []
     for place, link in enumerate(links):
         name = f"{KINDS.get(link['kind'], link['kind'])}, {counted(link['workers'], 'worker')}"
-        name += f", {link['on']}" if link["on"] else ""
+        name += f", {link['place']}" if link["place"] else ""
         sizes = link["sizes"]
         marks.append(
             Line(
@@ -131,7 +131,7 @@ def bandwidth_figure(document: Document) -> Figure | None:
                 colour=colour(place),
                 x=tuple(float(one["size_bytes"]) for one in sizes),
                 y=tuple(one["busbw_bytes_per_s"] / 1e9 for one in sizes),
-                says=tuple(
+                hover=tuple(
                     f"{name}\n{_size(one['size_bytes'])}: {number(one['busbw_bytes_per_s'] / 1e9)} GB/s\n"
                     f"{number(one['seconds'] * 1e6)} us"
                     for one in sizes
@@ -150,7 +150,7 @@ def bandwidth_figure(document: Document) -> Figure | None:
                     symbol="none",
                     x=tuple(x),
                     y=tuple(y),
-                    fade=0.8,
+                    opacity=0.8,
                 )
             )
     marks += _gradients(document, marks)
@@ -223,10 +223,10 @@ def exchange(document: Document) -> Sheet | None:
     repeats = {setting_key(row): row["repeats"] for row in document["table"]}
     columns = (
         *lead,
-        Column(key="computing_s", title="computing", unit="ms", factor=1e3, say=say),
-        Column(key="exposed_s", title="exchange adds", unit="ms", factor=1e3, say=say),
-        Column(key="exchange_s", title="exchange in all", unit="ms", factor=1e3, say=say),
-        Column(key="by_subtraction_s", title="by subtraction", unit="ms", factor=1e3, say=say),
+        Column(key="computing_s", title="computing", unit="ms", factor=1e3, format=say),
+        Column(key="exposed_s", title="exchange adds", unit="ms", factor=1e3, format=say),
+        Column(key="exchange_s", title="exchange in all", unit="ms", factor=1e3, format=say),
+        Column(key="by_subtraction_s", title="by subtraction", unit="ms", factor=1e3, format=say),
         Column(key="gradient_bytes", title="gradients", unit="MB", factor=1e-6),
         Column(key="busbw_bytes_per_s", title="bus bandwidth", unit="GB/s", factor=1e-9),
         REPEATS,
@@ -262,18 +262,18 @@ def exchange(document: Document) -> Sheet | None:
 def bandwidth_sheet(document: Document) -> Sheet | None:
     columns = (
         Column(key="kind", title="link"),
-        Column(key="on", title="on", say=integer),
+        Column(key="place", title="place", format=integer),
         COUNTS[0],
         Column(key="size_bytes", title="size", unit="KB", factor=1e-3),
         Column(key="seconds", title="time", unit="us", factor=1e6),
         Column(key="algbw_bytes_per_s", title="algorithm bandwidth", unit="GB/s", factor=1e-9),
         Column(key="busbw_bytes_per_s", title="bus bandwidth", unit="GB/s", factor=1e-9),
-        Column(key="repetitions", title="n", say=integer),
+        Column(key="repetitions", title="n", format=integer),
     )
     found = []
     for link in document["links"]:
         for one in link["sizes"]:
-            lead = (KINDS.get(link["kind"], link["kind"]), link["on"] or None, link["workers"])
+            lead = (KINDS.get(link["kind"], link["kind"]), link["place"] or None, link["workers"])
             head = tuple(Cell(value=value) for value in lead)
             time = Cell(value=one["seconds"], low=one["low_s"], high=one["high_s"])
             others = (Cell(value=one[column.key]) for column in columns[5:])

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.compare import ALPHA, EFFICIENCY, METRIC, PARTS, STEPS, THROUGHPUT, Difference
-from worldsize.answer.comparison import Comparison
+from worldsize.answer.comparison import StudyComparison
 from worldsize.errors import visible
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, duration, metric_value, number, percent, whole
-from worldsize.report.words.settings import how
+from worldsize.report.words.settings import configuration
 from worldsize.report.write.console import plain_table
 from worldsize.spec.setting import Setting
 
@@ -57,7 +57,7 @@ def wording(quantity: str, metric: str) -> Wording:
     )
 
 
-def comparison_page(found: Comparison) -> dict[str, Any]:
+def comparison_page(found: StudyComparison) -> dict[str, Any]:
     """All that a page or a terminal shows, as text: nothing in it is markup, and names may come from anywhere."""
     compared = found.compared
     others = [each for each in compared.significant if each.quantity != THROUGHPUT]
@@ -83,7 +83,7 @@ def comparison_page(found: Comparison) -> dict[str, Any]:
     }
 
 
-def comparison_view(found: Comparison) -> Group:
+def comparison_view(found: StudyComparison) -> Group:
     page = comparison_page(found)
     parts: list[Any] = [Text(""), Text(page["answer"], style="bold")]
     if page["caution"]:
@@ -111,7 +111,7 @@ def comparison_view(found: Comparison) -> Group:
     return Group(*parts)
 
 
-def answer_sentence(found: Comparison) -> str:
+def answer_sentence(found: StudyComparison) -> str:
     """`B is 1.23 x as fast as A at 4 workers (1.18 to 1.29); 3 of 12 differences are more than noise.`"""
     compared = found.compared
     if not compared.differences:
@@ -127,7 +127,7 @@ def answer_sentence(found: Comparison) -> str:
     return "; ".join([*leads, count]) + "."
 
 
-def _lead(found: Comparison, name: str) -> str:
+def _lead(found: StudyComparison, name: str) -> str:
     """Speed where most workers ran, which is what people run more workers for; before that, a difference in it that is
     more than noise."""
     speeds = [each for each in found.compared.differences if each.side == name and each.quantity == THROUGHPUT]
@@ -145,7 +145,7 @@ def _lead(found: Comparison, name: str) -> str:
     return f"{name} is {number(ratio.value)} x as fast as {first} at {place}{_reach(ratio, number)}"
 
 
-def _speed_table(found: Comparison) -> dict[str, Any] | None:
+def _speed_table(found: StudyComparison) -> dict[str, Any] | None:
     speeds = [each for each in found.compared.differences if each.quantity == THROUGHPUT]
     if not speeds:
         return None
@@ -168,7 +168,7 @@ def _speed_table(found: Comparison) -> dict[str, Any] | None:
     }
 
 
-def _table(found: Comparison, shown: Iterable[Difference], title: str) -> dict[str, Any]:
+def _table(found: StudyComparison, shown: Iterable[Difference], title: str) -> dict[str, Any]:
     rows, marks = [], []
     for each in shown:
         words = wording(each.quantity, found.metric)
@@ -187,14 +187,14 @@ def _table(found: Comparison, shown: Iterable[Difference], title: str) -> dict[s
     return {"title": title, "headers": headers, "rows": rows, "significant": marks}
 
 
-def _only(found: Comparison) -> Iterator[str]:
+def _only(found: StudyComparison) -> Iterator[str]:
     everything = [*found.compared.common, *(each for side in found.compared.only.values() for each in side)]
     for name, settings in found.compared.only.items():
         for setting in settings:
             yield f"{name}: {_place(setting, everything)}"
 
 
-def _notes(found: Comparison) -> Iterator[str]:
+def _notes(found: StudyComparison) -> Iterator[str]:
     compared = found.compared
     if compared.judged:
         yield (
@@ -207,7 +207,7 @@ def _notes(found: Comparison) -> Iterator[str]:
         yield f"{counted(unknown, 'difference')} cannot be judged: one run, or runs that all gave the same value."
 
 
-def _caution(found: Comparison) -> str:
+def _caution(found: StudyComparison) -> str:
     """What no interval of one study knows."""
     if not found.compared.differences:
         return ""
@@ -244,7 +244,7 @@ def _place(setting: Setting, among: Iterable[Setting]) -> str:
         words.append(f"batch {setting.batch_per_worker} a worker" if weak else f"batch {setting.global_batch} in all")
     if len({each.scaling for each in others}) > 1:
         words.append(f"{setting.scaling} scaling")
-    told = how(setting, others)
+    told = configuration(setting, others)
     return ", ".join([*words, told] if told else words)
 
 

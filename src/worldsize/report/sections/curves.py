@@ -11,8 +11,8 @@ from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Document, Entry
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, colour
-from worldsize.report.words.numbers import counted, exact, metric_value, number
-from worldsize.report.words.settings import best_of_settings, more_words, setting_key, told_apart
+from worldsize.report.words.numbers import counted, full, metric_value, number
+from worldsize.report.words.settings import best_of_settings, describe_entry, more_words, setting_key
 
 
 def noise_view(results: Results) -> list[Any]:
@@ -54,7 +54,7 @@ def curves(document: Document) -> Figure | None:
             continue
         lines = []
         for place, curve in enumerate(shown):
-            name = told_apart(curve, shown) or curve["variant"]
+            name = describe_entry(curve, shown) or curve["variant"]
             for side, kind in (("test", "measured"), ("train", "reference")):
                 values = curve[f"{side}_{what}"]
                 if values is not None:
@@ -108,20 +108,20 @@ def _curve(curve: Entry, values: Entry, words: str, *, name: str, hue: str, trai
     spread = curve["repeats"] > 1 and not train
     return Line(
         name=f"{name}",
-        listed=not train,
+        in_legend=not train,
         colour=hue,
         kind="measured",
         symbol=("open" if dots else "none") if train else ("circle" if dots else "none"),
-        fade=0.55 if train else 1.0,
+        opacity=0.55 if train else 1.0,
         dotted=train,
         x=tuple(float(epoch) for epoch in curve["epoch"]),
         y=tuple(values["value"]),
         low=tuple(values["low"]) if spread else (),
         high=tuple(values["high"]) if spread else (),
-        says=tuple(
+        hover=tuple(
             ""
             if value is None
-            else f"{name}, epoch {epoch}\n{words} {exact(value, low, high, '', metric_value)}\n"
+            else f"{name}, epoch {epoch}\n{words} {full(value, low, high, '', metric_value)}\n"
             + counted(curve["repeats"], "run")
             for epoch, value, low, high in zip(
                 curve["epoch"], values["value"], values["low"], values["high"], strict=True
@@ -160,7 +160,7 @@ def convergence(document: Document) -> Figure | None:
     title = f"{best['variant']} converges best" + (
         f"; {diverged} of {len(shown)} settings diverged" if diverged else f" of {len(shown)} settings"
     )
-    where = f" At {told_apart(best, every, but=('variant',))}." if len(settings) > 1 else ""
+    where = f" At {describe_entry(best, every, but=('variant',))}." if len(settings) > 1 else ""
     crossed = " Crosses: diverged; losses beyond are cut." if diverged else ""
     more = f" The best {len(shown)} of {len(here)}; all are in the table." if len(here) > len(shown) else ""
     axis = Axis(title="epoch", whole=True, log=max(curve["epochs"] for curve in shown) > 100)
@@ -202,10 +202,10 @@ def _convergence_line(curve: Entry, shown: Sequence[Entry], families: Sequence[s
         name=curve["variant"],
         colour=colour(families.index(curve["family"])),
         symbol="none" if len(kept) > 12 else "circle",
-        fade=1.0 - 0.7 * kin.index(curve["variant"]) / max(len(kin), 1),
+        opacity=1.0 - 0.7 * kin.index(curve["variant"]) / max(len(kin), 1),
         x=tuple(float(epoch) for epoch, _ in kept),
         y=tuple(value for _, value in kept),
-        says=tuple(
+        hover=tuple(
             f"{curve['variant']}, epoch {epoch}\nloss {metric_value(value)}" if value is not None else ""
             for epoch, value in kept
         ),
@@ -219,12 +219,12 @@ def _cross(curve: Entry, line: Line) -> Line:
     return Line(
         name=curve["variant"],
         colour=line.colour,
-        joined=False,
+        connected=False,
         symbol="cross",
-        listed=False,
+        in_legend=False,
         x=line.x[-1:],
         y=line.y[-1:],
-        says=(said,),
+        hover=(said,),
     )
 
 
@@ -235,7 +235,7 @@ def noise(document: Document) -> Figure | None:
         return None
     lines = []
     for place, entry in enumerate(found):
-        name = told_apart(entry, found) or entry["variant"]
+        name = describe_entry(entry, found) or entry["variant"]
         lines.append(
             Line(
                 name=name,
@@ -243,7 +243,7 @@ def noise(document: Document) -> Figure | None:
                 symbol="none",
                 x=tuple(float(step) for step in entry["step"]),
                 y=tuple(entry["samples"]),
-                says=tuple(
+                hover=tuple(
                     "" if value is None else f"{name}, step {step:,}\nnoise scale {number(value)} samples"
                     for step, value in zip(entry["step"], entry["samples"], strict=True)
                 ),

@@ -15,7 +15,7 @@ from worldsize.report.blocks import Document
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, colour
 from worldsize.report.sections.steps import LEAST_SHARE
 from worldsize.report.words.numbers import byte_size, number, percent
-from worldsize.report.words.settings import how
+from worldsize.report.words.settings import configuration
 from worldsize.report.write.console import plain_table
 
 
@@ -39,11 +39,11 @@ def hardware_view(results: Results) -> list[Any]:
         return []
     table = plain_table("hardware, while it trained")
     settings = [setting for setting, _ in rows]
-    mixed = bool(how(settings[0], settings))
+    mixed = bool(configuration(settings[0], settings))
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), *(["MFU"] if mfus else []), *columns):
         table.add_column(header, justify="right", overflow="fold")
     for setting, found in rows:
-        told = [how(setting, settings)] if mixed else []
+        told = [configuration(setting, settings)] if mixed else []
         share = [f"{mfus[setting].value * 100:.1f} %" if setting in mfus else ""] if mfus else []
         cells = [*share, *(say(found) for say in columns.values())]
         table.add_row(str(setting.workers), str(setting.batch_per_worker), *told, *cells)
@@ -84,7 +84,7 @@ def devices(document: Document) -> Figure | None:
                     symbol="none",
                     x=tuple(device["at_s"]),
                     y=tuple(values),
-                    says=tuple(
+                    hover=tuple(
                         "" if value is None else f"{noun} {device['rank']}, {number(at)} s\n{number(value)}{unit}"
                         for at, value in zip(device["at_s"], values, strict=True)
                     ),

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.learning.stable import Stable
-from worldsize.analysis.learning.variants import Contest, VariantSummary
+from worldsize.analysis.learning.variants import VariantRanking, VariantSummary
 from worldsize.answer.results import Results
 from worldsize.report.blocks import (
     COUNTS,
@@ -24,20 +24,27 @@ from worldsize.report.blocks import (
     interval,
     plain_cells,
 )
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, framed, series_colours, worker_axis
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, series_colours, worker_axis
 from worldsize.report.sections.curves import MOST_CURVES
 from worldsize.report.words.numbers import (
     LEVEL_WORDS,
     counted,
     duration,
-    exact,
+    full,
     integer,
     metric_value,
     number,
     rate,
     whole,
 )
-from worldsize.report.words.settings import along_workers, best_of_settings, more_words, series_key, setting_key, where
+from worldsize.report.words.settings import (
+    along_workers,
+    best_of_settings,
+    describe,
+    more_words,
+    series_key,
+    setting_key,
+)
 from worldsize.report.write.console import plain_table
 
 MOST_ROWS = 40
@@ -46,8 +53,8 @@ MOST_ROWS = 40
 
 def learning_view(results: Results) -> list[Any]:
     """Nothing where nothing was trained, or where the scaling table already says all of it."""
-    shown = [(contest, variant) for contest in results.contests for variant in contest.variants]
-    plain = all(len(contest.variants) == 1 for contest in results.contests) and results.target is None
+    shown = [(contest, variant) for contest in results.variant_rankings for variant in contest.variants]
+    plain = all(len(contest.variants) == 1 for contest in results.variant_rankings) and results.goal is None
     if not shown or (plain and not any(variant.stable and variant.stable.plateau is not None for _, variant in shown)):
         return []
     parts: list[Any] = [Text(""), _table(results, shown[:MOST_ROWS])]
@@ -56,7 +63,7 @@ def learning_view(results: Results) -> list[Any]:
     return parts
 
 
-def _table(results: Results, shown: Sequence[tuple[Contest, VariantSummary]]) -> Table:
+def _table(results: Results, shown: Sequence[tuple[VariantRanking, VariantSummary]]) -> Table:
     metric = results.facts.metric
     variants = [variant for _, variant in shown]
     table = plain_table(f"what was trained, with {LEVEL_WORDS}s over repeats")
@@ -71,17 +78,17 @@ def _table(results: Results, shown: Sequence[tuple[Contest, VariantSummary]]) ->
     if any(variant.gap and variant.metric and _matters(variant.gap, variant.metric) for variant in variants):
         columns["train\n- test"] = lambda one: _metric(one.gap)
     columns["runs"] = _runs
-    several = len(results.contests) > 1
-    settings = [contest.setting for contest in results.contests]
+    several = len(results.variant_rankings) > 1
+    settings = [contest.setting for contest in results.variant_rankings]
     if several:
         table.add_column("where", overflow="fold")
     table.add_column("trained with", overflow="fold")
     for header in columns:
         table.add_column(header, justify="right", overflow="fold")
     for contest, variant in shown:
-        place = [where(contest.setting, settings)] if several else []
+        place = [describe(contest.setting, settings)] if several else []
         cells = [value(variant) for value in columns.values()]
-        table.add_row(*place, variant.variant, *cells, style="bold" if variant in contest.bests else "")
+        table.add_row(*place, variant.variant, *cells, style="bold" if variant in contest.best_variants else "")
     return table
 
 
@@ -128,19 +135,19 @@ def _runs(variant: VariantSummary) -> str:
 def _learning_columns(document: Document) -> tuple[Column, ...]:
     metric = document["metric"]
     return (
-        Column(key="peak_rate", title="rate", say=rate),
-        Column(key=f"test_{metric}", title=f"test {metric}", say=metric_value),
-        *((Column(key="test_loss", title="test loss", say=metric_value),) if metric != "loss" else ()),
+        Column(key="peak_lr", title="rate", format=rate),
+        Column(key=f"test_{metric}", title=f"test {metric}", format=metric_value),
+        *((Column(key="test_loss", title="test loss", format=metric_value),) if metric != "loss" else ()),
         Column(key="train_s", title="training time", unit="s"),
-        Column(key="steps_to_target", title="steps to target", say=whole),
-        Column(key="epochs_until_stable", title="epochs until stable", say=whole),
-        Column(key="diverged", title="diverged", say=integer),
+        Column(key="steps_to_target", title="steps to target", format=whole),
+        Column(key="epochs_until_stable", title="epochs until stable", format=whole),
+        Column(key="diverged", title="diverged", format=integer),
         REPEATS,
     )
 
 
 def _learning_cells(document: Document, entry: Entry, trained: Entry) -> Iterator[Cell]:
-    yield Cell(value=trained["peak_rate"])
+    yield Cell(value=trained["peak_lr"])
     yield interval(entry["metric"])
     if document["metric"] != "loss":
         yield interval(trained["test_loss"])
@@ -257,17 +264,17 @@ def _against_workers(
                 y=tuple(entry[key]["value"] for entry in known),
                 low=tuple(entry[key]["low"] for entry in known) if spread else (),
                 high=tuple(entry[key]["high"] for entry in known) if spread else (),
-                says=tuple(
+                hover=tuple(
                     f"{counted(entry['workers'], 'worker')}, global batch {entry['global_batch']:,}\n"
                     + f"{words.split(',')[0]} "
-                    + exact(entry[key]["value"], entry[key]["low"], entry[key]["high"], "", say)
+                    + full(entry[key]["value"], entry[key]["low"], entry[key]["high"], "", say)
                     + f"\n{entry['variant']}, n = {entry['learned']}"
                     for entry in known
                 ),
             )
         )
     kept = tuple(line for line in lines if line.x)
-    return Panel(x=axis, y=framed(words, kept, from_zero=key == "train_s"), marks=kept)
+    return Panel(x=axis, y=axis_for(words, kept, from_zero=key == "train_s"), marks=kept)
 
 
 def stable(document: Document) -> Figure | None:
@@ -286,9 +293,9 @@ def stable(document: Document) -> Figure | None:
             y=tuple(entry["stable"]["epoch"] for entry in here),
             low=tuple(entry["stable"]["low"] for entry in here),
             high=tuple(entry["stable"]["high"] for entry in here),
-            says=tuple(
+            hover=tuple(
                 f"{counted(entry['workers'], 'worker')}\nstable from epoch "
-                + exact(
+                + full(
                     entry["stable"]["epoch"],
                     entry["stable"]["low"],
                     entry["stable"]["high"],
@@ -305,7 +312,7 @@ def stable(document: Document) -> Figure | None:
     axis = worker_axis([entry["workers"] for here in groups.values() for entry in here])
     ends = [f"{entry['stable']['epoch']} epochs with {counted(entry['workers'], 'worker')}" for entry in first]
     title = f"Stable after {ends[0]}, after {ends[-1]}"
-    panel = Panel(x=axis, y=framed("epochs until stable", lines, from_zero=True), marks=tuple(lines))
+    panel = Panel(x=axis, y=axis_for("epochs until stable", lines, from_zero=True), marks=tuple(lines))
     return Figure(
         key="stable",
         section="learning",

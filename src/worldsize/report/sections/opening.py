@@ -7,7 +7,7 @@ from worldsize.answer.predict.predict import Outlook
 from worldsize.answer.results import Results
 from worldsize.report.words.answers import answer_sentence, contest_sentence, largest_batch_sentences, only_one_count
 from worldsize.report.words.findings import DOUBTS, IN_THE_ANSWER, LARGEST_BATCH, finding_sentence, sentence
-from worldsize.report.words.settings import how_words, where
+from worldsize.report.words.settings import configuration_words, describe
 
 MOST_CONTESTS = 4
 """So many settings are worded one by one; beyond that the table speaks."""
@@ -16,20 +16,20 @@ MOST_CONTESTS = 4
 def answer_sentences(results: Results) -> list[str]:
     """Of a search for the largest batch, what it found; where one count was measured, what was trained best; else how
     many workers."""
-    if len(results.apart) > 1:
+    if len(results.by_place) > 1:
         row = results.answer.row  # its target comes first: the numbers beside these words are of it
-        ordered = sorted(results.apart.items(), key=lambda item: row is not None and item[0] != row.setting.place)
+        ordered = sorted(results.by_place.items(), key=lambda item: row is not None and item[0] != row.setting.place)
         return [f"On {on}: {words}" for on, each in ordered for words in answer_sentences(each)]
     answer, metric = results.answer, results.facts.metric
-    compared = [contest for contest in results.contests if len(contest.variants) > 1]
+    compared = [contest for contest in results.variant_rankings if len(contest.variants) > 1]
     until = results.spec.train.until if results.spec.train else None
     told = largest_batch_sentences(answer)
     asks_elsewhere = only_one_count(answer) or not results.series  # than how many workers
     if not (asks_elsewhere and told) and (not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS):
-        told.append(answer_sentence(answer, metric, how_words(results)))
-    settings = [contest.setting for contest in results.contests]
+        told.append(answer_sentence(answer, metric, configuration_words(results)))
+    settings = [contest.setting for contest in results.variant_rankings]
     for contest in compared if len(compared) <= MOST_CONTESTS else []:
-        place = "" if len(results.contests) == 1 else f"{where(contest.setting, settings)}: "
+        place = "" if len(results.variant_rankings) == 1 else f"{describe(contest.setting, settings)}: "
         told.append(place + contest_sentence(contest, metric, until))
     return told
 
@@ -47,13 +47,15 @@ def other_findings(results: Results) -> list[dict[str, str]]:
 
 def _asks_for_speed(results: Results) -> bool:
     """Not of a study of one count, which compares what was trained, nor of one that looks for the largest batch."""
-    return any(each.series and not each.largest and not only_one_count(each.answer) for each in results.apart.values())
+    return any(
+        each.series and not each.largest and not only_one_count(each.answer) for each in results.by_place.values()
+    )
 
 
 def _unsaid(results: Results) -> list[dict[str, str]]:
     """All but those that the answer says."""
-    if len(results.apart) > 1:
-        found = [(on, each) for on, apart in results.apart.items() for each in _unsaid(apart)]
+    if len(results.by_place) > 1:
+        found = [(on, each) for on, apart in results.by_place.items() for each in _unsaid(apart)]
         return [{"code": each["code"], "text": f"On {on}: {each['text']}"} for on, each in found]
     answer = results.answer
     said = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}

@@ -13,7 +13,13 @@ from rich.text import Text
 
 from worldsize.analysis.estimate import Interval
 from worldsize.analysis.projection.choice import Option, speedup_of
-from worldsize.analysis.speed.recommend import CAUTIONS, MARGIN, WIDEST, climb, marginal_efficiency
+from worldsize.analysis.speed.recommend import (
+    CAUTIONS,
+    LEAST_MARGINAL_EFFICIENCY,
+    WIDEST,
+    marginal_efficiency,
+    paying_counts,
+)
 from worldsize.answer.predict.predict import Prediction
 from worldsize.answer.predict.table_projection import Projection
 from worldsize.data.catalog import WorkloadFacts
@@ -143,7 +149,7 @@ def answer_sentence(rows: Sequence[Projection]) -> str:
     base = next(each for each in rows if each.measured)
     asked = [each for each in rows if each.workers >= base.workers]
     sure = [each for each in asked if each.measured or (each.high - each.low) / each.samples_per_s <= WIDEST]
-    chosen = sure[climb([each.workers for each in sure], [each.samples_per_s for each in sure])[-1]]
+    chosen = sure[paying_counts([each.workers for each in sure], [each.samples_per_s for each in sure])[-1]]
     lead = "Use"
     if sum(each.measured for each in rows) == 1:
         lead = "Not enough evidence for a number of workers: only one count was measured. Best guess:"
@@ -161,7 +167,7 @@ def answer_sentence(rows: Sequence[Projection]) -> str:
 
 def _pays(smaller: Projection, larger: Projection) -> bool:
     gain, growth = larger.samples_per_s / smaller.samples_per_s, larger.workers / smaller.workers
-    return marginal_efficiency(gain, growth) >= MARGIN
+    return marginal_efficiency(gain, growth) >= LEAST_MARGINAL_EFFICIENCY
 
 
 def _against(one: Projection, base: Projection) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worldsize.analysis.estimate import Interval
-from worldsize.analysis.speed.scaling import Row
+from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.results import Results
 from worldsize.report.blocks import (
     COUNTS,
@@ -23,19 +23,27 @@ from worldsize.report.blocks import (
     interval,
     plain_cells,
 )
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, around, framed, series_colours, worker_axis
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_around, axis_for, series_colours, worker_axis
 from worldsize.report.words.numbers import (
     LEVEL_WORDS,
     counted,
     duration,
-    exact,
+    full,
     integer,
     metric_value,
     number,
     percent,
     percents,
 )
-from worldsize.report.words.settings import chosen, how, more_words, series, series_key, series_name, setting_key
+from worldsize.report.words.settings import (
+    configuration,
+    more_words,
+    recommended_row,
+    series,
+    series_key,
+    series_name,
+    setting_key,
+)
 from worldsize.report.write.console import plain_table
 
 
@@ -46,7 +54,7 @@ def scaling_table(results: Results, metric: str) -> Table:
         f"{results.spec.axes.scaling} scaling against {counted(baseline, 'worker')}, with {LEVEL_WORDS}s"
     )
     settings = [row.setting for row in rows]
-    mixed = bool(how(settings[0], settings))
+    mixed = bool(configuration(settings[0], settings))
     facts = results.facts
     headers = ["workers", "batch/\nworker", "global\nbatch", *(["how"] if mixed else []), "step time"]
     for header in [*headers, f"{facts.unit}/s", "speedup", "efficiency", f"test\n{metric}"]:
@@ -54,7 +62,7 @@ def scaling_table(results: Results, metric: str) -> Table:
     chosen = results.answer.row if results.answer.verdict == "use" else None
     for row in rows:
         setting = row.setting
-        told = [how(setting, settings)] if mixed else []
+        told = [configuration(setting, settings)] if mixed else []
         table.add_row(
             *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *told),
             _both(f"{number(row.step_s.value * 1e3)} ms", _narrow(row.step_s, 1e3)),
@@ -72,7 +80,7 @@ def scaling_table(results: Results, metric: str) -> Table:
     return table
 
 
-def _ratio(row: Row, value: str, reach: str) -> Text:
+def _ratio(row: ScalingRow, value: str, reach: str) -> Text:
     """The baseline is 1 by definition and has no interval."""
     return Text(value) if row.setting.workers == row.baseline_workers else _both(value, reach)
 
@@ -92,7 +100,7 @@ def scaling_sheet(document: Document) -> Sheet:
     several = len({row["workers"] for row in rows}) > 1
     ratios = (
         Column(key="speedup", title="speedup", unit="x"),
-        Column(key="efficiency", title="efficiency", unit="%", factor=100, say=percents),
+        Column(key="efficiency", title="efficiency", unit="%", factor=100, format=percents),
     )[: 2 if several else 0]
     columns = (
         *lead,
@@ -100,7 +108,7 @@ def scaling_sheet(document: Document) -> Sheet:
         Column(key="samples_per_s", title="throughput", unit=f"{unit}/s", factor=document["units_per_sample"]),
         Column(key="epoch_s", title="epoch, steps alone", unit="s"),
         *ratios,
-        Column(key=f"test_{metric}", title=f"test {metric}", say=metric_value),
+        Column(key=f"test_{metric}", title=f"test {metric}", format=metric_value),
         REPEATS,
     )
     found = [
@@ -112,7 +120,7 @@ def scaling_sheet(document: Document) -> Sheet:
         )
         for row in rows
     ]
-    best = chosen(document) if document["answer"]["verdict"] == "use" else None
+    best = recommended_row(document) if document["answer"]["verdict"] == "use" else None
     baseline = min((row["baseline_workers"] for row in rows), default=1)
     against = f"{document['scaling'].capitalize()} scaling against {counted(baseline, 'worker')}"
     return Sheet(
@@ -132,20 +140,20 @@ LAWS = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL", "karp-flatt"
 
 def laws(document: Document) -> Sheet | None:
     """Of the series that the answer speaks of, or the first; the others are in the document."""
-    best = chosen(document)
+    best = recommended_row(document)
     of_best = [entry for entry in document["laws"] if best and series_key(entry) == series_key(best)]
     entries = of_best or [entry for entry in document["laws"] if series_key(entry) == series_key(document["laws"][0])]
     if not entries:
         return None
     columns = (
         Column(key="law", title="law"),
-        Column(key="workers", title="at workers", say=integer),
-        Column(key="serial_fraction", title="serial share", unit="%", factor=100, say=percents),
-        Column(key="contention", title="contention", unit="%", factor=100, say=percents),
-        Column(key="coherence", title="coherence", unit="%", factor=100, say=number),
-        Column(key="peak_workers", title="turns down at", unit="workers", say=integer),
-        Column(key="residual", title="misses by", unit="%", factor=100, say=percents),
-        Column(key="counts", title="n", say=integer),
+        Column(key="workers", title="at workers", format=integer),
+        Column(key="serial_fraction", title="serial share", unit="%", factor=100, format=percents),
+        Column(key="contention", title="contention", unit="%", factor=100, format=percents),
+        Column(key="coherence", title="coherence", unit="%", factor=100, format=number),
+        Column(key="peak_workers", title="turns down at", unit="workers", format=integer),
+        Column(key="residual", title="misses by", unit="%", factor=100, format=percents),
+        Column(key="counts", title="n", format=integer),
     )
     rows = []
     for entry in entries:
@@ -206,7 +214,7 @@ def speedup(document: Document) -> Figure | None:
     lines["speedup"].insert(0, _reference("ideal", counts, [count / base for count in counts]))
     lines["efficiency"].insert(0, _reference("ideal", counts, [100.0] * len(counts)))
     axis = worker_axis(counts)
-    best = chosen(document)
+    best = recommended_row(document)
     last = next((row for row in main if best and row["workers"] == best["workers"] > base), main[-1])
     title = (
         f"{counted(last['workers'], 'worker')}: {number(last['speedup']['value'])} x the throughput of {base}, "
@@ -227,12 +235,12 @@ def speedup(document: Document) -> Figure | None:
         panels=(
             Panel(
                 x=axis,
-                y=framed(f"speedup {against}", lines["speedup"], log=axis.log, from_zero=not axis.log),
+                y=axis_for(f"speedup {against}", lines["speedup"], log=axis.log, from_zero=not axis.log),
                 marks=tuple(lines["speedup"]),
             ),
             Panel(
                 x=axis,
-                y=framed("efficiency, %", lines["efficiency"], from_zero=True),
+                y=axis_for("efficiency, %", lines["efficiency"], from_zero=True),
                 marks=tuple(lines["efficiency"]),
             ),
         ),
@@ -241,7 +249,7 @@ def speedup(document: Document) -> Figure | None:
 
 def _main(document: Document, found: Sequence[list[Entry]]) -> list[Entry]:
     """The series that the answer speaks of, or the first."""
-    best = chosen(document)
+    best = recommended_row(document)
     same = [rows for rows in found if best is not None and any(setting_key(row) == setting_key(best) for row in rows)]
     return (same or list(found))[0]
 
@@ -255,9 +263,9 @@ def _ratio_line(rows: Sequence[Entry], what: str, unit: str, factor: float, *, n
         y=tuple(value["value"] * factor for value in values),
         low=tuple(value["low"] * factor for value in values),
         high=tuple(value["high"] * factor for value in values),
-        says=tuple(
+        hover=tuple(
             f"{counted(row['workers'], 'worker')}, batch {row['batch_per_worker']:,} a worker\n{what} "
-            + exact(value["value"] * factor, value["low"] * factor, value["high"] * factor, unit)
+            + full(value["value"] * factor, value["low"] * factor, value["high"] * factor, unit)
             + f"\n{number(row['samples_per_s']['value'])} samples/s, n = {row['repeats']}"
             for row, value in zip(rows, values, strict=True)
         ),
@@ -297,9 +305,9 @@ def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line
                 y=tuple(value["value"] for value in values),
                 low=tuple(value["low"] for value in values),
                 high=tuple(value["high"] for value in values),
-                says=tuple(
+                hover=tuple(
                     f"{point['workers']:,} workers, projected\n{what} "
-                    + exact(value["value"], value["low"], value["high"], unit)
+                    + full(value["value"], value["low"], value["high"], unit)
                     for point, value in zip(points, values, strict=True)
                 ),
             )
@@ -348,18 +356,18 @@ def _prices(entries: Sequence[Entry], how: str) -> Iterator[Line]:
     for entry in entries:
         x, y = ((entry[what]["low"], entry[what]["high"]) for what in ("time_s", "worker_hours"))
         if all(x):
-            yield Line(name=how, kind=kind, colour=hue, symbol="none", fade=0.45, listed=False, x=x, y=y)
+            yield Line(name=how, kind=kind, colour=hue, symbol="none", opacity=0.45, in_legend=False, x=x, y=y)
     if entries:
         yield Line(
             name=how,
             kind=kind,
             colour=hue,
-            joined=False,
+            connected=False,
             symbol="circle" if kind == "measured" else "open",
             labels=tuple(f"{entry['workers']:,}" for entry in entries),
             x=_values(entries, "time_s"),
             y=_values(entries, "worker_hours"),
-            says=tuple(map(_time_and_cost, entries)),
+            hover=tuple(map(_time_and_cost, entries)),
         )
 
 
@@ -367,12 +375,12 @@ def _time_and_cost(entry: Entry) -> str:
     time, hours = entry["time_s"], entry["worker_hours"]
     return (
         f"{counted(entry['workers'], 'worker')}{'' if entry['how'] == 'measured' else ', ' + entry['how']}\n"
-        + exact(time["value"], time["low"], time["high"], say=duration)
+        + full(time["value"], time["low"], time["high"], say=duration)
         + "\n"
-        + exact(hours["value"], hours["low"], hours["high"], " worker-hours")
+        + full(hours["value"], hours["low"], hours["high"], " worker-hours")
     )
 
 
 def _axis_of(title: str, intervals: Sequence[Entry]) -> Axis:
     ends = [each[end] for each in intervals for end in ("low", "high") if each[end]]
-    return around(title, [each["value"] for each in intervals], ends, log=True)
+    return axis_around(title, [each["value"] for each in intervals], ends, log=True)

@@ -24,8 +24,8 @@ from worldsize.report.blocks import (
     plain_cells,
 )
 from worldsize.report.figures.model import SPAN_COLOURS, Axis, Bars, Figure, Panel
-from worldsize.report.words.numbers import LEVEL_WORDS, counted, decimals, duration, exact, integer, number, percent
-from worldsize.report.words.settings import how, more_words, setting_key, told_apart
+from worldsize.report.words.numbers import LEVEL_WORDS, counted, decimals, duration, full, integer, number, percent
+from worldsize.report.words.settings import configuration, describe_entry, more_words, setting_key
 from worldsize.report.write.console import plain_table
 
 HEADERS = {
@@ -51,14 +51,14 @@ def steps_view(results: Results) -> list[Any]:
     spans = [name for name in HEADERS if any(each.parts.share(name) >= LEAST_SHARE for each in shown)]
     table = plain_table("where a step goes, in ms; mean over ranks")
     settings = [each.setting for each in shown]
-    mixed = bool(how(settings[0], settings))
+    mixed = bool(configuration(settings[0], settings))
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), "step"):
         table.add_column(header, justify="right", overflow="fold")
     for name in spans:
         table.add_column(HEADERS[name], justify="right", no_wrap=True)
     for each in shown:
         setting = each.setting
-        told = [how(setting, settings)] if mixed else []
+        told = [configuration(setting, settings)] if mixed else []
         table.add_row(
             *(str(setting.workers), str(setting.batch_per_worker), *told, number(each.parts.step_s.value * 1e3)),
             *(_span(each, name) for name in spans),
@@ -92,13 +92,13 @@ def jobs(document: Document) -> Sheet | None:
     if not found:
         return None
     columns = (
-        Column(key="launch", title="launch", say=integer),
-        Column(key="job", title="job", say=integer),
-        Column(key="on", title="on", say=integer),
+        Column(key="launch", title="launch", format=integer),
+        Column(key="job", title="job", format=integer),
+        Column(key="place", title="place", format=integer),
         Column(key="queued_s", title="in the queue", unit="s"),
         Column(key="wall_s", title="running", unit="s"),
-        Column(key="attempts", title="attempts", say=integer),
-        Column(key="reason", title="ended by", say=integer),
+        Column(key="attempts", title="attempts", format=integer),
+        Column(key="reason", title="ended by", format=integer),
     )
     return Sheet(
         key="jobs",
@@ -126,8 +126,8 @@ def steps(document: Document) -> Sheet | None:
     repeats = {setting_key(row): row["repeats"] for row in document["table"]}
     columns = (
         *lead,
-        Column(key="step_s", title="step", unit="ms", factor=1e3, say=say),
-        *(Column(key=f"{name}_s", title=SPAN_WORDS[name], unit="ms", factor=1e3, say=say) for name in spans),
+        Column(key="step_s", title="step", unit="ms", factor=1e3, format=say),
+        *(Column(key=f"{name}_s", title=SPAN_WORDS[name], unit="ms", factor=1e3, format=say) for name in spans),
         REPEATS,
     )
     found = []
@@ -194,7 +194,7 @@ def step_parts(document: Document) -> Figure | None:
     if not shown:
         return None
     settings = [each["setting"] for each in shown]
-    named = [told_apart(setting, settings) or counted(setting["workers"], "worker") for setting in settings]
+    named = [describe_entry(setting, settings) or counted(setting["workers"], "worker") for setting in settings]
     places = tuple(name.replace(" a worker", "") for name in named)  # narrow: a phone has little beside them
     bars = []
     for name, words in SPAN_WORDS.items():
@@ -210,7 +210,7 @@ def step_parts(document: Document) -> Figure | None:
                 colour=SPAN_COLOURS[name],
                 places=places,
                 values=tuple(value["value"] * 1e3 if value else 0.0 for value in values),
-                says=tuple(
+                hover=tuple(
                     _span_says(place, words, value, each)
                     for place, value, each in zip(places, values, shown, strict=True)
                 ),
@@ -220,7 +220,7 @@ def step_parts(document: Document) -> Figure | None:
         x=Axis(title="time of a step, ms", from_zero=True),
         y=Axis(title="setting"),
         marks=tuple(bars),
-        across=True,
+        horizontal=True,
     )
     left = len(document["steps"]) - len(shown)
     batches = " Batch: of a worker." if places != tuple(named) else ""
@@ -236,7 +236,7 @@ def _span_says(place: str, words: str, value: Any, each: Entry) -> str:
     share = value["value"] / each["parts"]["step_s"]["value"]
     low, high = (None if value[end] is None else value[end] * 1e3 for end in ("low", "high"))
     whole = number(each["parts"]["step_s"]["value"] * 1e3)
-    return f"{place}\n{words} {exact(value['value'] * 1e3, low, high, ' ms')}\n{percent(share)} of {whole} ms"
+    return f"{place}\n{words} {full(value['value'] * 1e3, low, high, ' ms')}\n{percent(share)} of {whole} ms"
 
 
 def _step_title(shown: Sequence[Entry]) -> str:
@@ -271,7 +271,7 @@ def timeline(document: Document) -> Figure | None:
                 places=places,
                 begin=tuple(at * 1e3 for at in begin),
                 values=tuple(value * 1e3 for value in seconds),
-                says=tuple(
+                hover=tuple(
                     f"{place}: {SPAN_WORDS.get(name, name)}\n{number(value * 1e3)} ms"
                     for place, value in zip(places, seconds, strict=True)
                 ),
@@ -289,7 +289,7 @@ def timeline(document: Document) -> Figure | None:
         x=Axis(title="time, ms", from_zero=True, most=most),
         y=Axis(title="rank"),
         marks=tuple(kept),
-        across=True,
+        horizontal=True,
     )
     drawn = "drawn so that the exchange ends on all ranks together"
     note = f"The median step of {step['trial']} (step {step['step']}); {drawn}.{left}"
@@ -301,7 +301,7 @@ def wall_time(document: Document) -> Figure | None:
     groups: dict[tuple[str, str, int], list[Entry]] = defaultdict(list)
     timed = [launch for launch in document["launches"] if launch["phases_s"]]
     for launch in timed:
-        groups[launch["on"], launch["kind"], launch["workers"]].append(launch)
+        groups[launch["place"], launch["kind"], launch["workers"]].append(launch)
     if not groups:
         return None
     kept = sorted(groups.items(), key=lambda item: item[0])[:MOST_BARS]
@@ -325,7 +325,7 @@ def wall_time(document: Document) -> Figure | None:
                 colour=PHASE_COLOURS.get(name, "grey"),
                 places=places,
                 values=tuple(values),
-                says=tuple(
+                hover=tuple(
                     f"{place}\n{name} {number(value)} s\n{counted(len(here), 'launch', 'launches')}"
                     for place, value, (_, here) in zip(places, values, kept, strict=True)
                 ),
@@ -333,7 +333,7 @@ def wall_time(document: Document) -> Figure | None:
         )
     trained = sum(of["training"] for of in sums)
     panel = Panel(
-        x=Axis(title="wall time, s", from_zero=True), y=Axis(title="launches"), marks=tuple(bars), across=True
+        x=Axis(title="wall time, s", from_zero=True), y=Axis(title="launches"), marks=tuple(bars), horizontal=True
     )
     return Figure(
         key="wall-time",

@@ -8,7 +8,7 @@ from worldsize.answer.results import Results
 from worldsize.report.words.numbers import counted
 
 
-def left_out(results: Results) -> list[str]:
+def exclusions(results: Results) -> list[str]:
     """What the tables and figures do not use, and why."""
     outcomes = Counter(record.outcome for record in results.records.values())
     warmup = sorted({record.warmup_steps for record in results.records.values() if record.spans})

@@ -55,8 +55,8 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
         shown = launch.trials if everything else launch.trials[:8]
         more = [] if len(shown) == len(launch.trials) else [f"and {len(launch.trials) - len(shown)} more (--all)"]
         parts.append(Text(f"  {', '.join([*shown, *more])}", style="dim"))
-        if (everything or launch.on not in scripted) and (script := planned_script(study, launch, index)):
-            scripted.add(launch.on)
+        if (everything or launch.place not in scripted) and (script := planned_script(study, launch, index)):
+            scripted.add(launch.place)
             parts.append(Text(script))
     return Group(*parts)
 
@@ -95,7 +95,7 @@ def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
         cells = [str(trial.workers), str(trial.batch_per_worker), str(trial.global_batch)]
         if trial.train:
             steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
-            cells += [trial.optimizer.family, f"{trial.peak_rate:g}", str(each), str(steps), f"{steps / each:g}"]
+            cells += [trial.optimizer.family, f"{trial.peak_lr:g}", str(each), str(steps), f"{steps / each:g}"]
         else:
             cells += ["", "", str(each), "search" if trial.largest else "probe", ""]
         table.add_row(*cells)
@@ -103,12 +103,12 @@ def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
 
 
 def _place_in_table(trial: TrialSpec) -> tuple[Any, ...]:
-    return trial.batch_per_worker, trial.workers, trial.optimizer.family, trial.optimizer.momentum, trial.peak_rate
+    return trial.batch_per_worker, trial.workers, trial.optimizer.family, trial.optimizer.momentum, trial.peak_lr
 
 
 def launch_command(study: Study, launch: Launch, number: int) -> str:
     """What starts a launch, for a shell."""
-    spec, folder, launch_id = study.sites[launch.on].spec, study.folder, launch.id(number)
+    spec, folder, launch_id = study.sites[launch.place].spec, study.folder, launch.id(number)
     if spec.slurm is not None:
         job = job_of(spec, folder, launch_id, launch.workers, name=launch_id)
         script = shlex.quote(f"{folder}/launches/{launch_id}/job.sh")
@@ -119,7 +119,7 @@ def launch_command(study: Study, launch: Launch, number: int) -> str:
 
 def planned_script(study: Study, launch: Launch, number: int) -> str:
     """Of a job, in full; nothing where a launch is none."""
-    spec, launch_id = study.sites[launch.on].spec, launch.id(number)
+    spec, launch_id = study.sites[launch.place].spec, launch.id(number)
     if spec.slurm is None:
         return ""
     job = job_of(spec, study.folder, launch_id, launch.workers, name=f"ws-{spec.name[:40]}-{launch_id}")

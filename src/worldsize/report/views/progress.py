@@ -156,9 +156,9 @@ class StudyProgress(Progress):
         """Where a setting has not run yet, by the pace a sample has had so far; before that, by a guess."""
         known = self._step_s.get(trial.setting)
         if known is None:
-            paces = [step_s / setting.worker_batch for setting, step_s in self._step_s.items()]
+            paces = [step_s / setting.samples_per_worker_step for setting, step_s in self._step_s.items()]
             guess = self._facts.train_flop_per_sample / CORE_FLOP_PER_S
-            known = trial.worker_batch * (sum(paces) / len(paces) if paces else guess)
+            known = trial.samples_per_worker_step * (sum(paces) / len(paces) if paces else guess)
         return trial_s(trial, self._facts, known)
 
 

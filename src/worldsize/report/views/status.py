@@ -19,7 +19,7 @@ from worldsize.launch.slurm.status import JobStatus
 from worldsize.report.sections.opening import cautions
 from worldsize.report.words.answers import answer_sentence, largest_batch_sentences, only_one_count
 from worldsize.report.words.numbers import duration
-from worldsize.report.words.settings import how_words
+from worldsize.report.words.settings import configuration_words
 from worldsize.report.write.console import plain_table
 
 
@@ -37,11 +37,11 @@ def status_view(results: Results, running: str | None, holder: LockFile | None) 
             (results.spec.name, "bold"), f": {', '.join([*counts, f'{left} left'])} of {len(results.trials)}"
         ),
     ]
-    for on, each in results.apart.items():
-        lead = f"On {on}: " if len(results.apart) > 1 else ""
+    for on, each in results.by_place.items():
+        lead = f"On {on}: " if len(results.by_place) > 1 else ""
         parts += [Text(lead + words) for words in largest_batch_sentences(each.answer)]
         if each.series and not (each.largest and only_one_count(each.answer)):
-            parts.append(Text(lead + answer_sentence(each.answer, each.facts.metric, how_words(each))))
+            parts.append(Text(lead + answer_sentence(each.answer, each.facts.metric, configuration_words(each))))
         parts += [Text(lead + found["text"], style="yellow") for found in cautions(each)]
     if holder:
         parts.append(Text(f"run by pid {holder.pid} on {holder.host}" + (f"; now {running}" if running else "")))

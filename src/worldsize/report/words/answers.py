@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from worldsize.analysis.estimate import Interval
-from worldsize.analysis.learning.variants import Comparison, Contest
+from worldsize.analysis.learning.variants import VariantDifference, VariantRanking
 from worldsize.analysis.projection.choice import Option, eligible, is_sure, marginal, speedup_of
-from worldsize.analysis.speed.recommend import MARGIN, Answer
-from worldsize.analysis.speed.scaling import Row
+from worldsize.analysis.speed.recommend import LEAST_MARGINAL_EFFICIENCY, Answer
+from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.predict.predict import Prediction
 from worldsize.answer.predict.question import Question
 from worldsize.answer.results import Results
@@ -19,10 +19,10 @@ from worldsize.report.words.numbers import (
     metric_value,
     number,
     percent,
-    reach,
-    span,
+    range_of,
     times_words,
     whole,
+    with_range,
 )
 from worldsize.spec.training import UntilSpec
 
@@ -44,7 +44,7 @@ def answer_sentence(answer: Answer, metric: str, how: str = "") -> str:
     if setting.workers > row.baseline_workers:
         lead += (
             f": {number(row.speedup.value)} x the throughput of {row.baseline_workers} "
-            f"({span(row.speedup)}), {percent(row.efficiency.value)} efficient."
+            f"({range_of(row.speedup)}), {percent(row.efficiency.value)} efficient."
         )
     elif any(finding.code == "learning-lost" for finding in answer.findings):
         lead += ": with more the model learns less."
@@ -66,12 +66,12 @@ def only_one_count(answer: Answer) -> bool:
     return [finding.code for finding in answer.findings if finding.code in DOUBTS] == ["one-count"]
 
 
-def trained_sentence(row: Row, metric: str, how: str = "") -> str:
+def trained_sentence(row: ScalingRow, metric: str, how: str = "") -> str:
     variant = f"{row.variant}, {how}" if how else row.variant
     return f"Trained best with {variant}: {metric_sentence(row, metric).replace('Test', 'test', 1)}"
 
 
-def metric_sentence(row: Row, metric: str) -> str:
+def metric_sentence(row: ScalingRow, metric: str) -> str:
     if row.metric is None:
         return ""
     runs = "one run"
@@ -81,19 +81,19 @@ def metric_sentence(row: Row, metric: str) -> str:
     return f"Test {metric} {metric_value(row.metric)} ({runs})."
 
 
-def contest_sentence(contest: Contest, metric: str, until: UntilSpec | None = None) -> str:
+def contest_sentence(contest: VariantRanking, metric: str, until: UntilSpec | None = None) -> str:
     """The best of each optimiser and how the others compare with it: `within the noise` where that is true."""
-    best = contest.bests[0]
+    best = contest.best_variants[0]
     if best.target is not None and best.target.always and best.target.steps is not None:
         steps = best.target.steps
-        lead = f"Fewest steps to {target_words(until)}: {best.variant}, {whole(steps.value)}{reach(steps, whole)}"
+        lead = f"Fewest steps to {target_words(until)}: {best.variant}, {whole(steps.value)}{with_range(steps, whole)}"
     elif best.metric is not None and not best.diverged:
         lead = f"Best of what was trained: {best.variant}, test {metric} {metric_value(best.metric.value)}"
-        lead += reach(best.metric, metric_value)
+        lead += with_range(best.metric, metric_value)
     else:
         return "Nothing that was trained learned."
-    others = [comparison_words(comparison) for comparison in contest.comparisons]
-    unknown = any(comparison.within_noise is None and comparison.estimate for comparison in contest.comparisons)
+    others = [comparison_words(comparison) for comparison in contest.differences]
+    unknown = any(comparison.within_noise is None and comparison.estimate for comparison in contest.differences)
     return "; then ".join([lead, *others]) + "." + (" One run each: the noise is unknown." if unknown else "")
 
 
@@ -105,7 +105,7 @@ def target_words(until: UntilSpec | None) -> str:
     return f"{until.metric} of at most {until.at_most:g}"
 
 
-def comparison_words(comparison: Comparison) -> str:
+def comparison_words(comparison: VariantDifference) -> str:
     estimate = comparison.estimate
     if estimate is None:
         ended = {"diverged": comparison.diverged, "stopped as hopeless": comparison.stopped}
@@ -114,17 +114,17 @@ def comparison_words(comparison: Comparison) -> str:
             facts = [f"reached it in {comparison.reached} of {comparison.repeats}"]
         return f"{comparison.variant} ({', '.join(facts) or 'nothing to compare'})"
     if comparison.kind == "steps":
-        words = f"{number(estimate.value)} x as many{reach(estimate)}"
+        words = f"{number(estimate.value)} x as many{with_range(estimate)}"
     else:
-        words = f"{estimate.value:+.4g}{reach(estimate, lambda value: f'{value:+.4g}')}"
+        words = f"{estimate.value:+.4g}{with_range(estimate, lambda value: f'{value:+.4g}')}"
     return f"{comparison.variant}, {words}" + (", within the noise" if comparison.within_noise else "")
 
 
 def goal_words(results: Results, question: Question) -> str:
     """What the training is for: `accuracy of at least 0.99`, `5 epochs`."""
     train = results.spec.train
-    if question.target is not None:
-        return f"{results.facts.metric} {question.target:g}"
+    if question.goal is not None:
+        return f"{results.facts.metric} {question.goal:g}"
     if train is None:
         return ""
     if train.until is not None:
@@ -135,7 +135,7 @@ def goal_words(results: Results, question: Question) -> str:
 def choice_sentence(found: Prediction, goal: str = "") -> str:
     """`Use 8 workers (projected): 5.1 x the throughput of 1 (4.6 to 5.4), 64 % efficient. ...`"""
     chosen, base = found.choice.knee, found.base
-    rate = f", rate {chosen.rate:.3g}" if chosen.rate is not None else ""
+    rate = f", rate {chosen.lr:.3g}" if chosen.lr is not None else ""
     lead = "Use"
     if found.doubt is not None:
         lead = f"Not enough evidence for a number of workers: {sentence(found.doubt)} Best guess:"
@@ -149,7 +149,7 @@ def choice_sentence(found: Prediction, goal: str = "") -> str:
         words += f": {number(speedup.value)} x the throughput of {base.workers} ({_span(speedup)})"
         words += f", {percent(efficiency)} efficient"
     if chosen.wall_s:
-        included = "start and evaluation included" if chosen.above_s is not None else "steps alone"
+        included = "start and evaluation included" if chosen.overhead_s is not None else "steps alone"
         words += f"; {goal or 'the whole training'} in {times_words(chosen.wall_s)}, {included}"
     return words + "."
 
@@ -196,7 +196,12 @@ def next_that_does_not_pay(found: Prediction) -> Option | None:
     """The count after the one that is chosen, if it is known well enough to say so."""
     knee = found.choice.knee
     following = next((option for option in eligible(found.options) if option.workers > knee.workers), None)
-    if found.doubt or following is None or not is_sure(following) or marginal(knee, following) >= MARGIN:
+    if (
+        found.doubt
+        or following is None
+        or not is_sure(following)
+        or marginal(knee, following) >= LEAST_MARGINAL_EFFICIENCY
+    ):
         return None
     return following
 

@@ -183,7 +183,7 @@ PREDICTION_SENTENCES = {
         "{percent:.0f} % of what perfect scaling from {from:.0f} to {workers:.0f} would give."
     ),
     "limit-data-set-too-small": (
-        "Limit: the data set. With {workers:.0f} workers an epoch has only {steps_an_epoch:.0f} steps of "
+        "Limit: the data set. With {workers:.0f} workers an epoch has only {steps_per_epoch:.0f} steps of "
         "{global_batch:.0f} samples: too few updates to learn from."
     ),
     "nothing-limits": "Up to {workers:.0f} workers nothing limits it that is known.",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from worldsize.analysis.estimate import LEVEL, Estimate, Interval
 
 
-def reach(estimate: Estimate, words: Callable[[float], str] | None = None) -> str:
+def with_range(estimate: Estimate, words: Callable[[float], str] | None = None) -> str:
     """` (1.2 to 1.4)`; nothing where a single run leaves it unknown."""
     if estimate.low is None or estimate.high is None:
         return ""
@@ -29,7 +29,7 @@ def number(value: float) -> str:
     return f"{value:,.{min(decimals, 6)}f}"
 
 
-def span(interval: Interval) -> str:
+def range_of(interval: Interval) -> str:
     return f"{number(interval.low)} to {number(interval.high)}"
 
 
@@ -67,7 +67,7 @@ def counted(count: int, noun: str, nouns: str = "") -> str:
 LEVEL_WORDS = f"{LEVEL:.0%} interval".replace("%", " %")
 
 
-def exact(
+def full(
     value: float, low: float | None, high: float | None, unit: str = "", say: Callable[[float], str] = number
 ) -> str:
     """`1.52 x (1.43 to 1.60)`; the interval where there is one."""

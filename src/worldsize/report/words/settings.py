@@ -27,12 +27,12 @@ HOW = ("strategy", "precision", "accumulation", "place")
 TOLD = ("workers", "batch_per_worker", *HOW, "variant")
 
 
-def how(setting: Setting, among: Iterable[Setting]) -> str:
+def configuration(setting: Setting, among: Iterable[Setting]) -> str:
     """Strategy, precision, accumulation and place, as far as they differ among these settings."""
     return _differing(HOW, flat_setting(setting), [flat_setting(other) for other in among])
 
 
-def where(setting: Setting, among: Iterable[Setting]) -> str:
+def describe(setting: Setting, among: Iterable[Setting]) -> str:
     """All that tells this setting from the others."""
     names = ("workers", "global_batch", *HOW)
     return _differing(names, flat_setting(setting), [flat_setting(other) for other in among])
@@ -43,13 +43,13 @@ def _differing(names: Iterable[str], entry: Entry, among: Sequence[Entry]) -> st
     return ", ".join(WORDS[name](entry[name]) for name in kept)
 
 
-def how_words(results: Results) -> str:
+def configuration_words(results: Results) -> str:
     """Strategy, precision and accumulation of the recommended setting, where the study has several of them."""
     row = results.answer.row
-    return "" if row is None else how(row.setting, [other.setting for other in results.rows])
+    return "" if row is None else configuration(row.setting, [other.setting for other in results.rows])
 
 
-def told_apart(entry: Entry, among: Sequence[Entry], *, but: Iterable[str] = ()) -> str:
+def describe_entry(entry: Entry, among: Sequence[Entry], *, but: Iterable[str] = ()) -> str:
     """What tells it from the others: workers, batch, strategy, ... as far as they differ."""
     return _differing([name for name in TOLD if name not in but], entry, among)
 
@@ -78,9 +78,9 @@ def series_name(rows: Sequence[Entry], among: Sequence[Entry]) -> str:
         batches = len({row["global_batch"] for row in among}) > 1
         lead = [f"global batch {first['global_batch']:,}"] if batches else []
         return ", ".join(
-            [*lead, *filter(None, [told_apart(first, among, but=("workers", "batch_per_worker", "variant"))])]
+            [*lead, *filter(None, [describe_entry(first, among, but=("workers", "batch_per_worker", "variant"))])]
         )
-    return told_apart(first, among, but=("workers", "variant"))
+    return describe_entry(first, among, but=("workers", "variant"))
 
 
 def along_workers(document: Document, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
@@ -91,7 +91,7 @@ def along_workers(document: Document, entries: Sequence[Entry]) -> dict[str, lis
     found: dict[tuple[Any, ...], list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry["workers"]):
         found.setdefault(series_key(entry), []).append(entry)
-    best = chosen(document)
+    best = recommended_row(document)
     first = series_key(best) if best else None
     kept = [here for key, here in sorted(found.items(), key=lambda item: item[0] != first) if len(here) > 1]
     return {series_name(here, [entry for of in kept for entry in of]) or "trained": here for here in kept}
@@ -104,7 +104,7 @@ def more_words(count: int, noun: str) -> str:
     return f" {count} more {noun} {'is' if count == 1 else 'are'} in the table."
 
 
-def chosen(document: Document) -> Entry | None:
+def recommended_row(document: Document) -> Entry | None:
     """The row that the answer names."""
     found: Entry | None = document["answer"]["setting"]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from worldsize.answer.comparison import Comparison
+from worldsize.answer.comparison import StudyComparison
 from worldsize.errors import OutputError
 from worldsize.folder.files import write_atomic
 from worldsize.report.sections.comparison import comparison_page
@@ -23,7 +23,7 @@ MARK = '<meta name="generator" content="worldsize compare">'
 """Stands in every page of a comparison, which is how we know that it may be replaced."""
 
 
-def write_comparison(found: Comparison, path: Path) -> None:
+def write_comparison(found: StudyComparison, path: Path) -> None:
     """Raises OutputError where something else than such a page is there."""
     if path.is_symlink() or (path.exists() and not _ours(path)):
         raise OutputError(f"{path} exists and is not a page written by `worldsize compare`; give another --page")

@@ -18,7 +18,7 @@ from worldsize.report.figures.model import FORMATS, PALETTE, Bars, Figure, Line,
 from worldsize.report.figures.plotly import chart
 from worldsize.report.pages import SECTIONS
 from worldsize.report.words.numbers import counted, duration, metric_value, number, percent
-from worldsize.report.words.settings import chosen
+from worldsize.report.words.settings import recommended_row
 
 
 def escape(words: object) -> str:
@@ -26,19 +26,19 @@ def escape(words: object) -> str:
     return html.escape(visible(str(words)), quote=True)
 
 
-def figure_html(figure: Figure, first: int, *, printed: bool) -> str:
+def figure_html(figure: Figure, first: int, *, print_figures: bool) -> str:
     """`printed`: its files lie beside the page."""
     panels = []
     for place, panel in enumerate(figure.panels, start=first):
-        head = f"<h4>{escape(panel.y.title)}</h4>" if not panel.across else ""
-        label = escape(f"{figure.title}: {panel.x.title if panel.across else panel.y.title}")
+        head = f"<h4>{escape(panel.y.title)}</h4>" if not panel.horizontal else ""
+        label = escape(f"{figure.title}: {panel.x.title if panel.horizontal else panel.y.title}")
         panels.append(
             f'<div class="panel">{head}'
             f'<div class="chart" data-chart="{place}" role="img" aria-label="{label}"></div></div>'
         )
     one = " one" if len(panels) == 1 else ""
     links = ", ".join(f'<a href="figures/{figure.key}.{ending}">{ending.upper()}</a>' for ending in FORMATS)
-    files = f'<p class="files">For print: {links}</p>' if printed else ""
+    files = f'<p class="files">For print: {links}</p>' if print_figures else ""
     return (
         f'<figure id="figure-{figure.key}" aria-label="{escape(figure.alt)}"><h3>{escape(figure.title)}</h3>'
         f'<div class="panels{one}">{"".join(panels)}</div>{_legend(figure)}'
@@ -65,7 +65,7 @@ def _look(mark: Mark) -> str:
         return "bar"
     if mark.symbol == "cross":
         return "cross"
-    if not mark.joined:
+    if not mark.connected:
         return "rings" if mark.symbol == "open" else "dots"
     return mark.kind
 
@@ -73,8 +73,8 @@ def _look(mark: Mark) -> str:
 def _hue(mark: Mark) -> str:
     if isinstance(mark, Line) and mark.symbol == "cross":
         return f"color:var(--{mark.colour})"
-    filled = isinstance(mark, Bars) or (not mark.joined and mark.symbol != "open")
-    fade = "" if isinstance(mark, Bars) else f";opacity:{mark.fade:.2f}"
+    filled = isinstance(mark, Bars) or (not mark.connected and mark.symbol != "open")
+    fade = "" if isinstance(mark, Bars) else f";opacity:{mark.opacity:.2f}"
     return f"{'background' if filled else 'border-color'}:var(--{mark.colour}){fade}"
 
 
@@ -113,7 +113,7 @@ def _cell(column: Column, cell: Cell, text: bool) -> str:
         for name, value in (("value", cell.value), ("low", cell.low), ("high", cell.high))
         if value is not None
     )
-    reach = column.reach(cell)
+    reach = column.range(cell)
     return f"<td{data}>{escape(column.words(cell))}{f'<small>{escape(reach)}</small>' if reach else ''}</td>"
 
 
@@ -291,7 +291,7 @@ def page(
                     figure_html(
                         figure,
                         first + sum(len(other.panels) for other in figures[: figures.index(figure)]),
-                        printed=printed,
+                        print_figures=printed,
                     )
                 )
             sections.append((key, words, "".join([f"<h2>{words}</h2>", *parts, *map(table_html, tables)])))
@@ -386,7 +386,7 @@ def _opening(document: Document) -> str:
 
 def _tiles(document: Document) -> str:
     """The numbers of the answer, large."""
-    row = chosen(document)
+    row = recommended_row(document)
     if row is None:
         return ""
     unit = document["unit"]
@@ -428,7 +428,7 @@ def _tiles(document: Document) -> str:
 
 
 def row_epoch(document: Document) -> float:
-    row = chosen(document)
+    row = recommended_row(document)
     assert row is not None
     return float(document["train_samples"] / row["samples_per_s"]["value"])
 

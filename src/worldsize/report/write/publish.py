@@ -36,7 +36,7 @@ class Published:
     figures: tuple[str, ...]
     tables: tuple[str, ...]
     size_bytes: int
-    without: str = ""
+    missing: str = ""
     """What could not be made here, and what would help."""
 
 
@@ -71,7 +71,7 @@ def publish_document(found: Document, folder: Path, *, printed: bool = True, liv
         figures=tuple(figure.key for figure in drawn),
         tables=tuple(sheet.key for sheet in tables),
         size_bytes=len(content),
-        without=without,
+        missing=without,
     )
 
 
@@ -138,7 +138,7 @@ class LivePage(Progress):
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
         self._inner.trial_ended(trial, record)
         self.ended += 1
-        site = self._sites[trial.on]
+        site = self._sites[trial.place]
         if site.spec.slurm is not None or trial.workers * trial.threads < site.machine.cores:
             self._write()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote_to_bytes
 
-from worldsize.errors import SpecError, StoreError
+from worldsize.errors import InputError, StoreError
 
 HERE = "127.0.0.1"
 HEADERS = {
@@ -80,7 +80,7 @@ def report_server(folder: Path, port: int) -> ReportServer:
     try:
         return ReportServer(root.resolve(), port)
     except OSError as error:
-        raise SpecError(
+        raise InputError(
             f"port {port} cannot be used ({error.strerror}); choose another, or 0 for any free one"
         ) from error
 

@@ -103,7 +103,7 @@ def to_latex(sheet: Sheet) -> str:
     for row in sheet.rows:
         cells = list(zip(sheet.columns, row, strict=True))
         lines.append(_latex_row([latex_text(column.words(cell)) for column, cell in cells]))
-        reach = [latex_text(column.reach(cell)) for column, cell in cells]
+        reach = [latex_text(column.range(cell)) for column, cell in cells]
         if any(reach):
             lines.append(_latex_row([f"{{\\scriptsize {words}}}" if words else "" for words in reach]))
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
@@ -142,5 +142,5 @@ def _head(column: Column) -> str:
 
 
 def _both(column: Column, cell: Cell) -> str:
-    words, reach = column.words(cell), column.reach(cell)
+    words, reach = column.words(cell), column.range(cell)
     return f"{words} ({reach})" if reach else words

@@ -25,8 +25,8 @@ from worldsize.report.write.console import ACCENT
 def answer_view(results: Results) -> Group:
     """The sentence, what else to know, the table; of several targets, one after another."""
     parts: list[Any] = []
-    for on, each in results.apart.items():
-        parts += [Text(f"\nOn {on}", style=f"bold {ACCENT}")] if len(results.apart) > 1 else []
+    for on, each in results.by_place.items():
+        parts += [Text(f"\nOn {on}", style=f"bold {ACCENT}")] if len(results.by_place) > 1 else []
         parts += _answer(each)
     parts += [Text(words, style="dim") for words in queue_words(results)]
     parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 
 STATUS = Path("/proc/self/status")
 PEAK_RESET = Path("/proc/self/clear_refs")
@@ -34,14 +34,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def limit_memory(limit_gb: float | None, device: torch.device) -> None:
-    """Limits the memory of this rank from now on. Raises SpecError for a limit that leaves no room to train."""
+    """Limits the memory of this rank from now on. Raises InputError for a limit that leaves no room to train."""
     if limit_gb is None:
         return
     limit = int(limit_gb * 1e9)
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         if limit > total:
-            raise SpecError(
+            raise InputError(
                 f"memory_limit_gb={limit_gb:g} is more than the {total / 1e9:.4g} GB of the GPU; "
                 "leave it out or lower it"
             )
@@ -50,7 +50,7 @@ def limit_memory(limit_gb: float | None, device: torch.device) -> None:
     gc.collect()
     needed = allocated_bytes() + WORKING_ROOM
     if limit < needed:
-        raise SpecError(
+        raise InputError(
             f"memory_limit_gb={limit_gb:g} is less than the {needed / 1e9:.2g} GB that a worker with torch needs "
             "before it trains; use more"
         )

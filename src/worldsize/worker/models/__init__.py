@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from worldsize.errors import SpecError, did_you_mean, shorten
+from worldsize.errors import InputError, did_you_mean, shorten
 from worldsize.worker.models.decoder import decoder
 from worldsize.worker.models.resnet import resnet18, resnet50
 from worldsize.worker.models.shape import Shape, whole
@@ -63,20 +63,20 @@ def build(name: str, *, classes: int, channels: int, size: int | tuple[int, int]
     if name.startswith(TORCHVISION):
         return _torchvision(name.removeprefix(TORCHVISION), shape, options)
     if name not in MODELS:
-        raise SpecError(f"unknown model {shorten(name)}. {did_you_mean(name, (*MODELS, TORCHVISION + 'NAME'))}")
+        raise InputError(f"unknown model {shorten(name)}. {did_you_mean(name, (*MODELS, TORCHVISION + 'NAME'))}")
     parameters = inspect.signature(MODELS[name]).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     for option in options:
         if option not in known:
             hint = did_you_mean(option, known, otherwise="" if known else "Leave it out.")
-            raise SpecError(f"{option}={shorten(options[option])} is not an option of the model {name}. {hint}")
+            raise InputError(f"{option}={shorten(options[option])} is not an option of the model {name}. {hint}")
     return MODELS[name](shape, **options)
 
 
 def load_torchvision_weights(model: nn.Module, name: str) -> Loaded:
     """The weights that torchvision's authors trained, for a model built as `torchvision:NAME`. Downloads them once."""
     if not name.startswith(TORCHVISION):
-        raise SpecError(
+        raise InputError(
             f"pretrained=torchvision belongs to a model of torchvision, not to {name}; "
             f"use `model: {TORCHVISION}resnet18`, or give a file of weights"
         )
@@ -90,7 +90,7 @@ def _import_torchvision(name: str) -> Any:
         return importlib.import_module("torchvision.models")
     # A torchvision built for another torch is found, and then fails while it registers its operators.
     except (ImportError, RuntimeError) as error:
-        raise SpecError(
+        raise InputError(
             f"model={name} needs torchvision, which cannot be imported here ({error}); install the "
             f"torchvision that belongs to this torch, or use a built-in model: {', '.join(MODELS)}"
         ) from error
@@ -101,10 +101,10 @@ def _torchvision(name: str, shape: Shape, options: dict[str, Any]) -> nn.Module:
     models = _import_torchvision(TORCHVISION + name)
     names = models.list_models(module=models)
     if name not in names:
-        raise SpecError(f"model={TORCHVISION}{name} is not a classifier of torchvision. {did_you_mean(name, names)}")
+        raise InputError(f"model={TORCHVISION}{name} is not a classifier of torchvision. {did_you_mean(name, names)}")
     if shape.channels != 3:
-        raise SpecError(f"channels={shape.channels}: torchvision's models take 3 channels; use color images")
+        raise InputError(f"channels={shape.channels}: torchvision's models take 3 channels; use color images")
     try:
         return models.get_model(name, weights=None, num_classes=shape.classes, **options)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"model={TORCHVISION}{name} does not take these options ({error}); correct them") from error
+        raise InputError(f"model={TORCHVISION}{name} does not take these options ({error}); correct them") from error

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.worker.models.shape import Shape, fraction, whole
 
 Positions = Literal["learned", "rotary"]
@@ -36,17 +36,17 @@ def decoder(
         ("vocab", vocab, shape.classes, "classes"),
     ):
         if value is not None and value != expected:
-            raise SpecError(
+            raise InputError(
                 f"{name}={value!r} contradicts {rule}={expected} of the data; leave {name} out or make them equal"
             )
     if shape.channels != 1:
-        raise SpecError(f"channels={shape.channels}: decoder reads one token per position; use channels=1")
+        raise InputError(f"channels={shape.channels}: decoder reads one token per position; use channels=1")
     if whole("width", width) % whole("heads", heads):
-        raise SpecError(f"width={width} does not divide among heads={heads}; use a multiple of {heads}")
+        raise InputError(f"width={width} does not divide among heads={heads}; use a multiple of {heads}")
     if positions not in get_args(Positions):
-        raise SpecError(f"positions={positions!r} is not one of {', '.join(get_args(Positions))}; use one of them")
+        raise InputError(f"positions={positions!r} is not one of {', '.join(get_args(Positions))}; use one of them")
     if positions == "rotary" and width // heads % 2:
-        raise SpecError(
+        raise InputError(
             f"width={width} over heads={heads} is {width // heads} per head; "
             "rotary positions turn pairs and need it even"
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.worker.models.shape import Shape
 
 STAGE_WIDTHS = (64, 128, 256, 512)
@@ -79,7 +79,7 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         if min(shape.height, shape.width) < SMALLEST_IMAGE:
-            raise SpecError(
+            raise InputError(
                 f"size={shape.height}x{shape.width}: a residual network needs images of at least {SMALLEST_IMAGE} "
                 "pixels a side; use cnn or mlp"
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,24 +50,24 @@ class Regressor(Headed):
 def whole(name: str, value: object, least: int = 1) -> int:
     """A whole number of at least `least`; True and 3.0 do not count as one."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SpecError(f"{name}={value!r} is not a whole number of at least {least}; give one")
+        raise InputError(f"{name}={value!r} is not a whole number of at least {least}; give one")
     return value
 
 
 def wholes(name: str, values: object) -> tuple[int, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise SpecError(f"{name}={values!r} is not a list of whole numbers; write it as [256, 128]")
+        raise InputError(f"{name}={values!r} is not a list of whole numbers; write it as [256, 128]")
     return tuple(whole(f"{name}[{index}]", value) for index, value in enumerate(values))
 
 
 def fraction(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise SpecError(f"{name}={value!r} is not in 0 <= {name} < 1; give a fraction such as 0.1")
+        raise InputError(f"{name}={value!r} is not in 0 <= {name} < 1; give a fraction such as 0.1")
     return float(value)
 
 
 def one_output(model: str, shape: Shape) -> None:
     if shape.classes != 1:
-        raise SpecError(
+        raise InputError(
             f"classes={shape.classes}: {model} is a regressor with one output; use classes=1, or a classifier"
         )

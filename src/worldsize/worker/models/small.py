@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 from worldsize.worker.models.shape import Headed, Regressor, Shape, fraction, one_output, whole, wholes
 
 
@@ -38,7 +38,7 @@ def cnn(shape: Shape, *, width: int = 16, hidden: int = 128, dropout: float = 0.
     batch of an epoch may leave a rank with one sample.
     """
     if min(shape.height, shape.width) < 16:
-        raise SpecError(
+        raise InputError(
             f"size={shape.height}x{shape.width}: cnn needs images of at least 16 pixels per side; use mlp or softmax"
         )
     channels, neurons, dropped = whole("width", width), whole("hidden", hidden), fraction("dropout", dropout)
@@ -63,7 +63,7 @@ def steering_cnn(shape: Shape) -> nn.Module:
     """
     one_output("steering-cnn", shape)
     if min(shape.height, shape.width) < 16:
-        raise SpecError(
+        raise InputError(
             f"size={shape.height}x{shape.width}: steering-cnn halves a frame three times and needs at least 16 pixels "
             "per side; use larger frames"
         )

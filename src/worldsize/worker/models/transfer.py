@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from worldsize.errors import DataError, SpecError
+from worldsize.errors import DataError, InputError
 from worldsize.folder.files import write_atomic
 
 WRAPPED = "module."
@@ -36,7 +36,7 @@ def head_of(model: nn.Module) -> str:
     """The name of the last layer: the one that is replaced for other classes."""
     layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     if not layers:
-        raise SpecError(
+        raise InputError(
             f"{type(model).__name__} has no linear or convolutional layer, so none that could be its head; "
             "use another model for transfer learning"
         )
@@ -89,7 +89,7 @@ def freeze(model: nn.Module, what: Literal["backbone"] | None) -> None:
     if what is None:
         return
     if what != "backbone":
-        raise SpecError(f"freeze={what!r} is not a part of a model that can be frozen; use backbone, or leave it out")
+        raise InputError(f"freeze={what!r} is not a part of a model that can be frozen; use backbone, or leave it out")
     # By identity, not by name: the head and the embedding of a decoder are one tensor, which then learns.
     head = set(model.get_submodule(head_of(model)).parameters())
     for parameter in model.parameters():

@@ -76,12 +76,12 @@ def _kind_of(spec: OptimizerSpec) -> tuple[type[optim.Optimizer], dict[str, Any]
             return Lamb, {"lr": spec.rate}
 
 
-def rate_of_step(trial: TrialSpec, samples: int) -> Callable[[int], float]:
+def lr_of_step(trial: TrialSpec, samples: int) -> Callable[[int], float]:
     """Linear warm-up from the base rate to the scaled one (Goyal et al. 2017), then the schedule.
 
     If the base rate is not below the scaled one, the warm-up begins at 0.
     """
-    base, peak = trial.optimizer.rate, trial.peak_rate
+    base, peak = trial.optimizer.rate, trial.peak_lr
     if trial.train is None:
         return lambda _: peak
     own_epochs = trial.optimizer.warmup_epochs

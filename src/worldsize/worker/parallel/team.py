@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # exists, but missing in the type hints
 from torch.distributed.rendezvous import rendezvous
 
-from worldsize.errors import SpecError
+from worldsize.errors import InputError
 
 GROUP_TIMEOUT = timedelta(minutes=30)
 """Longer than the driver's own timeout: the driver ends a launch that hangs, and reports where it hung."""
@@ -70,7 +70,7 @@ class Crew:
         self.device = torch.device("cpu")
         if device == "cuda":
             if not torch.cuda.is_available():
-                raise SpecError(f"device=cuda, but this torch ({torch.__version__}) sees no GPU; use `device: cpu`")
+                raise InputError(f"device=cuda, but this torch ({torch.__version__}) sees no GPU; use `device: cpu`")
             self.device = torch.device("cuda", local_rank % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
         self.store, _, _ = next(rendezvous("env://", self.rank, self.workers, timeout=GROUP_TIMEOUT))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from worldsize.data.sets import cache_root
-from worldsize.errors import SpecError, WorldsizeError
+from worldsize.errors import InputError, WorldsizeError
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker.workloads import DataFolders
 from worldsize.worker.workloads.base import PerSample, Split, Workload, batch
@@ -55,7 +55,7 @@ def describe(spec: WorkloadSpec) -> dict[str, Any]:
     try:
         function = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise SpecError(
+        raise InputError(
             f"workload {spec.name}: {error}; name a function that Python can import from this folder"
         ) from error
     finally:
@@ -63,12 +63,12 @@ def describe(spec: WorkloadSpec) -> dict[str, Any]:
     described = function(**spec.options)
     if not isinstance(described, Mapping) or not described.keys() >= KEYS:
         missing = ", ".join(sorted(KEYS - set(described))) if isinstance(described, Mapping) else "a dict"
-        raise SpecError(
+        raise InputError(
             f"workload {spec.name} returns no {missing}; it must return a dict of {', '.join(sorted(KEYS))}"
         )
     unknown = set(described) - KEYS - OPTIONAL
     if unknown:
-        raise SpecError(f"workload {spec.name} returns {sorted(unknown)[0]!r}, which means nothing; remove it")
+        raise InputError(f"workload {spec.name} returns {sorted(unknown)[0]!r}, which means nothing; remove it")
     return dict(described)
 
 
@@ -86,7 +86,7 @@ def _split(spec: WorkloadSpec, name: str, pair: Any) -> Split:
         if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor) and len(inputs) == len(targets) > 0):
             raise ValueError
     except (TypeError, ValueError) as error:
-        raise SpecError(
+        raise InputError(
             f"workload {spec.name}: {name} must be two tensors, inputs and targets, with one row per sample"
         ) from error
     return Split(inputs=inputs, targets=targets)
@@ -101,7 +101,7 @@ def _try_out(spec: WorkloadSpec, workload: Workload) -> None:
     for name, measure in measures.items():
         values = measure(outputs, targets)
         if values.shape != (2,):
-            raise SpecError(
+            raise InputError(
                 f"workload {spec.name}: {name} gives shape {tuple(values.shape)} for 2 samples; it must give one value "
                 'per sample, such as cross_entropy(..., reduction="none")'
             )
