@@ -33,7 +33,7 @@ changed by hand: `kind` from the name of the folder, `started_at` as `launched_a
 SCALING = """\
 name: scaling
 workload: digits
-axes: {workers: [1, 2, 4, 8], batch_per_worker: [32, 128], optimizer: [{name: momentum, rate: 0.05}]}
+axes: {workers: [1, 2, 4, 8], batch_per_worker: [32, 128], optimizer: [{name: momentum, lr: 0.05}]}
 train: {epochs: 4}
 repeats: 3
 """
@@ -43,7 +43,7 @@ workload: digits
 axes:
   workers: [1, 2]
   batch_per_worker: [64]
-  optimizer: [{name: sgd, rate: [0.02, 0.1, 3.0]}, {name: adam, rate: [0.001, 0.01]}]
+  optimizer: [{name: sgd, lr: [0.02, 0.1, 3.0]}, {name: adam, lr: [0.001, 0.01]}]
 train: {until: {metric: accuracy, at_least: 0.9, max_epochs: 8}}
 repeats: 2
 """
@@ -53,9 +53,9 @@ workload: digits
 axes: {workers: [1, 2, 4], global_batch: [64], strategy: [ddp, fp16-compression]}
 train: {epochs: 2}
 repeats: 2
-on:
-  t4: {slurm: {partition: t4, nodes: 2, workers_per_node: 2}}
-  v100: {slurm: {partition: v100, workers_per_node: 4}}
+run_on:
+- {name: t4, slurm: {partition: t4, nodes: 2, workers_per_node: 2}}
+- {name: v100, slurm: {partition: v100, workers_per_node: 4}}
 """
 
 

@@ -88,7 +88,7 @@ def write_launch(path: Path, **changes: Any) -> None:
         "metric": "accuracy",
         "higher_is_better": True,
         "search_curves": {},
-        "interconnect_s": 0.0,
+        "interconnect_probe_s": 0.0,
         "commit": None,
         "data": "",
         "cache": "",
@@ -195,7 +195,7 @@ workload: digits
 axes:
   workers: [1, 2, 4]
   batch_per_worker: [64]
-  optimizer: [{name: momentum, rate: 0.05}]
+  optimizer: [{name: momentum, lr: 0.05}]
 probe: {max_seconds: 1}
 train: {epochs: 30}
 repeats: 2

@@ -33,9 +33,9 @@ axes:
   workers: [1]
   global_batch: [32, 64, 128, 256, 512, 1024, 2048]
   optimizer:
-    - {name: momentum, rate: 0.005, rate_rule: [linear, sqrt]}
-    - {name: adam, rate: 0.0005, rate_rule: sqrt}
-    - {name: sgd, rate: 0.02, rate_rule: linear}
+    - {name: momentum, lr: 0.005, lr_rule: [linear, sqrt]}
+    - {name: adam, lr: 0.0005, lr_rule: sqrt}
+    - {name: sgd, lr: 0.02, lr_rule: linear}
 probe: false
 train: {epochs: 20, base_batch: 32}
 repeats: 3

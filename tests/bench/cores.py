@@ -38,7 +38,7 @@ WORKLOADS = {
     "digits cnn": ("digits", 64, (4, 8, 16, 32)),
     "digits mlp": ("{name: digits, model: mlp}", 128, (32, 64, 128, 256)),
     "gpt": (
-        "{name: gpt, options: {context: 64, length: 200000}, model_options: {layers: 4, width: 128, heads: 4}}",
+        "{name: gpt, data_options: {context: 64, length: 200000}, model_options: {layers: 4, width: 128, heads: 4}}",
         16,
         (2, 4, 8, 16),
     ),
@@ -57,9 +57,9 @@ name: {folder.name}
 workload: {workload}
 device: cpu
 axes: {{workers: {workers}, batch_per_worker: {batches}}}
-threads: 1
+threads_per_worker: 1
 probe: {{max_seconds: {seconds}, repeats: {repeats}}}
-interconnect_s: 2
+interconnect_probe_s: 2
 """
     return Study.from_text(text, folder=folder).run()
 
@@ -67,7 +67,7 @@ interconnect_s: 2
 def _is_done(results: Results) -> bool:
     """An adaptive study may have stopped between two rounds."""
     return not results.left() and not (
-        results.spec.axes.adaptive and next_adaptive_round(results.spec, results.plan, results) is not None
+        results.spec.adaptive and next_adaptive_round(results.spec, results.plan, results) is not None
     )
 
 

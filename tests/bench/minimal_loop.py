@@ -36,13 +36,13 @@ trial = TrialSpec(
     workers=workers,
     batch_per_worker=BATCH,
     scaling="weak",
-    optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
+    optimizer=OptimizerSpec(lr=0.05, momentum=0.9),
     strategy="ddp",
     precision="fp32",
     peak_lr=0.0,
     repeat=0,
     seed=0,
-    threads=1,
+    threads_per_worker=1,
     probe=ProbeSpec(),
 )
 team = Team(rank=rank, workers=workers, device=torch.device("cpu"), group=None)

@@ -19,7 +19,7 @@ workload: digits
 axes:
   workers: [1, 2]
   batch_per_worker: [64]
-  optimizer: [{{name: momentum, rate: [{rates}]}}]
+  optimizer: [{{name: momentum, lr: [{rates}]}}]
 probe: {{repeats: 4}}
 train: {{epochs: 200}}
 repeats: 4

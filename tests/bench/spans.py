@@ -56,13 +56,13 @@ def main() -> None:
         workers=1,
         batch_per_worker=batch,
         scaling="weak",
-        optimizer=OptimizerSpec(name="momentum", rate=0.05),
+        optimizer=OptimizerSpec(name="momentum", lr=0.05),
         strategy=StrategySpec(),
         precision=precision,  # type: ignore[arg-type]
         peak_lr=0.0,
         repeat=0,
         seed=0,
-        threads=1,
+        threads_per_worker=1,
         probe=ProbeSpec(),
     )
     module = data.build_model().to(device)

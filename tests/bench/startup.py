@@ -34,13 +34,13 @@ def ours(path: Path) -> float:
             workers=WORKERS,
             batch_per_worker=BATCH,
             scaling="weak",
-            optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
+            optimizer=OptimizerSpec(lr=0.05, momentum=0.9),
             strategy="ddp",
             precision="fp32",
             peak_lr=0.0,
             repeat=number,
             seed=number,
-            threads=1,
+            threads_per_worker=1,
             probe=ProbeSpec(max_seconds=0.1),
         )
         for number in range(PROBES)

@@ -26,11 +26,11 @@ workload: digits
 axes:
   workers: [1, 2]
   batch_per_worker: [16]
-  optimizer: [{name: sgd, rate: 0.05, momentum: 0.9}]
+  optimizer: [{name: sgd, lr: 0.05, momentum: 0.9}]
 probe: {max_seconds: 0.2, repeats: 2}
 train: {steps: 30}
 repeats: 1
-interconnect_s: 0
+interconnect_probe_s: 0
 oversubscribe: true
 """
 """4 probes in one launch, then one training trial on 1 and one on 2 workers."""

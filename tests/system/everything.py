@@ -19,9 +19,9 @@ workload: digits
 axes:
   workers: [1, 2, 4]
   batch_per_worker: [32, 128]
-  optimizer: [{name: momentum, rate: [0.0005, 3.0]}, {name: adam, rate: 0.001}]
+  optimizer: [{name: momentum, lr: [0.0005, 3.0]}, {name: adam, lr: 0.001}]
 probe: {max_seconds: 1}
-train: {until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}
+train: {until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, lr_rule: linear}
 repeats: 2
 """
 

@@ -75,13 +75,13 @@ def trainer(team: Team, folder: Path) -> Trainer:
         workers=team.workers,
         batch_per_worker=64,
         scaling="weak",
-        optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
+        optimizer=OptimizerSpec(lr=0.05, momentum=0.9),
         strategy=StrategySpec(bucket_mb=100.0),  # one bucket: nothing overlaps with backward
         precision="fp32",
         peak_lr=0.0,
         repeat=0,
         seed=0,
-        threads=1,
+        threads_per_worker=1,
         probe=ProbeSpec(),
     )
     data = workloads.load(trial.workload, workloads.DataFolders(data=folder, cache=folder))

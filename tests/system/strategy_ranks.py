@@ -103,7 +103,7 @@ def train(case: Case, team: Team, images: torch.Tensor, labels: torch.Tensor) ->
     models.freeze(module, "backbone" if case.frozen else None)
     rate = RATES[case.optimizer]
     # Wrong by a factor: what counts is what is set before each step, on every rank.
-    optimizer = OptimizerSpec(name=case.optimizer, rate=10 * rate, weight_decay=1e-3)  # type: ignore[arg-type]
+    optimizer = OptimizerSpec(name=case.optimizer, lr=10 * rate, weight_decay=1e-3)  # type: ignore[arg-type]
     strategy = make_strategy(StrategySpec(name=case.strategy, **case.options), optimizer, module, team)  # type: ignore[arg-type]
     losses = []
     for step in range(STEPS):

@@ -16,8 +16,8 @@ axes:
   workers: [1]
   global_batch: [128, 256, 512, 1024]
   optimizer:
-    - {name: momentum, rate: 0.005, rate_rule: linear}
-    - {name: adam, rate: 0.0005, rate_rule: sqrt}
+    - {name: momentum, lr: 0.005, lr_rule: linear}
+    - {name: adam, lr: 0.0005, lr_rule: sqrt}
 probe: false
 train: {until: {metric: accuracy, at_least: 0.95, max_epochs: 20}, base_batch: 32}
 repeats: 3

@@ -29,7 +29,7 @@ def shown(view: Any) -> str:
 
 def test_where_one_rank_is_out_of_memory_all_step_back(tmp_path: Path, held_bytes: int) -> None:
     less = held_bytes + ROOM - 60e6
-    search = "{largest: true, start: 16, stop_early: false}"
+    search = "{largest: true, first: 16, stop_early: false}"
     found = run_wide(tmp_path, held_bytes + ROOM, search, PLANTED_LIMIT=f"1:{less:.0f}")
     results = worldsize.load(tmp_path / "study")
     (record,) = results.records.values()

@@ -73,7 +73,7 @@ def optimizers_linear(home: Path) -> Path:
 
 def largest_batch(home: Path) -> Path:
     """A real search for the largest batch, up to out of memory on both ranks."""
-    run_wide(home, imported_bytes() + ROOM, "{largest: true, start: 16, stop_early: false}")
+    run_wide(home, imported_bytes() + ROOM, "{largest: true, first: 16, stop_early: false}")
     return publish(worldsize.load(home / "study")).page.parent
 
 
@@ -86,7 +86,7 @@ def ended_badly(home: Path) -> Path:
         workers="[1]",
         rates="[0.01, 0.1, 1.0e+6]",
         train="{epochs: 2}",
-        skip="[{batch_per_worker: 1024, rate: 0.1}, {batch_per_worker: 1024, rate: 1.0e+6}]",
+        skip="[{batch_per_worker: 1024, lr: 0.1}, {batch_per_worker: 1024, lr: 1.0e+6}]",
         expected=1,
         PLANTED="raise:0:0003:2",
         PLANTED_MARKER=str(home / "planted"),

@@ -27,8 +27,8 @@ axes: {workers: [1, 2, 4], batch_per_worker: [16]}
 probe: {max_seconds: 0.2, repeats: 2}
 train: {steps: 20}
 repeats: 1
-interconnect_s: 0
-on: {slurm: {nodes: 2, time: 5, max_jobs: 2}}
+interconnect_probe_s: 0
+run_on: {slurm: {nodes: 2, time: 5, max_jobs: 2}}
 """
 """6 probes in one job on 2 nodes, then training on 1 and 2 workers on one node and on 4 on both."""
 ONE = ("--set", "axes.workers=[2]", "--set", "probe=false", "--set", "train.steps=40", "--set", "repeats=5")
@@ -152,7 +152,16 @@ def driver(slurm: Cluster, tmp_path: Path) -> Iterator[Driver]:
 
 def test_the_quickstart_over_one_and_two_nodes_to_its_report(driver: Driver, tmp_path: Path) -> None:
     driver.study = "quickstart"
-    asked = ("--on", "slurm", "--set", "on.slurm.nodes=2", "--set", "on.slurm.time=10", "--set", "on.slurm.max_jobs=2")
+    asked = (
+        "--on",
+        "slurm",
+        "--set",
+        "run_on.slurm.nodes=2",
+        "--set",
+        "run_on.slurm.time=10",
+        "--set",
+        "run_on.slurm.max_jobs=2",
+    )
     output = driver.run("--small", "--workers", "1,2,4", *asked, "--smoke")
     assert "workers start and meet" in output
     assert "5 jobs: " in output
@@ -188,7 +197,7 @@ def test_targets_are_kept_apart_and_an_sbatch_that_fails_after_it_has_queued_sub
     (tools / "sbatch").chmod(0o755)
     driver.path = f"{tools}:{driver.path}"
     known = set(driver.slurm.jobs())
-    on = "on={here: {slurm: {time: 5}}, there: {slurm: {time: 5, partition: urgent, nodes: 2}}}"
+    on = "run_on=[{name: here, slurm: {time: 5}}, {name: there, slurm: {time: 5, partition: urgent, nodes: 2}}]"
     output = driver.run("--set", on, "--set", "train=false", "--set", "axes.workers=[1, 2]")
     assert output.count("is in the queue") == 2
     assert "On here" in output
@@ -207,7 +216,7 @@ def test_a_time_limit_is_no_failure_and_a_hang_tells_where_it_stands(driver: Dri
     """Two studies side by side: both wait most of the time."""
     # Slurm looks at limits every half a minute: of two minutes, a job has 60 to 90 s before it is warned. The first is
     # held until then, so no load and no phase lets it finish; the rest is a matter of seconds.
-    limited = driver.start(*ONE, "--set", "axes.workers=[1]", "--set", "on.slurm.time=2", fault=HELD)
+    limited = driver.start(*ONE, "--set", "axes.workers=[1]", "--set", "run_on.slurm.time=2", fault=HELD)
     hanging = Driver(driver.slurm, tmp_path / "hanging")
     stopped = hanging.start(*ONE, "--set", "hang_timeout_s=30", fault="stop:1:0001:5:once")
     wait_for(lambda: any(driver.folder.glob("launches/0001-*/stop-*")), 240)
@@ -252,7 +261,7 @@ def test_a_cancelled_job_is_not_submitted_again_until_asked(driver: Driver, tmp_
 
 
 def test_a_job_that_is_requeued_and_then_preempted_goes_on_where_it_was(driver: Driver) -> None:
-    process = driver.start(*ONE, "--set", "on.slurm.partition=idle", fault=HELD)
+    process = driver.start(*ONE, "--set", "run_on.slurm.partition=idle", fault=HELD)
     before = driver.wait_until_held()
     driver.slurm.call("scontrol", "requeue", driver.job())
     driver.wait_for_start("0001-*", attempts=2)
@@ -322,7 +331,7 @@ def test_detached_killed_stopped_and_adopted_it_is_one_job(driver: Driver) -> No
 
 def test_an_adaptive_study_goes_on_round_by_round_while_nobody_watches(driver: Driver) -> None:
     """Each call takes in the jobs that ended, and submits what follows from them; the last one has nothing left."""
-    values = ("axes.workers=auto", "axes.batch_per_worker=[128]", "workload=digits", "on.slurm.workers_per_node=2")
+    values = ("axes.workers=auto", "axes.batch_per_worker=[128]", "workload=digits", "run_on.slurm.workers_per_node=2")
     auto = [option for value in values for option in ("--set", value)]
     rounds = []
     for _ in range(8):

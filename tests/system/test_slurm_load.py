@@ -20,8 +20,8 @@ axes: {workers: [1, 2], batch_per_worker: [8, 16, 24, 32, 64]}
 probe: {repeats: 2, max_seconds: 0.1}
 train: {steps: 2}
 repeats: 18
-interconnect_s: 0
-on: {slurm: {time: 10, max_jobs: 3}}
+interconnect_probe_s: 0
+run_on: {slurm: {time: 10, max_jobs: 3}}
 """
 DRIVER = """\
 import json, sys, time

@@ -104,7 +104,7 @@ def test_the_whole_model_of_local_sgd_is_the_mean_of_ranks_that_are_apart(seen: 
 def test_one_worker_needs_no_strategy(name: str) -> None:
     module = nn.Linear(3, 2)
     team = Team(rank=0, workers=1, device=torch.device("cpu"), group=None)
-    strategy = make_strategy(StrategySpec(name=name), OptimizerSpec(rate=0.1), module, team)  # type: ignore[arg-type]
+    strategy = make_strategy(StrategySpec(name=name), OptimizerSpec(lr=0.1), module, team)  # type: ignore[arg-type]
     assert strategy.model is strategy.full_model() is module
     with strategy.exchange(last=False):
         strategy.model(torch.ones(1, 3)).sum().backward()

@@ -96,12 +96,12 @@ def task(samples=1000):
 """
 OWN_STUDY = """\
 name: own
-workload: {name: "mine:task", options: {samples: 3000}}
+workload: {name: "mine:task", data_options: {samples: 3000}}
 axes: {workers: [2], batch_per_worker: [25]}
 probe: false
-train: {epochs: 5, save: weights}
+train: {epochs: 5, save_weights: true}
 repeats: 1
-interconnect_s: 0
+interconnect_probe_s: 0
 oversubscribe: true
 """
 

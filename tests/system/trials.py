@@ -29,7 +29,7 @@ def curve_trial(workers: int) -> TrialSpec:
         id=f"000{workers}-w{workers}",
         workers=workers,
         batch_per_worker=CURVE_BATCH // workers,
-        optimizer=OptimizerSpec(rate=0.05, momentum=0.9),
+        optimizer=OptimizerSpec(lr=0.05, momentum=0.9),
         peak_lr=0.05,
         train=TrainSpec(steps=CURVE_STEPS),
         **COMMON,
@@ -39,7 +39,7 @@ def curve_trial(workers: int) -> TrialSpec:
 CURVES = {workers: curve_trial(workers) for workers in (2, 1, 4)}
 
 NOISE_STEPS, NOISE_BATCH = 60, 32
-STILL: dict[str, Any] = {"peak_lr": 0.0, "train": TrainSpec(steps=NOISE_STEPS, noise_scale=True)}
+STILL: dict[str, Any] = {"peak_lr": 0.0, "train": TrainSpec(steps=NOISE_STEPS, measure_noise_scale=True)}
 """The model stays as it is, so that all trials of this kind see the same samples at the same weights."""
 LEARNING: dict[str, Any] = {"workers": 2, "batch_per_worker": 225, "accumulation": 2, "peak_lr": 0.02}
 """An epoch of 14 steps, of which the last has 300 of 900 samples."""
@@ -47,12 +47,10 @@ MEASURED: dict[str, dict[str, Any]] = {
     "workers": {"workers": 2, "batch_per_worker": NOISE_BATCH // 2, **STILL},
     "halves": {"workers": 1, "batch_per_worker": NOISE_BATCH // 2, "accumulation": 2, **STILL},
     "eighths": {"workers": 1, "batch_per_worker": NOISE_BATCH // 8, "accumulation": 8, **STILL},
-    "on": {**LEARNING, "train": TrainSpec(epochs=1, noise_scale=True, clip_norm=0.5)},
+    "on": {**LEARNING, "train": TrainSpec(epochs=1, measure_noise_scale=True, clip_norm=0.5)},
     "off": {**LEARNING, "train": TrainSpec(epochs=1, clip_norm=0.5)},
 }
 NOISE = {
-    name: TrialSpec(
-        id=f"001{number}-noise", optimizer=OptimizerSpec(rate=0.02, momentum=0.9), **COMMON, **MEASURED[name]
-    )
+    name: TrialSpec(id=f"001{number}-noise", optimizer=OptimizerSpec(lr=0.02, momentum=0.9), **COMMON, **MEASURED[name])
     for number, name in enumerate(MEASURED)
 }

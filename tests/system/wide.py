@@ -35,11 +35,11 @@ workload: "wide:task"
 axes:
   workers: {workers}
   batch_per_worker: {batches}
-  optimizer: [{{name: sgd, rate: {rates}}}]
+  optimizer: [{{name: sgd, lr: {rates}}}]
 probe: {{max_seconds: 0.1}}
 train: {train}
 memory_limit_gb: {limit_gb}
-interconnect_s: 0
+interconnect_probe_s: 0
 repeats: 1
 oversubscribe: true
 skip: {skip}

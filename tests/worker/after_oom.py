@@ -45,7 +45,7 @@ def wide() -> Trainer:
 def main() -> None:
     torch.set_num_threads(1)
     size, *larger = map(int, sys.argv[1:])
-    made, spec = wide(), ProbeSpec(max_seconds=0.5, precision=0.001)
+    made, spec = wide(), ProbeSpec(max_seconds=0.5, tolerance=0.001)
     bare = made.trial
     made.trial = bare.model_copy(update={"batch_per_worker": LEAST})
     run_steps(made, itertools.islice(whole_batches(made), 2))

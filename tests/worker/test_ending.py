@@ -65,16 +65,16 @@ def test_one_lucky_batch_at_the_start_is_no_scale(first: float) -> None:
     ],
 )
 def test_plateaus(values: list[float], plateaued: bool) -> None:
-    assert on_plateau(values, PlateauSpec(epochs=2) if len(values) == 4 else PlateauSpec(), True) is plateaued
+    assert on_plateau(values, PlateauSpec(patience=2) if len(values) == 4 else PlateauSpec(), True) is plateaued
     assert (
-        on_plateau([-value for value in values], PlateauSpec(epochs=2 if len(values) == 4 else 5), False) is plateaued
+        on_plateau([-value for value in values], PlateauSpec(patience=2 if len(values) == 4 else 5), False) is plateaued
     )
 
 
 def test_a_target_comes_before_a_plateau() -> None:
     until = UntilSpec(metric="loss", at_most=0.1)
     ending = Ending(
-        train=TrainSpec(until=until, plateau=PlateauSpec(epochs=1)), metric="accuracy", higher_is_better=True
+        train=TrainSpec(until=until, plateau=PlateauSpec(patience=1)), metric="accuracy", higher_is_better=True
     )
     assert ending.after(epochs(0.5)) is None
     assert ending.after(epochs(0.5, 0.9)) == "finished"

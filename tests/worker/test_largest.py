@@ -59,7 +59,7 @@ def test_it_doubles_then_halves_the_gap_to_a_twentieth() -> None:
 
 @given(st.integers(LEAST, 10**6), st.integers(LEAST, 5000), st.integers(LEAST, 10**6))
 def test_whatever_fits_is_found_to_a_twentieth(capacity: int, start: int, room: int) -> None:
-    tries = searched(LargestSpec(largest=True, start=start, stop_early=False), capacity, room)
+    tries = searched(LargestSpec(largest=True, first=start, stop_early=False), capacity, room)
     largest, too_large = max(batches(tries)), min(batches(tries, "out_of_memory"), default=None)
     assert largest <= min(capacity, room)
     assert largest == room if too_large is None else too_large - largest <= max(1, CLOSE * largest)
@@ -67,19 +67,19 @@ def test_whatever_fits_is_found_to_a_twentieth(capacity: int, start: int, room: 
 
 
 def test_a_start_that_does_not_fit_is_halved() -> None:
-    tries = searched(LargestSpec(largest=True, start=64), 9)
+    tries = searched(LargestSpec(largest=True, first=64), 9)
     assert [each.batch_per_worker for each in tries] == [64, 32, 16, 8, 12, 10, 9]
 
 
 def test_where_nothing_fits_it_ends() -> None:
-    tries = searched(LargestSpec(largest=True, start=8), 0)
+    tries = searched(LargestSpec(largest=True, first=8), 0)
     assert batches(tries, "out_of_memory") == [8, 4, 2]
 
 
 def test_it_stops_where_throughput_no_longer_rises_unless_told_otherwise() -> None:
-    flat = searched(LargestSpec(largest=True, start=32), MANY, room=50_000, pace=0.0)
+    flat = searched(LargestSpec(largest=True, first=32), MANY, room=50_000, pace=0.0)
     assert batches(flat) == [32, 64, 128]
-    everything = searched(LargestSpec(largest=True, start=32, stop_early=False), MANY, room=50_000, pace=0.0)
+    everything = searched(LargestSpec(largest=True, first=32, stop_early=False), MANY, room=50_000, pace=0.0)
     assert batches(everything)[-2:] == [32768, 50_000]
 
 
@@ -91,7 +91,7 @@ def test_one_slow_try_does_not_stop_it() -> None:
 
 
 def test_no_more_than_most_is_tried() -> None:
-    assert batches(searched(LargestSpec(largest=True, start=32, most=100), MANY)) == [32, 64, 100]
+    assert batches(searched(LargestSpec(largest=True, first=32, max=100), MANY)) == [32, 64, 100]
 
 
 def setting(batch: int, workers: int = 1) -> Setting:
@@ -163,9 +163,9 @@ STUDY = "name: s\nworkload: digits\naxes:\n  workers: [1, 2]\n  batch_per_worker
         ("small: {}", ""),
         ("--set axes.strategy=[fsdp]", "fsdp exchanges inside forward"),
         ("--set axes.strategy=[{name: ddp, sync_batch_norm: true}]", "ddp sync batch norm exchanges inside forward"),
-        ("--set axes.batch_per_worker={largest: true, most: 16}", "most=16 is less than start=32"),
+        ("--set axes.batch_per_worker={largest: true, max: 16}", "max=16 is less than first=32"),
         ("--set axes.batch_per_worker={largest: false}", "largest=false asks for nothing: list the batches"),
-        ("--set axes.batch_per_worker={largest: true, strat: 8}", 'Did you mean "start"?'),
+        ("--set axes.batch_per_worker={largest: true, frist: 8}", 'Did you mean "first"?'),
         ("--set memory_limit_gb=0", "memory_limit_gb=0: input should be greater than 0"),
     ],
 )

@@ -63,13 +63,13 @@ def trainer(
         "workers": 1,
         "batch_per_worker": 10,
         "scaling": "weak",
-        "optimizer": OptimizerSpec(rate=rate),
+        "optimizer": OptimizerSpec(lr=rate),
         "strategy": "ddp",
         "precision": "fp32",
         "peak_lr": rate,
         "repeat": 0,
         "seed": 3,
-        "threads": 1,
+        "threads_per_worker": 1,
         "train": TrainSpec(epochs=2),
         **changes,
     }
@@ -190,7 +190,7 @@ def test_a_probe_stops_when_its_median_is_known(tmp_path: Path) -> None:
 def test_a_probe_stops_when_its_time_is_up(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ticks = iter(np.cumsum(rng.lognormal(17, 1.5, 10_000)).astype(int).tolist())  # steps of about 24 ms, wildly uneven
-    here = trainer(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=2, precision=0.001))
+    here = trainer(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=2, tolerance=0.001))
     here.clock = CpuStepClock(lambda: next(ticks))
     result = probe(here, here.trial.probe)  # type: ignore[arg-type]
     assert result.precision_reached is False
@@ -234,8 +234,10 @@ def test_bf16_is_another_arithmetic(tmp_path: Path) -> None:
     ],
 )
 def test_every_optimiser_learns(tmp_path: Path, name: str, rate: float) -> None:
-    options = {"trust": 0.2} if name == "lars" else {}  # a bias alone takes whole steps, and this model is half one
-    optimizer = OptimizerSpec(name=name, rate=rate, **options)  # type: ignore[arg-type]
+    options = (
+        {"trust_coefficient": 0.2} if name == "lars" else {}
+    )  # a bias alone takes whole steps, and this model is half one
+    optimizer = OptimizerSpec(name=name, lr=rate, **options)  # type: ignore[arg-type]
     epochs = train(trainer(tmp_path, optimizer=optimizer, peak_lr=rate, train=TrainSpec(epochs=6))).epochs
     assert epochs[-1].test["loss"] < 0.3 * epochs[0].test["loss"]
 
@@ -275,7 +277,7 @@ def test_a_target_that_is_not_reached_ends_at_the_limit(tmp_path: Path) -> None:
 
 
 def test_a_plateau_ends_training(tmp_path: Path) -> None:
-    here = trainer(tmp_path, rate=1e-12, train=TrainSpec(epochs=50, plateau=PlateauSpec(epochs=3)))
+    here = trainer(tmp_path, rate=1e-12, train=TrainSpec(epochs=50, plateau=PlateauSpec(patience=3)))
     result = train(here)
     assert (result.outcome, len(result.epochs)) == ("plateaued", 4)
 

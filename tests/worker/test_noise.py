@@ -32,7 +32,7 @@ def square_norm(here: Trainer, indices: np.ndarray) -> float:
 
 @pytest.mark.parametrize("clip_norm", [None, 1e-3])
 def test_norms_are_those_of_mean_gradients(tmp_path: Path, clip_norm: float | None) -> None:
-    here = metered(tmp_path, rate=1e-12, train=TrainSpec(epochs=1, noise_scale=True, clip_norm=clip_norm))
+    here = metered(tmp_path, rate=1e-12, train=TrainSpec(epochs=1, measure_noise_scale=True, clip_norm=clip_norm))
     shares = list(here.shares(0))
     expected = [
         [*(square_norm(here, part) for part in share.indices.reshape(4, 5)), square_norm(here, share.indices)]
@@ -46,7 +46,7 @@ def test_norms_are_those_of_mean_gradients(tmp_path: Path, clip_norm: float | No
 
 
 def test_rows_go_on_over_epochs_and_segments(tmp_path: Path) -> None:
-    here = metered(tmp_path, train=TrainSpec(epochs=3, noise_scale=True))
+    here = metered(tmp_path, train=TrainSpec(epochs=3, measure_noise_scale=True))
     train(here)
     per_epoch = -(-SAMPLES // 20)
     assert here.noise.rows().shape == (3 * per_epoch, 5)
@@ -54,7 +54,7 @@ def test_rows_go_on_over_epochs_and_segments(tmp_path: Path) -> None:
 
 
 def test_measuring_changes_no_bit(tmp_path: Path) -> None:
-    on, off = metered(tmp_path, train=TrainSpec(epochs=2, noise_scale=True)), metered(tmp_path)
+    on, off = metered(tmp_path, train=TrainSpec(epochs=2, measure_noise_scale=True)), metered(tmp_path)
     train(on)
     train(off)
     assert np.array_equal(np.concatenate(on.losses), np.concatenate(off.losses))
@@ -62,7 +62,7 @@ def test_measuring_changes_no_bit(tmp_path: Path) -> None:
 
 
 def test_what_is_unfrozen_later_counts_from_then_on(tmp_path: Path) -> None:
-    here = metered(tmp_path, rate=1e-12, train=TrainSpec(epochs=1, noise_scale=True))
+    here = metered(tmp_path, rate=1e-12, train=TrainSpec(epochs=1, measure_noise_scale=True))
     weight, bias = here.strategy.module.parameters()
     weight.requires_grad_(False)
     shares = list(here.shares(0))[:2]
@@ -82,7 +82,7 @@ def test_it_is_off_unless_there_is_something_to_compare(tmp_path: Path) -> None:
     def kind(trial: TrialSpec) -> type[NoiseMeter]:
         return type(meter_for(trial, here.strategy.module, here.team))
 
-    asked = TrainSpec(epochs=1, noise_scale=True)
+    asked = TrainSpec(epochs=1, measure_noise_scale=True)
     assert kind(trainer(tmp_path, accumulation=2).trial) is NoiseMeter
     assert kind(trainer(tmp_path, train=asked).trial) is NoiseMeter
     assert kind(trainer(tmp_path, train=asked, accumulation=2).trial) is MicroBatchNoise

@@ -213,13 +213,13 @@ def rates(steps: int, *, rate: float = 0.1, peak: float = 0.1, own_warmup: float
         batch_per_worker=5,
         accumulation=2,
         scaling="weak",
-        optimizer=OptimizerSpec(rate=rate, warmup_epochs=own_warmup),
+        optimizer=OptimizerSpec(lr=rate, warmup_epochs=own_warmup),
         strategy="ddp",  # type: ignore[arg-type]
         precision="fp32",
         peak_lr=peak,
         repeat=0,
         seed=0,
-        threads=1,
+        threads_per_worker=1,
         train=TrainSpec(steps=steps, **train),
     )
     rate_at = lr_of_step(trial, SAMPLES)

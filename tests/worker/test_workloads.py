@@ -29,10 +29,10 @@ from worldsize.worker.workloads.text import Windows
 SMALL: dict[str, dict[str, Any]] = {
     "digits": {},
     "mnist": {},
-    "image-folder": {"path": "fruits-fresh-rotten", "size": 32, "model": "cnn"},
-    "steering": {"path": "donkeycar-steering/steering.csv", "size": 48},
-    "gpt": {"options": {"length": 60_000, "context": 32}, "model_options": {"layers": 1, "width": 32, "heads": 2}},
-    "linear": {"options": {"samples": 100}},
+    "image-folder": {"path": "fruits-fresh-rotten", "image_size": 32, "model": "cnn"},
+    "steering": {"path": "donkeycar-steering/steering.csv", "image_size": 48},
+    "gpt": {"data_options": {"length": 60_000, "context": 32}, "model_options": {"layers": 1, "width": 32, "heads": 2}},
+    "linear": {"data_options": {"samples": 100}},
 }
 
 
@@ -53,7 +53,7 @@ def test_it_learns_on_real_data(name: str, data_folder: Path, tmp_path: Path) ->
 
 def assert_it_learns(name: str, data: Path, tmp_path: Path) -> None:
     workload = load(name, data, tmp_path / "cache", **SMALL[name])
-    optimizer = OptimizerSpec(name="adam", rate=0.003)
+    optimizer = OptimizerSpec(name="adam", lr=0.003)
     here = trainer(
         tmp_path,
         workload=workload,
@@ -167,10 +167,12 @@ def test_normalising_gives_channels_first(layout: Any) -> None:
 
 
 def test_unknown_options_name_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r'workload.options.contxt=3 of gpt: unknown option. Did you mean "context"'):
-        load("gpt", tmp_path, tmp_path, options={"contxt": 3})
+    with pytest.raises(
+        InputError, match=r'workload.data_options.contxt=3 of gpt: unknown option. Did you mean "context"'
+    ):
+        load("gpt", tmp_path, tmp_path, data_options={"contxt": 3})
     with pytest.raises(InputError, match="condition_number"):
-        load("linear", tmp_path, tmp_path, options={"condition_number": 0.5})
+        load("linear", tmp_path, tmp_path, data_options={"condition_number": 0.5})
 
 
 def test_a_path_that_is_not_there_is_named_with_where_it_was_looked_for(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def to_dict(found: StudyComparison) -> dict[str, Any]:
 def _side(name: str, results: Results, goal: tuple[bool, bool]) -> Side:
     means: dict[Setting, dict[str, Mean]] = {}
     step_s, baselines = {}, {}
-    for pace in (pace for group in paces(results.setting_times, adaptive=results.spec.axes.adaptive) for pace in group):
+    for pace in (pace for group in paces(results.setting_times, adaptive=results.spec.adaptive) for pace in group):
         here = means.setdefault(pace.setting, {})
         here[THROUGHPUT] = of_sampled(pace.throughput)
         if pace.setting.workers != pace.baseline.workers:  # the baseline is 1 by definition
@@ -190,7 +190,7 @@ def _learned(contest: VariantRanking, results: Results, metric: bool, target: bo
 
 
 def _numbered(value: Any) -> Any:
-    """Lists of several values each as `axes.optimizer.0.rate`, so that only what differs of an entry is told."""
+    """Lists of several values each as `axes.optimizer.0.lr`, so that only what differs of an entry is told."""
     if isinstance(value, dict):
         return {key: _numbered(each) for key, each in value.items()}
     if isinstance(value, list) and any(isinstance(each, dict) for each in value):

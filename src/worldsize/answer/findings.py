@@ -35,7 +35,7 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
         if outcome in outcomes:
             yield Finding(code=f"trials-{outcome}", numbers={"trials": outcomes.count(outcome)})
     yield from _stolen(results)
-    if results.spec.axes.adaptive:
+    if results.spec.adaptive:
         yield _adaptive(results)
     yield from _memory(results)
     yield from _targets(results)
@@ -50,7 +50,7 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
     reached += [each.precision_reached for record in results.records.values() for each in record.tries]
     imprecise = reached.count(False)
     if imprecise and results.spec.probe:
-        percent = results.spec.probe.precision * 100
+        percent = results.spec.probe.tolerance * 100
         yield Finding(code="precision-not-reached", numbers={"trials": imprecise, "percent": percent})
     if results.left():
         yield Finding(code="trials-left", numbers={"trials": len(results.left())})
@@ -181,9 +181,9 @@ def _edges_not_found(results: Results) -> Iterator[Finding]:
     if results.left():
         return
     for entry in results.spec.axes.optimizer:
-        search = entry.searched().get("rate")
+        search = entry.searched().get("lr")
         families = {setting.family for setting in entry.settings()}
-        if search and search.edge and not any(family in families for _, family, _ in results.edges):
+        if search and search.divergence_within and not any(family in families for _, family, _ in results.edges):
             low, high = search.search
             yield Finding(code="no-rate-edge", numbers={"low": low, "high": high}, names={"optimizer": entry.name})
 

@@ -89,8 +89,8 @@ def trained(trial: TrialSpec, record: TrialRecord, metric: str) -> TrainingRun:
         variant=trial.variant,
         variant_without_lr=trial.family_label,
         family=trial.optimizer.family,
-        lr=trial.optimizer.rate,
-        scaled=trial.peak_lr / trial.optimizer.rate,
+        lr=trial.optimizer.lr,
+        scaled=trial.peak_lr / trial.optimizer.lr,
         repeat=trial.repeat,
         outcome=record.outcome,
         steps=np.cumsum([epoch.steps for epoch in epochs], dtype=np.float64),
@@ -212,7 +212,7 @@ def node(results: Results, like: Setting, workers_per_node: int | None) -> Node:
     on_hosts = Counter(map(str, hosts)) if isinstance(hosts, list) else Counter()
     a_host = max(on_hosts.values(), default=0)
     cores, gpus = facts.get("cores"), facts.get("gpus")
-    threads = results.spec.threads
+    threads = results.spec.threads_per_worker
     most = max((row.setting.workers for row in results.rows), default=1)
     shared_cores = cores if isinstance(cores, int) and _on_cpu(results) else None
     places = max(shared_cores // threads, 1) if shared_cores else most

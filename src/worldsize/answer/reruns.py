@@ -110,7 +110,7 @@ def rerun_command(results: Results, trial: TrialSpec) -> list[str]:
         "axes.optimizer": [short_optimizer(trial)],
         "axes.strategy": [trial.strategy.model_dump(mode="json", exclude_defaults=True) or trial.strategy.name],
         "axes.precision": [trial.precision],
-        "axes.start": ["pretrained" if trial.workload.pretrained else "scratch"] if axes.start else None,
+        "axes.weights": ["pretrained" if trial.workload.pretrained else "scratch"] if axes.weights else None,
         "axes.seed": [trial.seed],
         "repeats": 1,
         "skip": [],

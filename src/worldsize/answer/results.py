@@ -78,7 +78,7 @@ class Results:
     @cached_property
     def series(self) -> list[Series]:
         best = {contest.setting: contest.variants[0] for contest in self.variant_rankings}
-        return scaling(self.setting_times, best, adaptive=self.spec.axes.adaptive)
+        return scaling(self.setting_times, best, adaptive=self.spec.adaptive)
 
     @cached_property
     def setting_times(self) -> list[SettingTimes]:
@@ -102,7 +102,7 @@ class Results:
             for each in from_records.batch_tries(self.trials[name], record)
         ]
         paces = {row.setting: row.samples_per_s for row in self.rows}
-        return largest_batches(tried, paces, train_samples=self.facts.train_samples, most=search.most)
+        return largest_batches(tried, paces, train_samples=self.facts.train_samples, most=search.max)
 
     @cached_property
     def variant_rankings(self) -> list[VariantRanking]:
@@ -119,7 +119,7 @@ class Results:
 
     @cached_property
     def answer(self) -> Answer:
-        """Of several targets, that of the one with most throughput; the others have their own (`apart`)."""
+        """Of several places, that of the one with most throughput; the others have their own (`by_place`)."""
         if len(self.by_place) > 1:
             answers = [each.answer for each in self.by_place.values()]
             return max(answers, key=lambda answer: answer.row.samples_per_s.value if answer.row else 0.0)
@@ -283,7 +283,7 @@ def load(folder: Path | str) -> Results:
     plan = stored.plan
     if strangers := {trial.place for trial in plan.trials.values()} - spec.places.keys():
         raise StoreError(
-            f"{home.plan_file} has trials on {min(strangers)!r}, which is no target of {home.study_file}; put back "
+            f"{home.plan_file} has trials on {min(strangers)!r}, which is no place of {home.study_file}; put back "
             "what belongs together, or use a new folder"
         )
     for trial_id in plan.trials:

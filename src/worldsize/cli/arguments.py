@@ -110,7 +110,7 @@ DataOption = Annotated[
 ]
 OnOption = Annotated[
     str | None,
-    typer.Option("--on", metavar="local|slurm|mpi", help="Where it runs, or one of the study's targets."),
+    typer.Option("--on", metavar="local|slurm|mpi", help="Where it runs, or one of the study's places."),
 ]
 
 

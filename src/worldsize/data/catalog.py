@@ -113,7 +113,7 @@ def _flop(model: str, side: int) -> float:
 def _count_images(spec: WorkloadSpec, root: Path) -> Counts:
     from worldsize.data.images import list_images
 
-    folder = list_images(find_path(spec, root), test_share=spec.test_share)
+    folder = list_images(find_path(spec, root), test_fraction=spec.test_fraction)
     without = ("top5",) if len(folder.classes) <= 5 else ()
     return Counts(len(folder.train), len(folder.test), without=without)
 
@@ -122,7 +122,7 @@ def _count_frames(spec: WorkloadSpec, root: Path) -> Counts:
     from worldsize.data.steering import read_rows
 
     rows = len(read_rows(find_path(spec, root)))
-    test = min(max(round(rows * spec.test_share), 1), rows - 1)
+    test = min(max(round(rows * spec.test_fraction), 1), rows - 1)
     return Counts(rows - test, test)
 
 
@@ -131,7 +131,7 @@ def _count_windows(spec: WorkloadSpec, root: Path) -> Counts:
 
     options = TextOptions.of(spec)
     length = find_path(spec, root).stat().st_size if spec.path else options.length
-    return Counts(*windows(length, options.context, spec.test_share), units_per_sample=options.context)
+    return Counts(*windows(length, options.context, spec.test_fraction), units_per_sample=options.context)
 
 
 def _count_points(spec: WorkloadSpec, _root: Path) -> Counts:
@@ -161,7 +161,7 @@ WORKLOADS: dict[str, Entry] = {
         model="ResNet-18",
         flop=_flop("resnet18", 64),
         side=64,
-        takes=("path", "size", "test_share", "augment"),
+        takes=("path", "image_size", "test_fraction", "augment"),
         needs=("path",),
         count=_count_images,
     ),
@@ -172,7 +172,7 @@ WORKLOADS: dict[str, Entry] = {
         metrics=("loss", "mae", "rmse", "r2"),
         classifies=False,
         flop=8e7,
-        takes=("path", "size", "test_share", "augment"),
+        takes=("path", "image_size", "test_fraction", "augment"),
         needs=("path",),
         count=_count_frames,
     ),
@@ -183,7 +183,7 @@ WORKLOADS: dict[str, Entry] = {
         metrics=("loss", "bits_per_byte"),
         unit="tokens",
         flop=1e9,
-        takes=("path", "test_share", "options"),
+        takes=("path", "test_fraction", "data_options"),
         count=_count_windows,
     ),
     "linear": Entry(
@@ -192,11 +192,11 @@ WORKLOADS: dict[str, Entry] = {
         metrics=("loss",),
         classifies=False,
         flop=200,
-        takes=("options",),
+        takes=("data_options",),
         count=_count_points,
     ),
 }
-OWN_TAKES = ("augment", "options")
+OWN_TAKES = ("augment", "data_options")
 """The fields that the user's own function takes; it says the rest itself."""
 
 
@@ -206,7 +206,7 @@ def workload_problem(workload: WorkloadSpec) -> str | None:
     if entry is None and not workload.own:
         return f"unknown workload {shorten(workload.name)}. {did_you_mean(workload.name, WORKLOADS)}"
     takes, needs = (entry.takes, entry.needs) if entry else (OWN_TAKES, ())
-    for field in ("path", "size", "test_share", "augment", "options", "model", "model_options"):
+    for field in ("path", "image_size", "test_fraction", "augment", "data_options", "model", "model_options"):
         default = WorkloadSpec.model_fields[field].get_default(call_default_factory=True)
         value = getattr(workload, field)
         if value != default and field not in takes and (workload.own or not field.startswith("model")):
@@ -223,8 +223,8 @@ def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
     entry = WORKLOADS[workload.name]
     counts = entry.count(workload, root)
     flop = entry.flop
-    if entry.side is not None and (workload.model or workload.size):
-        flop = _flop(workload.model or "resnet18", workload.size or entry.side)
+    if entry.side is not None and (workload.model or workload.image_size):
+        flop = _flop(workload.model or "resnet18", workload.image_size or entry.side)
     return WorkloadFacts(
         title="; ".join(filter(None, (entry.data, workload.model or entry.model))),
         train_samples=counts.train,

@@ -55,16 +55,16 @@ def load_images(
     cache: Path,
     *,
     workers: int | None = None,
-    test_share: float = 0.2,
+    test_fraction: float = 0.2,
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Images:
     """All images as size x size squares: short side resized, center cropped. Decoded once, then read from the cache.
 
-    `workers` processes decode (None: one for every core this process may use). `test_share` and `seed` are for a tree
+    `workers` processes decode (None: one per core this process may use). `test_fraction` and `seed` are for a tree
     without a test folder.
     """
-    folder = list_images(root, test_share=test_share, seed=seed)
+    folder = list_images(root, test_fraction=test_fraction, seed=seed)
     request = DecodeRequest(sources=folder.train + folder.test, height=size, width=size)
     decoded = decode_once(request, cache, workers=workers, on_progress=on_progress)
     border = int(np.searchsorted(decoded.kept, len(folder.train)))
@@ -82,14 +82,14 @@ def load_images(
     )
 
 
-def list_images(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageFolder:
+def list_images(root: Path, *, test_fraction: float = 0.2, seed: int = 0) -> ImageFolder:
     """Classes by name, files by name: the same on every machine."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder; give the folder that holds one folder of images per class")
     train_root = root / "train" if _holds_folders(root / "train") else root
     test_root = next((root / name for name in TEST_FOLDERS if _holds_folders(root / name)), None)
     if train_root == root or test_root is None:
-        return _split_tree(root, train_root, test_share, seed)
+        return _split_tree(root, train_root, test_fraction, seed)
     train, test = _list_classes(root, train_root), _list_classes(root, test_root)
     unknown = sorted(test.keys() - train.keys())
     if unknown:
@@ -107,7 +107,7 @@ def split(names: Sequence[str], share: float, seed: int) -> set[str]:
     others.
     """
     if not 0 < share < 1:
-        raise DataError(f"test_share={share} leaves one part empty; use a number between 0 and 1, such as 0.2")
+        raise DataError(f"test_fraction={share} leaves one part empty; use a number between 0 and 1, such as 0.2")
     if len(names) < 2:
         raise DataError(f"{len(names)} image cannot be split in two parts; add images or make a test folder")
     ordered = sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode(errors="surrogatepass")).digest())

@@ -46,16 +46,18 @@ def read_steering(
     size: tuple[int, int],
     cache: Path,
     *,
-    test_share: float = 0.2,
+    test_fraction: float = 0.2,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Steering:
-    """Frames as height x width; the first rows train, the last `test_share` of them test.
+    """Frames as height x width; the first rows train, the last `test_fraction` of them test.
 
     Image paths are relative to the table's folder or to images/ beside it.
     """
-    if not 0 < test_share < 1:
-        raise DataError(f"test_share={test_share} leaves one part empty; use a number between 0 and 1, such as 0.2")
+    if not 0 < test_fraction < 1:
+        raise DataError(
+            f"test_fraction={test_fraction} leaves one part empty; use a number between 0 and 1, such as 0.2"
+        )
     rows = read_rows(table)
     sources, angles, missing = _find_images(table, rows)
     _check_enough(table, rows, missing)
@@ -64,7 +66,7 @@ def read_steering(
     skipped = missing + decoded.skipped
     _check_enough(table, rows, skipped)
     kept = np.array(angles, np.float32)[decoded.kept]
-    border = len(kept) - min(max(round(len(kept) * test_share), 1), len(kept) - 1)
+    border = len(kept) - min(max(round(len(kept) * test_fraction), 1), len(kept) - 1)
     return Steering(
         train=decoded.images[:border],
         train_angles=kept[:border],

@@ -118,19 +118,19 @@ class TextOptions(Options):
         )
 
 
-def windows(length: int, context: int, test_share: float) -> tuple[int, int]:
+def windows(length: int, context: int, test_fraction: float) -> tuple[int, int]:
     """Windows of the training and of the test part: each window needs one byte more, the last one's target."""
-    test = round(length * test_share)
+    test = round(length * test_fraction)
     counts = (length - test - 1) // context, (test - 1) // context
     if min(counts) < 1:
         raise DataError(
             f"a text of {length} bytes has no window of {context} bytes for training and one for testing "
-            f"(test_share={test_share}); give a longer text or a shorter context"
+            f"(test_fraction={test_fraction}); give a longer text or a shorter context"
         )
     return counts
 
 
-def read_text(path: Path | None, options: TextOptions, test_share: float) -> tuple[Bytes, Bytes]:
+def read_text(path: Path | None, options: TextOptions, test_fraction: float) -> tuple[Bytes, Bytes]:
     """Training and test bytes. A file is cut once: its end is the test part, never seen in training."""
     if path is None:
         text = markov_text(
@@ -144,6 +144,6 @@ def read_text(path: Path | None, options: TextOptions, test_share: float) -> tup
         raise DataError(f"{path} is not a file; give a text file")
     else:
         text = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-    windows(len(text), options.context, test_share)
-    border = len(text) - round(len(text) * test_share)
+    windows(len(text), options.context, test_fraction)
+    border = len(text) - round(len(text) * test_fraction)
     return text[:border], text[border:]

@@ -87,7 +87,7 @@ def parameters(trial: TrialSpec) -> dict[str, Cell]:
         "optimizer": optimizer.family if trained else None,
         "momentum": optimizer.momentum if trained else None,
         "weight_decay": optimizer.weight_decay if trained else None,
-        "rate": optimizer.rate if trained else None,
+        "lr": optimizer.lr if trained else None,
         "peak_lr": trial.peak_lr if trained else None,
         "variant": trial.variant if trained else None,
         "repeat": trial.repeat,

@@ -28,7 +28,7 @@ class LaunchFile(Frozen):
     kind: LaunchKind
     """What its trials are; `smoke` has none."""
     place: PlaceOrNone = ""
-    """The target, where the study has several."""
+    """The place, where the study has several."""
     workers: Count
     threads: Count
     memory_limit_gb: float | None
@@ -38,7 +38,7 @@ class LaunchFile(Frozen):
     trials: tuple[str, ...]
     metric: str
     higher_is_better: bool
-    interconnect_s: float
+    interconnect_probe_s: float
     """How long to measure the links between ranks; 0: they are not measured."""
     search_curves: dict[str, tuple[tuple[float, ...], ...]]
     """By search: the metric of its earlier trials, epoch by epoch."""

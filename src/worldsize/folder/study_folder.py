@@ -17,7 +17,7 @@ runs/<name>/
     spec.json           everything that the worker needs
     events.jsonl        appended by rank 0 while it runs
     spans-rank03.npy    raw step spans, one file per rank; in a search for the largest batch, spans-b256-rank03.npy, ...
-    noise-rank03.npy    square norms of gradients, where `train.noise_scale` asks for them
+    noise-rank03.npy    square norms of gradients, where `train.measure_noise_scale` asks for them
     losses.npy          the loss of every step
     telemetry-rank03.npy   how busy and how full the hardware of a rank was, over time
     log.txt             what the processes printed, each line with its rank

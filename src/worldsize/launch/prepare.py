@@ -62,14 +62,14 @@ def _write(
             kind=launch.kind,
             place=launch.place,
             workers=workers,
-            threads=spec.threads,
+            threads=spec.threads_per_worker,
             memory_limit_gb=memory_limit_gb(spec, device, workers, psutil.virtual_memory().available),
             device=device,
             backend=backend_for(device, workers, _gpus(site, workers)),
             trials=launch.trials,
             metric=facts.metric,
             higher_is_better=facts.higher_is_better,
-            interconnect_s=spec.interconnect_s if launch.trials else 0.0,
+            interconnect_probe_s=spec.interconnect_probe_s if launch.trials else 0.0,
             search_curves=search_curves,
             commit=_commit(),
             data=str(site.data),
@@ -91,7 +91,7 @@ def _search_curves(
     folder: StudyFolder, plan: Plan, trials: list[TrialSpec], facts: WorkloadFacts
 ) -> dict[str, tuple[tuple[float, ...], ...]]:
     """The metric, epoch by epoch, of the earlier trials in the searches of these trials."""
-    wanted = {trial.search for trial in trials if trial.stop_hopeless and trial.search}
+    wanted = {trial.search for trial in trials if trial.prune and trial.search}
     curves_of: dict[str, list[tuple[float, ...]]] = {search: [] for search in sorted(wanted)}
     for other in plan.trials.values():
         if other.search in curves_of and (record := folder.record(other.id)) is not None and record.failure is None:

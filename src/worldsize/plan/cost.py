@@ -39,7 +39,7 @@ class Cost:
     wall_s: float
     worker_s: float
     node_s: dict[str, float] = field(default_factory=dict)
-    """Of the nodes that jobs occupy, by target; waiting in the queue is not in it."""
+    """Of the nodes that jobs occupy, by place; waiting in the queue is not in it."""
     measured: bool
     """Whether step times of this study were known, or only the rough cost of a sample."""
 
@@ -74,10 +74,10 @@ def space_bytes(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts) -> 
         seconds = trial_s(trial, facts, step_s)
         steps = trial.train.total_steps(facts.train_samples, trial.global_batch) if trial.train else seconds / step_s
         a_step = BYTES_A_STEP
-        if trial.train is not None and trial.train.noise_scale:
+        if trial.train is not None and trial.train.measure_noise_scale:
             a_step += 4 * (trial.accumulation + 1)
         total += trial.workers * (steps * a_step + seconds * BYTES_A_SECOND) + BYTES_A_TRIAL
-        total += BYTES_OF_WEIGHTS if trial.train is not None and trial.train.save else 0
+        total += BYTES_OF_WEIGHTS if trial.train is not None and trial.train.save_weights else 0
     return math.ceil(total)
 
 
@@ -88,7 +88,7 @@ def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
     """
     if trial.probe is not None and trial.largest is not None:
         most = facts.train_samples // (trial.workers * trial.accumulation)
-        doublings = max(math.log2(min(trial.largest.most or most, most) / trial.batch_per_worker), 0)
+        doublings = max(math.log2(min(trial.largest.max or most, most) / trial.batch_per_worker), 0)
         return (doublings + HALVINGS) * trial.probe.max_seconds
     if trial.probe is not None:
         return min(trial.probe.max_seconds, 50 * step_s) + (trial.probe.warmup_steps + 1) * step_s
@@ -101,6 +101,6 @@ def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
 
 def _guessed_step_s(trial: TrialSpec, facts: WorkloadFacts, site: Site) -> float:
     machine, device = site.machine, site.device
-    rate = GPU_FLOP_PER_S if device == "cuda" else CORE_FLOP_PER_S * trial.threads
-    sharing = max(1.0, trial.workers / machine.capacity(device, trial.threads)) if machine.cores else 1.0
+    rate = GPU_FLOP_PER_S if device == "cuda" else CORE_FLOP_PER_S * trial.threads_per_worker
+    sharing = max(1.0, trial.workers / machine.capacity(device, trial.threads_per_worker)) if machine.cores else 1.0
     return 1e-3 + trial.samples_per_worker_step * facts.train_flop_per_sample / rate * sharing

@@ -96,12 +96,12 @@ def matches(skip: SkipSpec, point: StudyPoint) -> bool:
         "global_batch": (point.global_batch,),
         "accumulation": (point.accumulation,),
         "optimizer": (point.optimizer.name, point.optimizer.family),
-        "rate": (point.optimizer.rate,),
-        "rate_rule": (point.optimizer.rate_rule,),
+        "lr": (point.optimizer.lr,),
+        "lr_rule": (point.optimizer.lr_rule,),
         "strategy": (point.strategy.name, point.strategy.label),
         "precision": (point.precision,),
-        "start": (point.start,),
-        "on": (point.place,),
+        "weights": (point.start,),
+        "place": (point.place,),
     }
     return bool(wanted) and all(value in have[key] for key, value in wanted.items())
 
@@ -109,11 +109,11 @@ def matches(skip: SkipSpec, point: StudyPoint) -> bool:
 def scaled_lr(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int) -> float:
     """linear: rate * k, sqrt: rate * sqrt(k), with k = global batch / base batch; `base_batch` is resolved."""
     assert train.base_batch is not None
-    rule = optimizer.rate_rule or train.rate_rule
+    rule = optimizer.lr_rule or train.lr_rule
     if rule == "auto":
         rule = "linear" if optimizer.name in SGD_KINDS else "sqrt"
     factor = global_batch / train.base_batch
-    return optimizer.rate * {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
+    return optimizer.lr * {"none": 1.0, "linear": factor, "sqrt": math.sqrt(factor)}[rule]
 
 
 def resolve(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> StudySpec:
@@ -122,13 +122,15 @@ def resolve(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> StudySpe
     `machine` is where the driver runs. `plan.problems.auto_problems` says why `auto` may have no counts.
     """
     if spec.axes.is_auto:
-        axes = spec.axes.model_copy(update={"workers": auto_counts(spec, machine, facts), "adaptive": True})
-        spec = spec.model_copy(update={"axes": axes})
+        axes = spec.axes.model_copy(update={"workers": auto_counts(spec, machine, facts)})
+        spec = spec.model_copy(update={"axes": axes, "adaptive": True})
     if spec.train is not None and spec.train.base_batch is None:
         smallest = min((point.global_batch for point in study_points(spec)), default=None)
         spec = spec.model_copy(update={"train": spec.train.model_copy(update={"base_batch": smallest})})
     places = {on: _with_workers_per_node(place, _most_workers(spec, on)) for on, place in spec.places.items()}
-    return spec.model_copy(update={"on": places if isinstance(spec.on, dict) else places[""]})
+    run_on = spec.run_on
+    complete = tuple(each.moved_to(places[each.name]) for each in run_on) if isinstance(run_on, tuple) else places[""]
+    return spec.model_copy(update={"run_on": complete})
 
 
 def auto_counts(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> tuple[int, ...]:
@@ -147,8 +149,8 @@ def auto_counts(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> tupl
 def auto_capacity(spec: StudySpec, machine: Machine) -> int:
     """How many workers fit where a study of one place runs."""
     (place,) = spec.places.values()
-    found = machine_of(_with_workers_per_node(place, most_workers=1), machine, threads=spec.threads)
-    return found.capacity(found.device(spec.device), spec.threads)
+    found = machine_of(_with_workers_per_node(place, most_workers=1), machine, threads=spec.threads_per_worker)
+    return found.capacity(found.device(spec.device), spec.threads_per_worker)
 
 
 def _with_workers_per_node(place: PlaceSpec, most_workers: int) -> PlaceSpec:
@@ -183,17 +185,21 @@ class Site:
 def sites(spec: StudySpec, here: Machine, data: Path | None = None) -> dict[str, Site]:
     """By the name of the place, of a study that is resolved; `here` is where the driver runs."""
     return {
-        on: Site(spec=at_place(spec, on), machine=machine_of(place, here, threads=spec.threads), data=data_root(data))
+        on: Site(
+            spec=at_place(spec, on),
+            machine=machine_of(place, here, threads=spec.threads_per_worker),
+            data=data_root(data),
+        )
         for on, place in spec.places.items()
     }
 
 
 def at_place(spec: StudySpec, place: str) -> StudySpec:
-    """The study as this target alone would run it: its counts, and where it runs. Rates stay what they are."""
-    if not isinstance(spec.on, dict):
+    """The study as this place alone would run it: its counts, and where it runs. Rates stay what they are."""
+    if not isinstance(spec.run_on, tuple):
         return spec
     counts = {point.workers for point in study_points(spec) if point.place == place}
     workers = tuple(count for count in spec.axes.workers if count in counts)
-    skip = tuple(each.model_copy(update={"on": None}) for each in spec.skip if each.on in (None, place))
+    skip = tuple(each.model_copy(update={"place": None}) for each in spec.skip if each.place in (None, place))
     axes = spec.axes.model_copy(update={"workers": workers})
-    return spec.model_copy(update={"on": spec.on[place], "axes": axes, "skip": skip})
+    return spec.model_copy(update={"run_on": spec.places[place], "axes": axes, "skip": skip})

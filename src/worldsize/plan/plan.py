@@ -37,10 +37,10 @@ class Launch(Frozen):
     workers: int
     trials: tuple[str, ...]
     place: PlaceOrNone = ""
-    """The target it runs on, where the study has several."""
+    """The place it runs on, where the study has several."""
 
     def id(self, number: int) -> str:
-        """The name of its folder: `0003-train-w4`, and the target where the study has several."""
+        """The name of its folder: `0003-train-w4`, and the place where the study has several."""
         return f"{number:04d}-{self.kind}-w{self.workers}" + (f"-{self.place}" if self.place else "")
 
 
@@ -65,7 +65,7 @@ class PlanFile(Frozen):
 
     plan: Plan
     device: dict[str, Literal["cpu", "cuda"]]
-    """What each target computes on."""
+    """What each place computes on."""
     facts: WorkloadFacts
 
 
@@ -81,14 +81,14 @@ def make_plan(spec: StudySpec, points: Sequence[StudyPoint] | None = None) -> Pl
         drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_trial(spec)], next(iter(spec.places))))
     if spec.probe is not None:
         drafts += _probing(spec, [points] * spec.probe_repeats, rng)
-    if not spec.axes.adaptive:  # where probes decide what is worth training, they come first
+    if not spec.adaptive:  # where probes decide what is worth training, they come first
         drafts += _training(spec, points, rng)
     return _numbered(Plan(trials={}, launches=()), drafts)
 
 
 def full_grid(spec: StudySpec) -> list[TrialSpec]:
     """The probes that an adaptive study would run if it left nothing out."""
-    everything = make_plan(spec.model_copy(update={"axes": spec.axes.model_copy(update={"adaptive": False})}))
+    everything = make_plan(spec.model_copy(update={"adaptive": False}))
     return [trial for trial in everything.trials.values() if trial.kind == "probe"]
 
 
@@ -125,7 +125,7 @@ def _by_place(spec: StudySpec, points: Sequence[StudyPoint]) -> dict[str, list[S
 def _probing(
     spec: StudySpec, passes: Sequence[Sequence[StudyPoint]], rng: random.Random, first_repeat: int = 0
 ) -> list[Draft]:
-    """One launch a target, at the largest of its counts."""
+    """One launch a place, at the largest of its counts."""
     drafts = []
     for on, everything in _by_place(spec, [point for points in passes for point in points]).items():
         here = [[point for point in points if point.place == on] for points in passes]
@@ -135,7 +135,7 @@ def _probing(
 
 
 def _training(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random) -> list[Draft]:
-    """Rounds over all counts of a target in alternating order, one a repeat."""
+    """Rounds over all counts of a place in alternating order, one a repeat."""
     if spec.train is None:
         return []
     drafts: list[Draft] = []
@@ -209,7 +209,7 @@ def _train_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
         train=spec.train,
         start=point.start if len(spec.starts) > 1 else None,
         search=point.search if entry.searched() else None,
-        stop_hopeless=entry.stops_hopeless,
+        prune=entry.prunes,
     )
 
 
@@ -226,7 +226,7 @@ def _trial(spec: StudySpec, point: StudyPoint, repeat: int, **own: Any) -> Trial
         precision=point.precision,
         repeat=repeat,
         seed=spec.seed_of(repeat),
-        threads=spec.threads,
+        threads_per_worker=spec.threads_per_worker,
         place=point.place,
         **own,
     )
@@ -254,11 +254,11 @@ def _pretrain_trial(spec: StudySpec) -> TrialSpec:
         optimizer=pretrain.optimizer,
         strategy=StrategySpec(),
         precision=spec.axes.precision[0],
-        peak_lr=pretrain.optimizer.rate,
+        peak_lr=pretrain.optimizer.lr,
         repeat=0,
         seed=spec.seed,
-        threads=spec.threads,
-        train=TrainSpec(epochs=pretrain.epochs, rate_rule="none", schedule=pretrain.schedule, save="weights"),
+        threads_per_worker=spec.threads_per_worker,
+        train=TrainSpec(epochs=pretrain.epochs, lr_rule="none", schedule=pretrain.schedule, save_weights=True),
         place=next(iter(spec.places)),
     )
 

@@ -20,9 +20,9 @@ Problems = Iterator[tuple[Loc, str]]
 
 def idle_places(spec: StudySpec) -> Problems:
     used = {point.place for point in study_points(spec)}
-    for on in spec.places:
+    for index, on in enumerate(spec.places):
         if on and on not in used:
-            yield ("on", on), f"`skip` leaves nothing to run on {on}; remove the target, or skip less"
+            yield ("run_on", index), f"`skip` leaves nothing to run on {on}; remove the place, or skip less"
 
 
 def place_problems(spec: StudySpec, here: Machine) -> Problems:
@@ -36,11 +36,11 @@ def _one_machine_twice(spec: StudySpec) -> Problems:
     here = [on for on, place in spec.places.items() if place in ("local", "mpi")]
     if len(here) > 1:
         text = f"{' and '.join(here)} are all this machine, and would disturb each other's times; make a study of each"
-        yield ("on", here[1]), text
+        yield ("run_on", list(spec.places).index(here[1])), text
 
 
 def _at_site(spec: StudySpec, on: str, site: Site) -> Problems:
-    """What this target cannot run; of several, it is named."""
+    """What this place cannot run; of several, it is named."""
     alone, first = site.spec, on == next(iter(spec.places))
     for loc, text in [
         *_places(alone, site.machine, site.device),
@@ -48,25 +48,28 @@ def _at_site(spec: StudySpec, on: str, site: Site) -> Problems:
         *_strategies(alone, site.machine, site.device),
     ]:
         if loc[0] == "pretrain" and not first:
-            continue  # it runs on the first target alone
+            continue  # it runs on the first place alone
         match loc:
             case ("axes", "workers", int(index)) if on:
                 workers = alone.axes.workers[index]
                 place: Loc = ("axes", "workers", spec.axes.workers.index(workers))
-                yield place, f"on {on}: {text}, or leave it out there with `skip: [{{on: {on}, workers: {workers}}}]`"
+                yield (
+                    place,
+                    f"on {on}: {text}, or leave it out there with `skip: [{{place: {on}, workers: {workers}}}]`",
+                )
             case _:
                 yield loc, f"on {on}: {text}" if on else text
 
 
 def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Problems:
     if device == "cuda" and not machine.gpus:
-        where = "on.slurm asks for none: add gpus_per_node, or" if spec.slurm else "no GPU is visible here;"
+        where = "run_on.slurm asks for none: add gpus_per_node, or" if spec.slurm else "no GPU is visible here;"
         yield ("device",), f"device=cuda, but {where} use `device: cpu`"
         return
-    places, noun = machine.capacity(device, spec.threads), "GPUs" if device == "cuda" else "cores"
+    places, noun = machine.capacity(device, spec.threads_per_worker), "GPUs" if device == "cuda" else "cores"
     for loc, workers in _worker_counts(spec):
         if workers > places and not spec.oversubscribe:
-            own = f" of {spec.threads} threads" if spec.threads > 1 and noun == "cores" else ""
+            own = f" of {spec.threads_per_worker} threads" if spec.threads_per_worker > 1 and noun == "cores" else ""
             have = machine.gpus if noun == "GPUs" else machine.cores
             yield (
                 loc,
@@ -94,12 +97,12 @@ def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Problems:
             yield (
                 loc,
                 f"workers={workers} does not divide among the {nodes} nodes that it needs with "
-                f"{slurm.workers_per_node} on each; use a multiple, or set on.slurm.workers_per_node",
+                f"{slurm.workers_per_node} on each; use a multiple, or set run_on.slurm.workers_per_node",
             )
     per_node, gpus = slurm.workers_per_node or 0, slurm.gpus_per_node
     if gpus and per_node > gpus and not spec.oversubscribe:
         yield (
-            ("on",),
+            ("run_on",),
             f"workers_per_node={per_node} is more than gpus_per_node={gpus}; use as many, or `oversubscribe: true` to "
             "let workers share a GPU",
         )
@@ -198,13 +201,13 @@ def auto_problems(spec: StudySpec, here: Machine, facts: WorkloadFacts) -> Probl
         return
     loc: Loc = ("axes", "workers")
     if len(spec.places) > 1:
-        yield loc, f"workers: auto needs one target, and the study has {len(spec.places)}; list the counts"
+        yield loc, f"workers: auto needs one place, and the study has {len(spec.places)}; list the counts"
         return
     (place,) = spec.places.values()
     if isinstance(place, OnSlurm) and not (place.slurm.gpus_per_node or place.slurm.workers_per_node):
         yield (
             loc,
-            "workers: auto needs to know how many fit on a node; set on.slurm.workers_per_node, or list the counts",
+            "workers: auto needs to know how many fit on a node; set run_on.slurm.workers_per_node, or list the counts",
         )
         return
     if auto_capacity(spec, here) > 1 and len(auto_counts(spec, here, facts)) < 2:
@@ -259,12 +262,12 @@ def _twice(spec: StudySpec) -> Problems:
         counts = Counter(here)
         twice = next((setting for setting in here if setting in settings or counts[setting] > 1), None)
         if twice is not None:
-            yield ("axes", "optimizer", index), f"axes.optimizer names {twice.name} {twice.rate:g} {remedy}"
+            yield ("axes", "optimizer", index), f"axes.optimizer names {twice.name} {twice.lr:g} {remedy}"
         settings |= counts.keys()
 
 
 def _noise_scale(spec: StudySpec) -> Problems:
-    if spec.train is None or not spec.train.noise_scale:
+    if spec.train is None or not spec.train.measure_noise_scale:
         return
     for index, strategy in enumerate(spec.axes.strategy):
         if strategy.name != "ddp" or strategy.sync_batch_norm:
@@ -293,18 +296,18 @@ def _searches(spec: StudySpec) -> Problems:
 
 
 def _adaptive(spec: StudySpec) -> Problems:
-    if spec.axes.adaptive and spec.train is not None and len(spec.places) > 1:
+    if spec.adaptive and spec.train is not None and len(spec.places) > 1:
         yield (
             ("train",),
-            f"an adaptive study trains one setting, the recommended one, and this one has {len(spec.places)} targets; "
+            f"an adaptive study trains one setting, the recommended one, and this one has {len(spec.places)} places; "
             "leave train out, or list the counts",
         )
-    if spec.axes.adaptive and spec.probe is None:
+    if spec.adaptive and spec.probe is None:
         yield (
             ("probe",),
             "probe=false leaves an adaptive study nothing to decide by; leave probe out, or list the counts",
         )
-    if spec.axes.adaptive and spec.axes.largest is not None:
+    if spec.adaptive and spec.axes.largest is not None:
         yield (
             ("axes", "batch_per_worker"),
             "an adaptive study compares batches that are known, and `largest: true` is still looking for them; list "
@@ -317,10 +320,10 @@ def _largest_batch(spec: StudySpec) -> Problems:
     if search is None:
         return
     loc: Loc = ("axes", "batch_per_worker")
-    if search.most is not None and search.most < search.start:
+    if search.max is not None and search.max < search.first:
         yield (
             (*loc, "most"),
-            f"most={search.most} is less than start={search.start}, the first that is tried; raise it, or lower start",
+            f"max={search.max} is less than first={search.first}, the first that is tried; raise it, or lower first",
         )
     if spec.train is not None:
         yield (

@@ -78,7 +78,7 @@ def document(results: Results) -> Document:
 
 
 def _of_target(results: Results, said: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Of several targets, the one that the answer names."""
+    """Of several places, the one that the answer names."""
     row = results.answer.row
     if row is None or len(results.by_place) == 1:
         return said

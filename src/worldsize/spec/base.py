@@ -106,9 +106,36 @@ Loc = tuple[str | int, ...]
 
 REMOVED_KEYS = {
     "tpe": "the search with TPE was removed: leave it out for an even grid over the range, or write "
-    "`rate: {search: [0.001, 1.0], edge: 0.05}` to look for the rate above which training diverges",
+    "`lr: {search: [0.001, 1.0], divergence_within: 0.05}` to look for the rate above which training diverges",
 }
 """Keys that studies once had, and what to use instead."""
+RENAMED_KEYS = {
+    "on": "run_on",
+    "rate": "lr",
+    "rate_rule": "lr_rule",
+    "trust": "trust_coefficient",
+    "edge": "divergence_within",
+    "stop_hopeless": "prune",
+    "most": "max",
+    "gain": "min_gain",
+    "cpus_per_task": "cpus_per_worker",
+    "extra": "sbatch_options",
+    "threads": "threads_per_worker",
+    "interconnect_s": "interconnect_probe_s",
+    "size": "image_size",
+    "test_share": "test_fraction",
+    "options": "data_options",
+    "save": "save_weights",
+    "noise_scale": "measure_noise_scale",
+    "probe.precision": "tolerance",
+    "axes.start": "weights",
+    "skip.start": "weights",
+    "batch_per_worker.start": "first",
+    "plateau.epochs": "patience",
+    "skip.on": "place",
+    "axes.adaptive": "adaptive, at the top of the study",
+}
+"""Old names of keys, inside a parent where a name had several meanings, and their new names."""
 
 
 def describe_error(item: Any, loc: Loc, model: type[BaseModel]) -> str:
@@ -125,6 +152,10 @@ def describe_error(item: Any, loc: Loc, model: type[BaseModel]) -> str:
     elif kind == "extra_forbidden":
         keys = _keys_at(model, loc[:-1])
         key = str(loc[-1])
+        parents = [part for part in loc[:-1] if isinstance(part, str)]
+        renamed = RENAMED_KEYS.get(".".join([*parents[-1:], key]), RENAMED_KEYS.get(key))
+        if renamed:
+            return f"unknown key {shorten(key)}{_inside(loc[:-1])}; it is now called {renamed}"
         text = f"unknown key {shorten(key)}{_inside(loc[:-1])}. {did_you_mean(key, keys, cutoff=0.5)}"
     elif kind == "missing":
         text = f"{shorten(loc[-1])} is missing{_inside(loc[:-1])}; add it"

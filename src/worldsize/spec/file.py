@@ -248,18 +248,23 @@ class StudyFile:
             raise InputError([Problem("wants a field and a value, like --set train.epochs=2", option)])
         self.override(key, parse(text, option), option)
 
-    def move_to(self, target: str, option: str) -> None:
-        """Run it on local, slurm or mpi, or on one of its targets. What the study says of its jobs is kept."""
-        on = self._tree.get("on") if isinstance(self._tree, dict) else None
-        if not isinstance(on, dict) or not on:
-            self._put("on", target, option)
-        elif "slurm" not in on:
-            if target not in on:
-                names = ", ".join(map(str, on))
-                raise InputError([Problem(f"the study has the targets {names}; choose one of them", option)])
-            self._put("on", on[target], option)
-        elif target != "slurm":
-            self._put("on", target, option)
+    def move_to(self, place: str, option: str) -> None:
+        """Run it on local, slurm or mpi, or at one of its places. What the study says of its jobs is kept."""
+        run_on = self._tree.get("run_on") if isinstance(self._tree, dict) else None
+        if isinstance(run_on, list):
+            places = {
+                entry["name"] if isinstance(entry, dict) and "name" in entry else entry: entry for entry in run_on
+            }
+            if place not in places:
+                names = ", ".join(map(str, places))
+                raise InputError([Problem(f"the study has the places {names}; choose one of them", option)])
+            chosen = places[place]
+            if isinstance(chosen, dict):
+                kind = next((kind for kind in ("slurm", "mpi") if chosen.get(kind)), "local")
+                chosen = {"slurm": chosen["slurm"]} if kind == "slurm" else kind
+            self._put("run_on", chosen, option)
+        elif place != "slurm" or not isinstance(run_on, dict) or "slurm" not in run_on:
+            self._put("run_on", place, option)
 
     def _put(self, key: str, value: Any, option: str) -> None:
         if len(key) > LONGEST_KEY:
@@ -273,7 +278,7 @@ class StudyFile:
             inside = node[part] if contains(node, part) else None
             if part == "workload" and isinstance(inside, str):
                 node[part] = inside = {"name": inside}  # a name is short for a mapping
-            if part == "on" and inside in ("local", "mpi", "slurm"):
+            if part == "run_on" and inside in ("local", "mpi", "slurm"):
                 node[part] = inside = {}
             if inside is None and isinstance(node, dict):
                 node[part] = inside = {}
@@ -332,8 +337,8 @@ def dump_yaml(spec: StudySpec) -> str:
     return stream.getvalue()
 
 
-MAY_CHANGE = {"time", "max_jobs", "account", "qos", "setup", "extra"}
-"""Of `on.slurm`: how jobs get their turn, not what they run on."""
+MAY_CHANGE = {"time", "max_jobs", "account", "qos", "setup", "sbatch_options"}
+"""Of `run_on.slurm`: how jobs get their turn, not what they run on."""
 
 
 def changes_between(stored: StudySpec, wanted: StudySpec) -> list[str]:
@@ -360,7 +365,7 @@ def _compared(spec: StudySpec) -> dict[str, Any]:
         else place
         for on, place in spec.places.items()
     }
-    dumped["on"] = places if isinstance(spec.on, dict) else places[""]
+    dumped["run_on"] = places if isinstance(spec.run_on, tuple) else places[""]
     return dumped
 
 

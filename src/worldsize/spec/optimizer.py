@@ -23,9 +23,9 @@ from worldsize.spec.base import (
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 OptimizerName = Literal["sgd", "momentum", "nesterov", "adam", "adamw", "adadelta", "lars", "lamb"]
-RateRule = Literal["auto", "none", "linear", "sqrt"]
+LrRule = Literal["auto", "none", "linear", "sqrt"]
 
-USUAL_RATE: dict[str, float] = {
+USUAL_LR: dict[str, float] = {
     "sgd": 0.05,
     "momentum": 0.05,
     "nesterov": 0.05,
@@ -37,7 +37,7 @@ USUAL_RATE: dict[str, float] = {
 }
 USUAL_MOMENTUM = {"sgd": 0.0, "momentum": 0.9, "nesterov": 0.9, "lars": 0.9}
 """Of those that have one."""
-FIELDS = ("rate", "momentum", "weight_decay", "rate_rule", "warmup_epochs")
+FIELDS = ("lr", "momentum", "weight_decay", "lr_rule", "warmup_epochs")
 """Of an optimiser, that may have several values."""
 MOST_SETTINGS = 10_000
 """Of one optimiser."""
@@ -47,22 +47,22 @@ SGD_KINDS = ("sgd", "momentum", "nesterov", "lars")
 def with_usual_values(values: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(name := values.get("name", "sgd"), str):
         return values  # what is wrong with it is said elsewhere
-    return {"rate": USUAL_RATE.get(name, 0.05), "momentum": USUAL_MOMENTUM.get(name, 0.0), **values}
+    return {"lr": USUAL_LR.get(name, 0.05), "momentum": USUAL_MOMENTUM.get(name, 0.0), **values}
 
 
 class OptimizerSpec(Frozen):
     """One optimiser with one setting: what a trial trains with."""
 
     name: OptimizerName = "sgd"
-    rate: PositiveFloat
+    lr: PositiveFloat
     """At `base_batch`; the rate rule scales it to the global batch of the trial."""
     momentum: Momentum
     weight_decay: NonNegativeFloat = 0.0
     """Of weights; biases and the parameters of norms are left alone."""
-    trust: PositiveFloat = 0.001
+    trust_coefficient: PositiveFloat = 0.001
     """lars: the share of a layer's norm that one update at rate 1 may change."""
-    rate_rule: RateRule | None = None
-    """Default: the study's `train.rate_rule`."""
+    lr_rule: LrRule | None = None
+    """Default: the study's `train.lr_rule`."""
     warmup_epochs: NonNegativeFloat | None = None
     """Default: the study's `train.warmup_epochs`."""
 
@@ -77,7 +77,7 @@ class OptimizerSpec(Frozen):
             raise ValueError(f"momentum={self.momentum} means nothing to {self.name}: leave it out")
         if self.name in ("momentum", "nesterov") and not self.momentum:
             raise ValueError(f"{self.name} with momentum=0 is plain sgd: name it so")
-        refuse_foreign(self, "optimizer", self.name, {"trust": "lars"})
+        refuse_foreign(self, "optimizer", self.name, {"trust_coefficient": "lars"})
         return self
 
     @property
@@ -87,12 +87,12 @@ class OptimizerSpec(Frozen):
 
     def own_values(self) -> Iterator[str]:
         """Every value that it brings itself: two that differ in anything must not look alike."""
-        if self.trust != OptimizerSpec.model_fields["trust"].default:
-            yield f"trust {self.trust:.9g}"
+        if self.trust_coefficient != OptimizerSpec.model_fields["trust_coefficient"].default:
+            yield f"trust {self.trust_coefficient:.9g}"
         if self.weight_decay:
             yield f"decay {self.weight_decay:.9g}"
-        if self.rate_rule is not None:
-            yield "unscaled" if self.rate_rule == "none" else f"{self.rate_rule} rule"
+        if self.lr_rule is not None:
+            yield "unscaled" if self.lr_rule == "none" else f"{self.lr_rule} rule"
         if self.warmup_epochs is not None:
             yield f"warm-up {self.warmup_epochs:.9g}" if self.warmup_epochs else "no warm-up"
 
@@ -102,9 +102,9 @@ class Search(Frozen):
 
     search: Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(as_list)]
     points: Annotated[int, Field(ge=2, le=1000)] = 9
-    stop_hopeless: bool = True
+    prune: bool = True
     """End a trial early whose metric stays behind the median of those that have run as long."""
-    edge: Annotated[float, Field(ge=0.001, le=1)] | None = None
+    divergence_within: Annotated[float, Field(ge=0.001, le=1)] | None = None
     """Of a rate: also narrow down, to this share of it, the rate above which training diverges."""
 
     @model_validator(mode="after")
@@ -127,17 +127,17 @@ def readable(value: float) -> float:
 
 
 Searched = Annotated[Search, SEARCH]
-Rates = Annotated[
+LrAxis = Annotated[
     Annotated[tuple[PositiveFloat, ...], Field(min_length=1), LIST] | Searched,
     LIST_OR_SEARCH,
     BeforeValidator(as_list_unless_searched),
 ]
-Momenta = Annotated[
+MomentumAxis = Annotated[
     Annotated[tuple[Momentum, ...], Field(min_length=1), LIST] | Searched,
     LIST_OR_SEARCH,
     BeforeValidator(as_list_unless_searched),
 ]
-Decays = Annotated[
+WeightDecayAxis = Annotated[
     Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1), LIST] | Searched,
     LIST_OR_SEARCH,
     BeforeValidator(as_list_unless_searched),
@@ -148,14 +148,14 @@ class OptimizerAxis(Frozen):
     """An optimiser and the settings of it to try: every value may be a list, or a search; all combinations are run."""
 
     name: OptimizerName = "sgd"
-    rate: Rates
+    lr: LrAxis
     """Default: 0.05 for sgd, momentum and nesterov, 0.001 for adam and adamw, 1 for adadelta, 2 for lars, 0.01 for
     lamb."""
-    momentum: Momenta
+    momentum: MomentumAxis
     """Default: 0.9 for momentum, nesterov and lars; 0 for sgd."""
-    weight_decay: Decays = (0.0,)
-    trust: PositiveFloat = 0.001
-    rate_rule: Annotated[tuple[RateRule, ...] | None, BeforeValidator(as_list)] = None
+    weight_decay: WeightDecayAxis = (0.0,)
+    trust_coefficient: PositiveFloat = 0.001
+    lr_rule: Annotated[tuple[LrRule, ...] | None, BeforeValidator(as_list)] = None
     warmup_epochs: Annotated[tuple[NonNegativeFloat, ...] | None, BeforeValidator(as_list)] = None
 
     @model_validator(mode="before")
@@ -166,8 +166,11 @@ class OptimizerAxis(Frozen):
     @model_validator(mode="after")
     def _every_setting_is_possible(self) -> Self:
         for field, search in self.searched().items():
-            if field != "rate" and search.edge is not None:
-                raise ValueError(f"{field}.edge={search.edge}: an edge is looked for in the rate only: leave it out")
+            if field != "lr" and search.divergence_within is not None:
+                raise ValueError(
+                    f"{field}.divergence_within={search.divergence_within}: only a search of lr looks for divergence; "
+                    "leave it out"
+                )
             if field == "momentum" and search.search[1] >= 1:
                 raise ValueError(f"momentum.search ends at {search.search[1]:g}: momentum stays below 1")
             if len(set(search.values())) < search.points:
@@ -188,14 +191,14 @@ class OptimizerAxis(Frozen):
 
     def searched(self) -> dict[str, Search]:
         """The fields whose value is a range."""
-        fields = {"rate": self.rate, "momentum": self.momentum, "weight_decay": self.weight_decay}
+        fields = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
         return {name: value for name, value in fields.items() if isinstance(value, Search)}
 
     @property
-    def stops_hopeless(self) -> bool:
+    def prunes(self) -> bool:
         """Not where an edge is looked for: what diverges slowly must be let diverge."""
         searches = self.searched().values()
-        return any(search.stop_hopeless for search in searches) and all(search.edge is None for search in searches)
+        return any(search.prune for search in searches) and all(search.divergence_within is None for search in searches)
 
     def settings(self) -> Iterator[OptimizerSpec]:
         """All combinations, in the order written."""
@@ -208,4 +211,4 @@ class OptimizerAxis(Frozen):
                 axes[field] = values
         for combination in itertools.product(*axes.values()):
             values = dict(zip(axes, combination, strict=True))
-            yield OptimizerSpec(name=self.name, trust=self.trust, **values)
+            yield OptimizerSpec(name=self.name, trust_coefficient=self.trust_coefficient, **values)

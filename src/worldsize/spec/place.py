@@ -7,8 +7,18 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
+from worldsize.errors import shorten
 from worldsize.machine import Machine
 from worldsize.spec.base import Count, Frozen, as_list, or_say
 
@@ -57,13 +67,13 @@ class SlurmSpec(Frozen):
     """Default: `gpus_per_node`, or the largest count shared out among the nodes."""
     gpus_per_node: Count | None = None
     """Without it the study runs on CPUs."""
-    cpus_per_task: Count | None = None
+    cpus_per_worker: Count | None = None
     """CPUs of each worker. Default: the study's `threads`."""
     constraint: Constraint | None = None
     """Features that nodes must have: a100, skylake|icelake."""
     setup: Annotated[tuple[str, ...], Field(max_length=50)] = ()
     """Shell commands before the workers start: module load ..., source ..."""
-    extra: dict[str, ExtraValue] = Field(default_factory=dict)
+    sbatch_options: dict[str, ExtraValue] = Field(default_factory=dict)
     """More directives: {exclusive: true, mem: 32G} gives `#SBATCH --exclusive` and `#SBATCH --mem=32G`."""
     max_jobs: Count = 4
     """Jobs of this study in the queue at once."""
@@ -97,12 +107,16 @@ class SlurmSpec(Frozen):
 
     @model_validator(mode="after")
     def _extra_is_free(self) -> Self:
-        for key in self.extra:
+        for key in self.sbatch_options:
             if not key.replace("-", "").isalnum() or not key.isascii() or key != key.lower() or key.startswith("-"):
-                raise ValueError(f"extra: {key!r} is no long option of sbatch; write it as in `--{'mem-per-cpu'}`")
+                raise ValueError(
+                    f"sbatch_options: {key!r} is no long option of sbatch; write it as in `--{'mem-per-cpu'}`"
+                )
             # sbatch takes `--job-na` for `--job-name`.
             if owned := next((option for option in sorted(OWNED) if option.startswith(key)), None):
-                raise ValueError(f"extra: {key!r}: {owned} is set by worldsize, or has a key of its own; leave it out")
+                raise ValueError(
+                    f"sbatch_options: {key!r}: {owned} is set by worldsize, or has a key of its own; leave it out"
+                )
         return self
 
     @property
@@ -116,19 +130,12 @@ class OnSlurm(Frozen):
 
 OnName = Literal["local", "mpi"]
 PlaceOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,31})?$")]
-"""Of a trial or a launch: empty where the study has one target, which needs no name."""
+"""Of a trial or a launch: empty where the study has one place, which needs no name."""
 PlaceName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$"),
-    or_say("cannot name a target; use 1 to 32 letters, digits, '.', '_' and '-'"),
+    or_say("cannot name a place; use 1 to 32 letters, digits, '.', '_' and '-'"),
 ]
-
-
-def _kind(value: Any) -> str:
-    """Tags in brackets: `spec/file.py` leaves them out of the place that an error names."""
-    if isinstance(value, OnSlurm) or (isinstance(value, dict) and ("slurm" in value or not value)):
-        return "<slurm>"
-    return "<targets>" if isinstance(value, dict) else "<name>"
 
 
 def expand_place(value: Any) -> Any:
@@ -137,8 +144,13 @@ def expand_place(value: Any) -> Any:
         return {"slurm": {}}
     if isinstance(value, dict) and value.get("slurm", 0) is None:
         return {**value, "slurm": {}}
+    if isinstance(value, dict) and "slurm" not in value:
+        raise ValueError(
+            f"run_on={shorten(value)} has no key slurm; write {{slurm: {{...}}}} for one place, or a list for several: "
+            "[{name: t4, slurm: {...}}, {name: v100, slurm: {...}}]"
+        )
     if isinstance(value, str) and value not in get_args(OnName):
-        raise ValueError(f"on={value!r} is no place where a study can run; use local, mpi, slurm or {{slurm: {{...}}}}")
+        raise ValueError(f"run_on={value!r} is not a place to run a study; use local, mpi, slurm or {{slurm: {{...}}}}")
     return value
 
 
@@ -146,11 +158,62 @@ PlaceSpec = Annotated[
     Annotated[OnName, Tag("<name>")] | Annotated[OnSlurm, Tag("<slurm>")],
     Discriminator(lambda value: "<slurm>" if isinstance(value, dict | OnSlurm) else "<name>"),
 ]
-Targets = dict[PlaceName, Annotated[PlaceSpec, BeforeValidator(expand_place)]]
-"""{t4: {slurm: {...}}, v100: {slurm: {...}}}: hardware of several kinds, by names of one's own."""
-On = Annotated[
-    Annotated[OnName, Tag("<name>")] | Annotated[OnSlurm, Tag("<slurm>")] | Annotated[Targets, Tag("<targets>")],
-    Discriminator(_kind),
+
+
+class NamedPlace(Frozen):
+    """One of several places: a kind of hardware, by a name of your own."""
+
+    name: PlaceName
+    slurm: SlurmSpec | None = None
+    """Jobs with these settings."""
+    local: bool = False
+    """This machine."""
+    mpi: bool = False
+    """This machine, with mpirun."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.slurm is not None) + self.local + self.mpi != 1:
+            raise ValueError(f"the place {self.name} needs one of `slurm: {{...}}`, `local: true` and `mpi: true`")
+        return self
+
+    @property
+    def place(self) -> PlaceSpec:
+        if self.slurm is not None:
+            return OnSlurm(slurm=self.slurm)
+        return "local" if self.local else "mpi"
+
+    def moved_to(self, place: PlaceSpec) -> NamedPlace:
+        """The same place with other job settings."""
+        return self.model_copy(update={"slurm": place.slurm if isinstance(place, OnSlurm) else None})
+
+
+def _expand_named(value: Any) -> Any:
+    """`local` is short for `{name: local, local: true}`."""
+    if value in (*get_args(OnName), "slurm"):
+        return {"name": value, value: {} if value == "slurm" else True}
+    if isinstance(value, dict) and value.get("slurm", 0) is None and not (value.get("local") or value.get("mpi")):
+        return {**value, "slurm": {}}
+    return value
+
+
+def _names_differ(places: tuple[NamedPlace, ...]) -> tuple[NamedPlace, ...]:
+    names = [place.name for place in places]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"run_on names {twice} twice; give each place a name of its own")
+    return places
+
+
+Places = Annotated[
+    tuple[Annotated[NamedPlace, BeforeValidator(_expand_named)], ...],
+    Field(min_length=1),
+    BeforeValidator(as_list),
+    AfterValidator(_names_differ),
+]
+"""[{name: t4, slurm: {...}}, {name: v100, slurm: {...}}]: several kinds of hardware."""
+RunOn = Annotated[
+    Annotated[PlaceSpec, BeforeValidator(expand_place), Tag("<place>")] | Annotated[Places, Tag("<places>")],
+    Discriminator(lambda value: "<places>" if isinstance(value, list | tuple) else "<place>"),
 ]
 
 
@@ -173,11 +236,11 @@ def nodes_for(slurm: SlurmSpec, workers: int) -> int:
     return math.ceil(workers / slurm.workers_per_node)
 
 
-def machine_of(on: PlaceSpec, here: Machine, *, threads: int) -> Machine:
+def machine_of(place: PlaceSpec, here: Machine, *, threads: int) -> Machine:
     """What workers find where they run; of Slurm's nodes, what the study asks for. `workers_per_node` is resolved."""
-    if not isinstance(on, OnSlurm):
+    if not isinstance(place, OnSlurm):
         return here
-    slurm = on.slurm
+    slurm = place.slurm
     assert slurm.workers_per_node is not None
     places = slurm.nodes * slurm.workers_per_node
     return Machine(cores=places * threads, gpus=slurm.nodes * (slurm.gpus_per_node or 0))

@@ -34,7 +34,7 @@ from worldsize.spec.base import (
     or_say,
 )
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec
-from worldsize.spec.place import On, OnSlurm, PlaceOrNone, PlaceSpec, SlurmSpec, expand_place
+from worldsize.spec.place import OnSlurm, PlaceOrNone, PlaceSpec, RunOn, SlurmSpec
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import Schedule, ScheduleSpec, StrategySpec, TrainSpec
 from worldsize.spec.workload import WorkloadSpec
@@ -47,9 +47,9 @@ class LargestSpec(Frozen):
     """`batch_per_worker: {largest: true}`: which batches are tried is found out while they run."""
 
     largest: bool
-    start: Annotated[int, Field(ge=LEAST)] = 32
+    first: Annotated[int, Field(ge=LEAST)] = 32
     """Tried first, then doubled; where it does not fit, halved."""
-    most: Count | None = None
+    max: Count | None = None
     """No larger one is tried. Default: as many samples as a global batch can have."""
     stop_early: bool = True
     """Stop doubling where that no longer brings throughput: two doublings in a row that gained less than 5 %."""
@@ -97,8 +97,6 @@ class AxesSpec(Frozen):
     ]
     """`auto` is short for 1, 2, 4, ... as far as the machine goes, with `adaptive: true`. There are none until
     `plan.grid.resolve` fills them in."""
-    adaptive: bool = False
-    """Probe counts and batches only while the answer can still change, then train what it recommends."""
     batch_per_worker: Annotated[BatchAxis | None, BeforeValidator(as_list_unless_searched)] = None
     """Weak scaling: the global batch grows with the workers. `{largest: true}` searches for the largest that fits."""
     global_batch: Annotated[Batches | None, BeforeValidator(as_list)] = None
@@ -112,7 +110,7 @@ class AxesSpec(Frozen):
         tuple[Annotated[StrategySpec, BeforeValidator(as_name)], ...], BeforeValidator(as_list), Field(min_length=1)
     ] = (StrategySpec(),)
     precision: Annotated[tuple[Precision, ...], BeforeValidator(as_list), Field(min_length=1)] = ("fp32",)
-    start: Annotated[tuple[Start, ...] | None, BeforeValidator(as_list)] = None
+    weights: Annotated[tuple[Start, ...] | None, BeforeValidator(as_list)] = None
     """Where weights come from. Default: pretrained where the study has such weights, else scratch."""
     seed: Annotated[Annotated[tuple[Seed, ...], Field(min_length=1)] | None, BeforeValidator(as_list)] = None
     """One repeat each. Default: `repeats` seeds that count up from the study's `seed`."""
@@ -136,7 +134,7 @@ class AxesSpec(Frozen):
     def batches(self) -> tuple[int, ...]:
         """A worker or global, as far as they are known before anything runs: of a search, the first it tries."""
         if isinstance(self.batch_per_worker, LargestSpec):
-            return (self.batch_per_worker.start,)
+            return (self.batch_per_worker.first,)
         return self.batch_per_worker or self.global_batch or ()
 
     @property
@@ -157,19 +155,19 @@ class SkipSpec(Frozen):
     global_batch: int | None = None
     accumulation: int | None = None
     optimizer: str | None = None
-    rate: float | None = None
-    rate_rule: str | None = None
+    lr: float | None = None
+    lr_rule: str | None = None
     strategy: str | None = None
     precision: str | None = None
-    start: str | None = None
-    on: str | None = None
-    """A target, where the study has several."""
+    weights: str | None = None
+    place: str | None = None
+    """A place, where the study has several."""
 
 
 class ProbeSpec(Frozen):
     """How throughput is measured: seconds a point, no training."""
 
-    precision: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.02
     """Stop when the median step time is known this well (half of its 90 % interval, relative)."""
     max_seconds: PositiveFloat = 5.0
     """Stop then in any case, once the warm-up and five steps are done."""
@@ -196,6 +194,8 @@ class StudySpec(Frozen):
     name: Name
     workload: Annotated[WorkloadSpec, BeforeValidator(as_name)]
     axes: AxesSpec
+    adaptive: bool = False
+    """Probe counts and batches only while the answer can still change, then train what it recommends."""
     skip: tuple[SkipSpec, ...] = ()
     probe: Annotated[ProbeSpec | None, BeforeValidator(_switched_off)] = ProbeSpec()
     """Throughput of every workers x batch x accumulation x strategy x precision; `false` switches it off."""
@@ -206,7 +206,7 @@ class StudySpec(Frozen):
     seed: Seed = 0
     device: Device = "auto"
     """auto: cuda where a GPU is visible."""
-    threads: Count = 1
+    threads_per_worker: Count = 1
     """Threads a worker computes with on the CPU."""
     memory_limit_gb: PositiveFloat | None = None
     """Of each worker, in 10^9 bytes: of the GPU's memory, or on a CPU of what the process may allocate."""
@@ -214,11 +214,11 @@ class StudySpec(Frozen):
     """Allow more workers than cores or GPUs: they will share, and the times will say so."""
     retries: Annotated[int, Field(ge=0, le=10)] = 1
     """How often a trial is run again after its processes were killed or lost. An error in the code is never retried."""
-    interconnect_s: Annotated[float, Field(ge=0, le=60)] = 3.0
+    interconnect_probe_s: Annotated[float, Field(ge=0, le=60)] = 3.0
     """At the start of a launch of several workers, how long all-reduces of 1 KB to 64 MB are timed; 0: not at all."""
     hang_timeout_s: PositiveFloat = 300.0
     """A launch with no sign of life for so long is ended; once steps are seen, the limit follows from them."""
-    on: Annotated[On, BeforeValidator(expand_place)] = "local"
+    run_on: RunOn = "local"
     """Where it runs: `local`, `mpi`, or `slurm`, with what its jobs ask for; or several of these, each by a name."""
     small: dict[str, JsonValue] = Field(default_factory=dict)
     """What `--small` sets, by dotted field: a version of the study that takes seconds."""
@@ -252,7 +252,7 @@ class StudySpec(Frozen):
         """What is wrong with the number of trials; empty: nothing."""
         axes = self.axes
         sizes = {
-            "targets": len(self.places),
+            "places": len(self.places),
             "workers": len(axes.workers) or 1,
             **{name: len(getattr(axes, name)) for name in ("batches", "accumulation")},
             "optimizer settings": sum(entry.size for entry in axes.optimizer),
@@ -274,20 +274,22 @@ class StudySpec(Frozen):
             raise ValueError("workload.pretrained and pretrain both give weights to begin with: keep one")
         if self.workload.freeze is not None and not self.has_pretrained_weights:
             raise ValueError("freeze keeps weights that were never trained: add `pretrain:` or `workload.pretrained`")
-        if "pretrained" in (self.axes.start or ()) and not self.has_pretrained_weights:
-            raise ValueError("axes.start names pretrained, but no weights: add `pretrain:` or `workload.pretrained`")
+        if "pretrained" in (self.axes.weights or ()) and not self.has_pretrained_weights:
+            raise ValueError("axes.weights names pretrained, but no weights: add `pretrain:` or `workload.pretrained`")
         return self
 
     @property
     def places(self) -> dict[str, PlaceSpec]:
         """By name; of a study with one, which needs none, by the empty one."""
-        return self.on if isinstance(self.on, dict) else {"": self.on}
+        if isinstance(self.run_on, tuple):
+            return {place.name: place.place for place in self.run_on}
+        return {"": self.run_on}
 
     @property
     def slurm(self) -> SlurmSpec | None:
-        """What its jobs ask for, where it runs on Slurm. A study with several targets has one per `Site`."""
-        assert not isinstance(self.on, dict)
-        return self.on.slurm if isinstance(self.on, OnSlurm) else None
+        """What its jobs ask for, where it runs on Slurm. A study with several places has one per `Site`."""
+        assert not isinstance(self.run_on, tuple)
+        return self.run_on.slurm if isinstance(self.run_on, OnSlurm) else None
 
     @property
     def is_resolved(self) -> bool:
@@ -318,7 +320,7 @@ class StudySpec(Frozen):
 
     @property
     def starts(self) -> tuple[Start, ...]:
-        return self.axes.start or (("pretrained",) if self.has_pretrained_weights else ("scratch",))
+        return self.axes.weights or (("pretrained",) if self.has_pretrained_weights else ("scratch",))
 
 
 class TrialSpec(Frozen):
@@ -340,7 +342,7 @@ class TrialSpec(Frozen):
     """After the rate rule. 0 for a probe, which measures steps and must not wander off."""
     repeat: int
     seed: int
-    threads: Count
+    threads_per_worker: Count
     probe: ProbeSpec | None = None
     largest: LargestSpec | None = None
     """A probe that tries batches until the largest that fits is known; `batch_per_worker` is the first of them."""
@@ -348,10 +350,10 @@ class TrialSpec(Frozen):
     search: str | None = None
     """The search this trial belongs to."""
     place: PlaceOrNone = ""
-    """The target it runs on, where the study has several."""
+    """The place it runs on, where the study has several."""
     start: Start | None = None
     """Where the weights of a training trial come from, if the study compares several starts."""
-    stop_hopeless: bool = False
+    prune: bool = False
     """Whether it is stopped early when it stays behind the others of the same search."""
 
     @property
@@ -378,7 +380,7 @@ class TrialSpec(Frozen):
     @property
     def variant(self) -> str:
         """What distinguishes trials of one setting by what they learn: `momentum 0.9 rate 0.05, linear rule`."""
-        return f"{self._optimizer_name} rate {self.optimizer.rate:.9g}{self._own_values}"
+        return f"{self._optimizer_name} rate {self.optimizer.lr:.9g}{self._own_values}"
 
     @property
     def family_label(self) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from worldsize.spec.base import Count, Epochs, Frozen, Label, NonNegativeFloat, as_list, as_name, refuse_foreign
-from worldsize.spec.optimizer import RateRule
+from worldsize.spec.optimizer import LrRule
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -113,9 +113,9 @@ class UntilSpec(Frozen):
 class PlateauSpec(Frozen):
     """Stop early when the metric no longer gets better."""
 
-    epochs: Epochs = 5
+    patience: Epochs = 5
     """So many epochs in a row without a gain."""
-    gain: NonNegativeFloat = 0.001
+    min_gain: NonNegativeFloat = 0.001
     """What counts as one, as a share of the best value so far."""
 
 
@@ -123,7 +123,7 @@ class TrainSpec(Frozen):
     epochs: Epochs | None = None
     steps: Count | None = None
     until: UntilSpec | None = None
-    rate_rule: RateRule = "auto"
+    lr_rule: LrRule = "auto"
     """How the rate follows the global batch. auto: linear for sgd and its kin, sqrt for adam and its kin."""
     base_batch: Count | None = None
     """The global batch for which the optimiser's rate was chosen. Default: the smallest of the study."""
@@ -136,9 +136,9 @@ class TrainSpec(Frozen):
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Of classifiers: the share of the target spread over all classes. In training only."""
     plateau: PlateauSpec | None = None
-    noise_scale: bool = False
+    measure_noise_scale: bool = False
     """Measure how noisy gradients are, from the parts of each batch: workers, or micro-batches of one worker."""
-    save: Literal["weights"] | None = None
+    save_weights: bool = False
     """Keep the trained weights in the folder of the trial, for `pretrained` of another study."""
 
     @model_validator(mode="after")

@@ -66,15 +66,15 @@ class WorkloadSpec(Frozen):
     path: str | None = None
     """Where the data are, for workloads that take any: a folder of images, a table of frames, a text. Looked for from
     the current folder, then in the data folder."""
-    size: Annotated[int, Field(ge=8, le=1024)] | None = None
+    image_size: Annotated[int, Field(ge=8, le=1024)] | None = None
     """Pixels of a side to which images are brought, for image-folder and steering."""
-    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Of data that come without a test part of their own."""
     model: Label | None = None
     """Another model than the workload's own: cnn, resnet18, torchvision:NAME, ..."""
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
     """Of the model: {layers: 4, width: 256}."""
-    options: dict[str, JsonValue] = Field(default_factory=dict)
+    data_options: dict[str, JsonValue] = Field(default_factory=dict)
     """Of the data, or the arguments of your own function."""
     augment: AugmentSpec = AugmentSpec()
     pretrained: str | None = None
@@ -100,11 +100,13 @@ class Options(Frozen):
     @classmethod
     def of(cls, workload: WorkloadSpec) -> Self:
         try:
-            return cls.from_plain(workload.options)
+            return cls.from_plain(workload.data_options)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
             rule = first["msg"][0].lower() + first["msg"][1:]
             if first["type"] == "extra_forbidden":
                 rule = f"unknown option. {did_you_mean(name, cls.model_fields)}"
-            raise InputError(f"workload.options.{name}={shorten(first['input'])} of {workload.name}: {rule}") from error
+            raise InputError(
+                f"workload.data_options.{name}={shorten(first['input'])} of {workload.name}: {rule}"
+            ) from error

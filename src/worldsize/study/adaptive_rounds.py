@@ -29,7 +29,7 @@ from worldsize.spec.study import StudySpec
 def first_points(spec: StudySpec) -> list[StudyPoint]:
     """All of them, or what an adaptive study asks for while nothing is known."""
     points = study_points(spec)
-    if not spec.axes.adaptive:
+    if not spec.adaptive:
         return points
     wanted = {setting for possible in _by_method(points) for setting in _next(possible, {}, (), {})}
     return [point for point in points if point.setting in wanted]

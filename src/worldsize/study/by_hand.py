@@ -46,7 +46,7 @@ def _commands(spec: StudySpec, work: PreparedLaunch, hosts: list[str], port: int
         return
     fixed = [f"{key}={value}" for key, value in worker_environment(work.threads, work.cpu_limit_gb).items()]
     begin = f"env {shlex.join(fixed)} WORLDSIZE_LAUNCHED_AT=$(date +%s) "
-    if spec.on == "mpi":
+    if spec.run_on == "mpi":
         yield begin + shlex.join(mpirun_command(work.folder.path, work.launch_id, work.workers))
         return
     # What is left may be fewer workers than the study has: then as many hosts as they divide among.

@@ -36,7 +36,7 @@ class JobOptions:
 def check_job_options(spec: StudySpec, home: StudyFolder, jobs: JobOptions) -> None:
     submits = {on: isinstance(place, OnSlurm) for on, place in spec.places.items()}
     if jobs != JobOptions() and not any(submits.values()):
-        raise InputError("smoke, detach and cancel are about jobs, and this study has none; add `on: slurm`")
+        raise InputError("smoke, detach and cancel are about jobs, and this study has none; add `run_on: slurm`")
     if jobs.detach and not all(submits.values()):
         name = next(on for on, by_jobs in submits.items() if not by_jobs)
         raise InputError(f"detach leaves jobs behind, and {name} runs on this machine; choose others with --on")
@@ -59,7 +59,7 @@ def require_same_study(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
         changes
         and unused
         and make_plan(stored, first_points(stored)) == plan
-        and all(each.startswith("on") for each in changes)
+        and all(each.startswith("run_on") for each in changes)
     ):
         if job := submitted_job(home):
             raise StoreError(
@@ -96,7 +96,7 @@ def megabytes(size: float) -> str:
 
 
 def check_device(devices: Mapping[str, str], home: StudyFolder) -> None:
-    """Steps of a CPU and of a GPU are not repeats of one another. Devices are by target."""
+    """Steps of a CPU and of a GPU are not repeats of one another. Devices are by place."""
     began = read_model(home.plan_file, PlanFile).device
     if devices != began:
         raise StoreError(

@@ -38,8 +38,8 @@ def next_search_round(spec: StudySpec, plan: Plan, records: Mapping[str, TrialRe
 def _wanted(entry: OptimizerAxis, runs: Runs) -> list[OptimizerSpec]:
     if not runs or any(record.outcome in ("failed", "out_of_memory") for _, record in runs):
         return []  # what failed may be tried again first; a search must not go round it
-    if isinstance(entry.rate, Search) and entry.rate.edge is not None:
-        return _nearer_the_edge(entry.rate.edge, runs)
+    if isinstance(entry.lr, Search) and entry.lr.divergence_within is not None:
+        return _nearer_the_edge(entry.lr.divergence_within, runs)
     return []
 
 
@@ -47,8 +47,8 @@ def _nearer_the_edge(precision: float, runs: Runs) -> list[OptimizerSpec]:
     """Between the highest rate that held and the lowest that diverged: the geometric mean of the two."""
     others: dict[OptimizerSpec, dict[float, bool]] = defaultdict(dict)
     for trial, record in runs:
-        rates = others[trial.optimizer.model_copy(update={"rate": 1.0})]
-        rate = trial.optimizer.rate
+        rates = others[trial.optimizer.model_copy(update={"lr": 1.0})]
+        rate = trial.optimizer.lr
         rates[rate] = rates.get(rate, False) or record.outcome == "diverged"
     wanted = []
     for setting, diverged in others.items():
@@ -57,5 +57,5 @@ def _nearer_the_edge(precision: float, runs: Runs) -> list[OptimizerSpec]:
             continue
         middle = readable(math.sqrt(edge.stable_lr * edge.diverged))
         if middle not in diverged:
-            wanted.append(setting.model_copy(update={"rate": middle}))
+            wanted.append(setting.model_copy(update={"lr": middle}))
     return wanted

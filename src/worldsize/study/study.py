@@ -77,7 +77,7 @@ class Study:
         """`source` is a study file, the name of a built-in study, or a study as a dict or StudySpec.
 
         `overrides` changes fields by dotted key: `{"train.epochs": 2}`. `small` takes the study's small version.
-        `run_on` is local, slurm or mpi, or one of the study's targets. `folder` is the study folder (default:
+        `run_on` is local, slurm or mpi, or one of the study's places. `folder` is the study folder (default:
         `runs/NAME`), `data` the folder with the data sets (default: `WORLDSIZE_DATA`, or the user's cache), and
         `machine` a machine other than this one.
         """
@@ -214,7 +214,7 @@ class Study:
         run_sites = {}
         for on, site in self.sites.items():
             spec = site.spec
-            launcher: Literal["torchrun", "mpirun"] = "mpirun" if spec.on == "mpi" else "torchrun"
+            launcher: Literal["torchrun", "mpirun"] = "mpirun" if spec.run_on == "mpi" else "torchrun"
             target: Target = (
                 LocalTarget(launcher=launcher, oversubscribe=spec.oversubscribe, progress=progress)
                 if spec.slurm is None
@@ -224,7 +224,7 @@ class Study:
         return run_sites
 
     def _smoke(self, plan: Plan, run_sites: dict[str, RunSite]) -> None:
-        """A short job on each target that has something left to run."""
+        """A short job on each place that has something left to run."""
         home = self._study_folder
         for on, site in run_sites.items():
             left = [trial for trial in plan.trials.values() if trial.place == on and not home.has_record(trial.id)]
@@ -234,7 +234,7 @@ class Study:
 
     @property
     def _devices(self) -> dict[str, Literal["cpu", "cuda"]]:
-        """What each target computes on."""
+        """What each place computes on."""
         return {on: site.device for on, site in self.sites.items()}
 
     def _search_on(self, plan: Plan, progress: Progress) -> Plan | None:
@@ -242,7 +242,7 @@ class Study:
         results, home = load(self.folder), self._study_folder
         if results.damaged:  # the next run sets them aside, and runs their trials again before the search goes on
             return None
-        climb = next_adaptive_round(self.spec, plan, results) if self.spec.axes.adaptive else None
+        climb = next_adaptive_round(self.spec, plan, results) if self.spec.adaptive else None
         more = climb or next_search_round(self.spec, plan, results.records)
         if more is not None:
             write_model(home.plan_file, read_plan(home).model_copy(update={"plan": more}))

@@ -100,7 +100,7 @@ class Builder:
             metric=self._launch.metric,
             higher_is_better=self._launch.higher_is_better,
             planned_epochs=trial.train.planned_epochs(samples, trial.global_batch),
-            search_curves=rivals if trial.stop_hopeless else None,
+            search_curves=rivals if trial.prune else None,
         )
 
 

@@ -71,12 +71,12 @@ class Ending:
 
 def on_plateau(values: Sequence[float], plateau: PlateauSpec, higher_is_better: bool) -> bool:
     """Whether the last `epochs` values brought no gain over the best one before them."""
-    before, recent = values[: -plateau.epochs], values[-plateau.epochs :]
+    before, recent = values[: -plateau.patience], values[-plateau.patience :]
     if not before:
         return False
     best, latest = (max(before), max(recent)) if higher_is_better else (min(before), min(recent))
     gained = latest - best if higher_is_better else best - latest
-    return gained <= plateau.gain * abs(best)
+    return gained <= plateau.min_gain * abs(best)
 
 
 def hopeless(

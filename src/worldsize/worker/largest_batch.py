@@ -32,7 +32,7 @@ CLOSE = 0.05
 
 def next_batch(tries: Sequence[Try], spec: LargestSpec, room: int) -> int | None:
     """None: the search is over. `room` is the largest batch per worker for which the data have enough samples."""
-    top = min(room, spec.most or room)
+    top = min(room, spec.max or room)
     fitting = [attempt for attempt in tries if attempt.outcome == "finished"]
     largest = max((attempt.batch_per_worker for attempt in fitting), default=LEAST - 1)
     too_large = min((attempt.batch_per_worker for attempt in tries if attempt.outcome == "out_of_memory"), default=None)
@@ -40,7 +40,7 @@ def next_batch(tries: Sequence[Try], spec: LargestSpec, room: int) -> int | None
         # The gap is at least one sample: below a batch of 20, that is more than 5 %.
         return (largest + too_large) // 2 if too_large - largest > max(1.0, CLOSE * largest) else None
     if not tries:
-        return min(spec.start, top)
+        return min(spec.first, top)
     if largest >= top or (spec.stop_early and no_longer_rises(fitting)):
         return None
     return min(2 * largest, top)

@@ -59,7 +59,7 @@ def timed_steps(
         run_steps(trainer, itertools.islice(shares, steps))
         step_s = trainer.clock.seconds()[warmup_steps:]
         means = block_means(step_s, trainer.trial.strategy.period)
-        reached = len(means) >= PROBE_LEAST_STEPS and median_precision(means) <= spec.precision
+        reached = len(means) >= PROBE_LEAST_STEPS and median_precision(means) <= spec.tolerance
         so_far_s, median_s = float(step_s.sum()), float(np.median(step_s))
         block = max(PROBE_FIRST_STEPS, round(PROBE_BLOCK_S / median_s))
         left = math.ceil((spec.max_seconds - so_far_s) / median_s)

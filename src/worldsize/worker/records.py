@@ -120,7 +120,7 @@ def save_arrays(
         "spans": None if trial.largest else trainer.clock.spans(),
         **{f"spans-b{size}": spans for size, spans in result.spans_of_tries.items()},
         "exposed": result.exposed,
-        "noise": trainer.noise.rows() if trial.train and trial.train.noise_scale else None,
+        "noise": trainer.noise.rows() if trial.train and trial.train.measure_noise_scale else None,
         "telemetry": telemetry,
     }
     return {

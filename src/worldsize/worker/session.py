@@ -84,11 +84,11 @@ class Session:
 
     def _measure_interconnect(self, crew: Crew) -> None:
         """Measures the link between the ranks before anything trains on it; raw times go to the launch folder."""
-        if crew.workers == 1 or not self.launch.interconnect_s:
+        if crew.workers == 1 or not self.launch.interconnect_probe_s:
             return
         self.phases.enter("interconnect")
         hosts = [crew.wait_for(f"host/{rank}") for rank in range(crew.workers)]
-        sweep = measure_links(crew.rank, hosts, crew.device, budget_s=self.launch.interconnect_s)
+        sweep = measure_links(crew.rank, hosts, crew.device, budget_s=self.launch.interconnect_probe_s)
         if crew.rank == 0 and sweep is not None:
             self.files.write(InterconnectFile(hosts=tuple(hosts), sweep=sweep))
 
@@ -107,7 +107,7 @@ class Session:
         if trial.search is not None:
             curve = search_curve(result.epochs, result.outcome, self.launch.metric, trainer.ending.planned_epochs)
             self._search_curves.setdefault(trial.search, []).append(curve)
-        trained_model = trainer.strategy.full_model() if trial.train and trial.train.save else None
+        trained_model = trainer.strategy.full_model() if trial.train and trial.train.save_weights else None
         own_arrays = save_arrays(self.folder.trial(trial.id), trainer, result, telemetry)
         if team.rank > 0:
             crew.publish(f"trial/{number}/arrays/{team.rank}", json.dumps(own_arrays))

@@ -46,7 +46,7 @@ ONE = Setting(workers=1, batch_per_worker=32, scaling="weak", strategy=StrategyS
 STUDY = """\
 name: compared
 workload: digits
-axes: {{workers: {workers}, batch_per_worker: [100], optimizer: [{{name: sgd, rate: {rate}}}]}}
+axes: {{workers: {workers}, batch_per_worker: [100], optimizer: [{{name: sgd, lr: {rate}}}]}}
 train: {train}
 repeats: 4
 oversubscribe: true
@@ -258,7 +258,7 @@ def test_what_was_asked_for_where_it_ran_and_what_one_alone_has(tmp_path: Path) 
     found = studies(tmp_path, made(environment=here), made(environment=there), texts={1: other})
     page = comparison_page(found)
     assert page["only"] == ["A: 1 worker", "B: 4 workers"]
-    assert "B: axes.optimizer.0.rate: [0.05] -> [0.1]" in page["configuration"]
+    assert "B: axes.optimizer.0.lr: [0.05] -> [0.1]" in page["configuration"]
     assert "B: axes.workers: [1, 2] -> [2, 4]" in page["configuration"]
     assert page["environment"] == ["torch: 2.13.0 | 2.14.0"]
 

@@ -137,7 +137,10 @@ def test_what_puts_the_answer_in_question_is_said_right_below_it_and_with_every_
 
 
 def test_of_several_targets_each_says_its_own(tmp_path: Path) -> None:
-    text = STUDY.replace("repeats: 8", "repeats: 2") + "on: {here: local, there: {slurm: {workers_per_node: 4}}}\n"
+    text = (
+        STUDY.replace("repeats: 8", "repeats: 2")
+        + "run_on: [{name: here, local: true}, {name: there, slurm: {workers_per_node: 4}}]\n"
+    )
     results = study(tmp_path, SHARED, text)
     assert [found["text"].split(":")[0] for found in cautions(results)] == ["On here", "On there"]
 

@@ -30,26 +30,26 @@ def trial(optimizer: OptimizerSpec) -> TrialSpec:
         optimizer=optimizer,
         strategy=StrategySpec(),
         precision="fp32",
-        peak_lr=optimizer.rate,
+        peak_lr=optimizer.lr,
         repeat=0,
         seed=0,
-        threads=1,
+        threads_per_worker=1,
         train=TrainSpec(epochs=1),
     )
 
 
 OPTIMIZERS = [
-    OptimizerSpec(name="lars", rate=1.0),
-    OptimizerSpec(name="lars", rate=1.0, trust=0.5),
-    OptimizerSpec(name="sgd", rate=0.1),
-    OptimizerSpec(name="sgd", rate=0.10000001),
-    OptimizerSpec(name="sgd", rate=0.1, momentum=0.9),
-    OptimizerSpec(name="nesterov", rate=0.1),
-    OptimizerSpec(name="sgd", rate=0.1, warmup_epochs=0.0),
-    OptimizerSpec(name="sgd", rate=0.1, warmup_epochs=2.0),
-    OptimizerSpec(name="sgd", rate=0.1, rate_rule="auto"),
-    OptimizerSpec(name="sgd", rate=0.1, rate_rule="none"),
-    OptimizerSpec(name="sgd", rate=0.1, weight_decay=1e-4),
+    OptimizerSpec(name="lars", lr=1.0),
+    OptimizerSpec(name="lars", lr=1.0, trust_coefficient=0.5),
+    OptimizerSpec(name="sgd", lr=0.1),
+    OptimizerSpec(name="sgd", lr=0.10000001),
+    OptimizerSpec(name="sgd", lr=0.1, momentum=0.9),
+    OptimizerSpec(name="nesterov", lr=0.1),
+    OptimizerSpec(name="sgd", lr=0.1, warmup_epochs=0.0),
+    OptimizerSpec(name="sgd", lr=0.1, warmup_epochs=2.0),
+    OptimizerSpec(name="sgd", lr=0.1, lr_rule="auto"),
+    OptimizerSpec(name="sgd", lr=0.1, lr_rule="none"),
+    OptimizerSpec(name="sgd", lr=0.1, weight_decay=1e-4),
 ]
 
 
@@ -59,7 +59,7 @@ def test_no_two_optimisers_look_alike() -> None:
 
 
 def test_those_that_differ_in_the_rate_alone_are_kin() -> None:
-    one = trial(OptimizerSpec(name="momentum", rate=0.05, rate_rule="linear"))
+    one = trial(OptimizerSpec(name="momentum", lr=0.05, lr_rule="linear"))
     assert one.variant == "momentum 0.9 rate 0.05, linear rule"
     from_scratch = one.model_copy(update={"start": "scratch"})
     assert from_scratch.family_label == "momentum 0.9, linear rule, from scratch"

@@ -28,7 +28,7 @@ workload: digits
 axes: {workers: [1, 2, 4], batch_per_worker: [32, 128]}
 probe: {repeats: 3}
 """
-UNTIL = "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, rate_rule: linear}"
+UNTIL = "{until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, lr_rule: linear}"
 TRAINED = f"""\
 name: trained
 workload: digits
@@ -163,7 +163,7 @@ def test_learning_better_than_the_best_is_not_learning_less(tmp_path: Path) -> N
 name: better
 workload: digits
 axes: {workers: [1, 2], batch_per_worker: [64, 128, 256]}
-train: {epochs: 2, rate_rule: none}
+train: {epochs: 2, lr_rule: none}
 repeats: 2
 """
     better = Made(times=times, accuracy=lambda trial, _: 0.99 - 0.03 * math.log2(trial.global_batch / 64))

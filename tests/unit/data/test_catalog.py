@@ -41,9 +41,9 @@ def test_bounds_of_a_metric() -> None:
         (workload("image-folder", path="caltech101-subset"), 160, 240),
         (workload("image-folder", path="caltech101-subset/test"), 200, 40),
         (workload("steering", path="donkeycar-steering/steering.csv"), 192, 48),
-        (workload("steering", path="donkeycar-steering/steering.csv", test_share=0.5), 120, 120),
-        (workload("gpt", options={"length": 10_000, "context": 50}), 159, 39),
-        (workload("linear", options={"samples": 77}), 77, 77),
+        (workload("steering", path="donkeycar-steering/steering.csv", test_fraction=0.5), 120, 120),
+        (workload("gpt", data_options={"length": 10_000, "context": 50}), 159, 39),
+        (workload("linear", data_options={"samples": 77}), 77, 77),
     ],
 )
 def test_samples_are_counted(spec: WorkloadSpec, train: int, test: int, small_data: Path) -> None:
@@ -58,7 +58,7 @@ def test_samples_are_counted(spec: WorkloadSpec, train: int, test: int, small_da
         (workload("image-folder", path="fruits-fresh-rotten"), 1_920, 480),
         (workload("image-folder", path="caltech101-subset"), 960, 240),
         (workload("steering", path="donkeycar-steering/steering.csv"), 2_400, 600),
-        (workload("steering", path="donkeycar-steering/steering.csv", test_share=0.5), 1_500, 1_500),
+        (workload("steering", path="donkeycar-steering/steering.csv", test_fraction=0.5), 1_500, 1_500),
     ],
 )
 def test_samples_of_real_data_are_counted(spec: WorkloadSpec, train: int, test: int, data_folder: Path) -> None:
@@ -78,8 +78,8 @@ def test_another_model_is_said(tmp_path: Path) -> None:
         (workload("mnits"), 'Did you mean "mnist"?'),
         (workload("image-folder"), "needs `path`"),
         (workload("mnist", path="x"), "path='x' means nothing to the workload mnist"),
-        (workload("gpt", size=64), "size=64 means nothing to the workload gpt"),
-        (workload("mnist", test_share=0.3), "test_share=0.3 means nothing"),
+        (workload("gpt", image_size=64), "image_size=64 means nothing to the workload gpt"),
+        (workload("mnist", test_fraction=0.3), "test_fraction=0.3 means nothing"),
         (workload("mine:task", model="cnn"), "model='cnn' means nothing to the workload mine:task"),
         (workload("linear", augment={"shift": 0.1}), "means nothing to the workload linear"),
     ],
@@ -164,4 +164,4 @@ def assert_pretraining_comes_first() -> None:
     }
     assert {trial.start for trial in plan.trials.values() if trial.kind != "train"} == {None}
     assert plan.trials["0000-pretrain"].train is not None
-    assert plan.trials["0000-pretrain"].train.save == "weights"
+    assert plan.trials["0000-pretrain"].train.save_weights

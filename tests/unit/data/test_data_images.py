@@ -151,7 +151,7 @@ def test_a_tree_is_split_by_class(
         (root / f"class{label}").mkdir()
         for number in range(count):
             (root / f"class{label}" / f"{number}.png").touch()
-    folder = list_images(root, test_share=share, seed=seed)
+    folder = list_images(root, test_fraction=share, seed=seed)
     train, test = names(folder)
     assert not set(train) & set(test)
     assert len(train) + len(test) == sum(counts)
@@ -160,7 +160,7 @@ def test_a_tree_is_split_by_class(
         assert folder.train_labels.count(label) == count - folder.test_labels.count(label)
     for sources, labels in ((train, folder.train_labels), (test, folder.test_labels)):
         assert [f"class{label}" for label in labels] == [name.split("/")[0] for name in sources]
-    assert folder == list_images(root, test_share=share, seed=seed)
+    assert folder == list_images(root, test_fraction=share, seed=seed)
 
 
 def test_another_seed_splits_otherwise() -> None:
@@ -174,7 +174,7 @@ def test_a_share_must_leave_two_parts(tmp_path: Path, share: float) -> None:
     for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
         save(tmp_path / name)
     with pytest.raises(DataError, match="leaves one part empty; use a number between 0 and 1"):
-        list_images(tmp_path, test_share=share)
+        list_images(tmp_path, test_fraction=share)
 
 
 # Loading
@@ -210,7 +210,7 @@ def test_odd_names(tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
         for number in range(3):
             save(tmp_path / "data" / name / f"{number}.png")
     (tmp_path / "data" / "new\nline" / 'bad "one"\n.png').write_text("no image")
-    images = load_images(tmp_path / "data", 4, tmp_path / "cache" / ODD_NAMES[0], workers=workers, test_share=0.4)
+    images = load_images(tmp_path / "data", 4, tmp_path / "cache" / ODD_NAMES[0], workers=workers, test_fraction=0.4)
     assert images.classes == sorted(ODD_NAMES)
     assert len(images.train) + len(images.test) == 4 * len(ODD_NAMES)
     assert images.skipped == [('new\nline/bad "one"\n.png', "not an image (jpeg, png, bmp, webp, gif)")]
@@ -286,7 +286,7 @@ def test_caltech(data_folder: Path, tmp_path: Path) -> None:
 
 def assert_caltech_is_read(data: Path, tmp_path: Path) -> None:
     """The test part alone, as one tree of 20 classes, split here."""
-    images = load_images(data / "caltech101-subset" / "test", 24, tmp_path / "cache", test_share=0.25)
+    images = load_images(data / "caltech101-subset" / "test", 24, tmp_path / "cache", test_fraction=0.25)
     assert images.train.shape == (180, 24, 24, 3)
     assert np.bincount(images.train_labels).tolist() == [9] * 20
     assert np.bincount(images.test_labels).tolist() == [3] * 20

@@ -45,7 +45,7 @@ def test_the_first_rows_train_and_the_last_test(tmp_path: Path, inside: str) -> 
 def test_every_share_leaves_two_parts_in_order(tmp_path: Path, share: float) -> None:
     if not (tmp_path / "steering.csv").exists():
         write_table(tmp_path)
-    steering = read(tmp_path / "steering.csv", test_share=share)
+    steering = read(tmp_path / "steering.csv", test_fraction=share)
     assert len(steering.test) == min(max(round(10 * share), 1), 9)
     angles = np.concatenate([steering.train_angles, steering.test_angles])
     assert angles == pytest.approx(np.arange(10) / 10)
@@ -54,7 +54,7 @@ def test_every_share_leaves_two_parts_in_order(tmp_path: Path, share: float) -> 
 @pytest.mark.parametrize("share", [0.0, 1.0, float("nan")])
 def test_a_share_must_leave_two_parts(tmp_path: Path, share: float) -> None:
     with pytest.raises(DataError, match="leaves one part empty"):
-        read(write_table(tmp_path), test_share=share)
+        read(write_table(tmp_path), test_fraction=share)
 
 
 def test_a_film(small_data: Path, tmp_path: Path) -> None:

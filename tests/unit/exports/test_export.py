@@ -101,8 +101,8 @@ def test_parquet_read_back_with_its_types(results: Results, tmp_path: Path) -> N
         assert tuple(found.column_names) == table.columns
         assert list(zip(*(found[name].to_pylist() for name in table.columns), strict=True)) == list(table.rows)
     schema = pq.read_schema(written / "trials.parquet")
-    kinds = {name: str(schema.field(name).type) for name in ("trial", "workers", "rate", "model", "failure")}
-    assert kinds == {"trial": "string", "workers": "int64", "rate": "double", "model": "null", "failure": "string"}
+    kinds = {name: str(schema.field(name).type) for name in ("trial", "workers", "lr", "model", "failure")}
+    assert kinds == {"trial": "string", "workers": "int64", "lr": "double", "model": "null", "failure": "string"}
 
 
 def test_tensorboard_reads_it(results: Results, tmp_path: Path) -> None:

@@ -437,7 +437,7 @@ def test_what_slurm_is_asked_about_is_a_job(folder: StudyFolder, job: Any) -> No
 def test_what_plans_name_is_what_the_folder_takes() -> None:
     """Every name that a plan can make: targets, strategies, pretraining."""
     text = STUDY.replace("[100]}", "[100], strategy: [ddp, {name: local-sgd, every: 4}, fp16-compression]}")
-    text += "on: {t4.a-b_c: {slurm: {nodes: 2}}, v100: {slurm: {nodes: 2}}}\ntrain: {epochs: 1}\n"
+    text += "run_on: [{name: t4.a-b_c, slurm: {nodes: 2}}, {name: v100, slurm: {nodes: 2}}]\ntrain: {epochs: 1}\n"
     study = Study.from_text(text, folder=Path("x"), machine=Machine(cores=4, gpus=0))
     plan = make_plan(study.spec)
     folder = StudyFolder(Path("x"))

@@ -30,7 +30,7 @@ axes: {workers: [1, 2], batch_per_worker: [16]}
 probe: false
 train: {steps: 20}
 repeats: 1
-on: {slurm: {nodes: 2, workers_per_node: 1, time: 5, max_jobs: 2}}
+run_on: {slurm: {nodes: 2, workers_per_node: 1, time: 5, max_jobs: 2}}
 """
 """Two launches of one trial each."""
 
@@ -190,7 +190,7 @@ def test_jobs_run_side_by_side_and_the_wait_is_measured(world: World) -> None:
 
 
 def test_no_more_jobs_at_once_than_allowed_and_squeue_is_asked_seldom(tmp_path: Path) -> None:
-    world = World(tmp_path, set=["repeats=6", "on.slurm.max_jobs=2"])
+    world = World(tmp_path, set=["repeats=6", "run_on.slurm.max_jobs=2"])
     most = 0
 
     def tick() -> None:
@@ -307,7 +307,8 @@ def test_a_limit_too_short_for_any_trial_is_a_failure_in_the_end(one: World) -> 
     assert one.run(*[cut] * 400)
     records = [one.folder.record(trial_id) for trial_id in one.plan.trials]
     assert all(
-        record is not None and record.failure and "raise on.slurm.time" in record.failure.error for record in records
+        record is not None and record.failure and "raise run_on.slurm.time" in record.failure.error
+        for record in records
     )
     assert len(one.jobs) == 6  # each tried twice
 
@@ -318,11 +319,11 @@ def test_a_setup_that_failed_closes_its_launch_and_may_be_mended(one: World) -> 
         one.say(one.jobs[0], "setup-failed")
         one.end(one.jobs[0], "FAILED", 74)
 
-    with pytest.raises(LaunchError, match=r"a command of on.slurm.setup failed; see job.log"):
+    with pytest.raises(LaunchError, match=r"a command of run_on.slurm.setup failed; see job.log"):
         one.run(nothing, fail)
     (end,) = one.ends()
     assert (end["reason"], end["culprit"]) == ("setup failed", None)
-    assert "on.slurm.setup" in end["cause"]
+    assert "run_on.slurm.setup" in end["cause"]
     assert one.run(nothing, lambda: one.whole(one.jobs[1]))
     assert one.all_done()
 
@@ -527,7 +528,7 @@ def test_a_partition_that_does_not_exist_is_said_at_once(one: World) -> None:
         raise SubmitError("sbatch: error: invalid partition specified: nope")
 
     one.refuse = refuse
-    with pytest.raises(LaunchError, match=r"invalid partition specified: nope; change `on.slurm`"):
+    with pytest.raises(LaunchError, match=r"invalid partition specified: nope; change `run_on.slurm`"):
         one.run()
     assert one.jobs == []
     one.refuse = lambda: None
@@ -554,7 +555,7 @@ def test_what_never_reached_the_queue_is_closed_and_prepared_anew(one: World) ->
 
 
 def test_detached_jobs_wait_for_one_another(tmp_path: Path) -> None:
-    world = World(tmp_path, set=["repeats=4", "on.slurm.max_jobs=2"])
+    world = World(tmp_path, set=["repeats=4", "run_on.slurm.max_jobs=2"])
     assert not world.run(detach=True)
     assert [job.after for job in world.jobs] == [(), (), ("100",), ("101",), ("102",)]
 
@@ -661,8 +662,8 @@ def test_a_stored_launch_is_read_back_as_it_was_prepared(one: World) -> None:
 
 
 def test_targets_run_beside_one_another_each_with_its_own_jobs(tmp_path: Path) -> None:
-    on = "{slow: {slurm: {max_jobs: 1}}, fast: {slurm: {max_jobs: 2, partition: fast}}}"
-    world = World(tmp_path, STUDY.partition("on:")[0] + f"on: {on}\n", set=["repeats=3"])
+    on = "[{name: slow, slurm: {max_jobs: 1}}, {name: fast, slurm: {max_jobs: 2, partition: fast}}]"
+    world = World(tmp_path, STUDY.partition("run_on:")[0] + f"run_on: {on}\n", set=["repeats=3"])
     most: dict[str, int] = {"slow": 0, "fast": 0}
 
     def step() -> None:
@@ -684,8 +685,8 @@ def test_targets_run_beside_one_another_each_with_its_own_jobs(tmp_path: Path) -
 
 
 def test_jobs_of_a_target_are_adopted_as_its_own(tmp_path: Path) -> None:
-    on = "{slow: {slurm: {max_jobs: 1}}, fast: {slurm: {max_jobs: 1}}}"
-    world = World(tmp_path, STUDY.partition("on:")[0] + f"on: {on}\n", set=["axes.workers=[1]"])
+    on = "[{name: slow, slurm: {max_jobs: 1}}, {name: fast, slurm: {max_jobs: 1}}]"
+    world = World(tmp_path, STUDY.partition("run_on:")[0] + f"run_on: {on}\n", set=["axes.workers=[1]"])
     assert not world.run(detach=True)
     assert len(world.jobs) == 2
     assert world.run(lambda: [world.whole(job) for job in world.jobs], *[nothing] * 10)  # type: ignore[arg-type,return-value]

@@ -74,10 +74,10 @@ def test_what_a_job_asks_for_stands_at_its_head() -> None:
         qos="short",
         time="00:30:00",
         gpus_per_node=2,
-        cpus_per_task=8,
+        cpus_per_worker=8,
         constraint="a100&nvlink",
         setup=("module load cuda/12.4",),
-        extra={"mem": "64G", "exclusive": True, "nice": 10, "mail-type": "END", "overcommit": False},
+        sbatch_options={"mem": "64G", "exclusive": True, "nice": 10, "mail-type": "END", "overcommit": False},
     )
     script = job_script(job(), slurm)
     assert directives(script) == [
@@ -221,10 +221,12 @@ def test_a_short_job_is_warned_late() -> None:
 
 
 def test_what_worldsize_sets_itself_cannot_be_set_again() -> None:
-    assert SlurmSpec(extra={"exclusive": True, "mem": "1G", "nodelist": "n1", "exclude": "n2", "time-min": "5"}).extra
+    assert SlurmSpec(
+        sbatch_options={"exclusive": True, "mem": "1G", "nodelist": "n1", "exclude": "n2", "time-min": "5"}
+    ).sbatch_options
     for key in ("output", "wrap", "job-name", "array", "job-na", "outp", "w", "no-req"):  # sbatch takes short forms
         with pytest.raises(ValidationError, match="set by worldsize"):
-            SlurmSpec(extra={key: "x"})
+            SlurmSpec(sbatch_options={key: "x"})
 
 
 def test_setup_may_use_variables_that_are_not_set(tmp_path: Path) -> None:

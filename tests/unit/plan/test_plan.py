@@ -73,7 +73,7 @@ def test_training_rounds_alternate_and_share_start_up_where_they_meet() -> None:
 
 
 def test_optimisers_share_a_probe_but_not_training() -> None:
-    optimizers = (OptimizerAxis(rate=0.1), OptimizerAxis(name="adam", rate=0.001))
+    optimizers = (OptimizerAxis(lr=0.1), OptimizerAxis(name="adam", lr=0.001))
     plan = make_plan(spec(axes={"optimizer": optimizers}, repeats=1))
     kinds = Counter(trial.kind for trial in plan.trials.values())
     assert kinds == {"probe": 6, "train": 12}
@@ -160,8 +160,8 @@ def test_a_changed_plan_file_is_named(tmp_path: Path, where: tuple[Any, ...], ke
     ],
 )
 def test_rate_rules(name: str, rule: str, factor: float) -> None:
-    optimizer = OptimizerSpec(name=name, rate=0.1)  # type: ignore[arg-type]
-    train = TrainSpec(epochs=1, rate_rule=rule, base_batch=64)  # type: ignore[arg-type]
+    optimizer = OptimizerSpec(name=name, lr=0.1)  # type: ignore[arg-type]
+    train = TrainSpec(epochs=1, lr_rule=rule, base_batch=64)  # type: ignore[arg-type]
     assert scaled_lr(optimizer, train, 256) == pytest.approx(0.1 * factor)
 
 
@@ -197,8 +197,8 @@ def test_the_estimate_follows_measured_steps() -> None:
 
 
 def test_an_optimiser_may_bring_its_own_rule() -> None:
-    optimizer = OptimizerSpec(name="sgd", rate=0.1, rate_rule="none")
-    assert scaled_lr(optimizer, TrainSpec(epochs=1, rate_rule="linear", base_batch=64), 256) == pytest.approx(0.1)
+    optimizer = OptimizerSpec(name="sgd", lr=0.1, lr_rule="none")
+    assert scaled_lr(optimizer, TrainSpec(epochs=1, lr_rule="linear", base_batch=64), 256) == pytest.approx(0.1)
 
 
 def trained(**axes: object) -> list[OptimizerSpec]:
@@ -207,30 +207,30 @@ def trained(**axes: object) -> list[OptimizerSpec]:
 
 
 def test_a_grid_is_every_momentum_with_every_rate() -> None:
-    grid = OptimizerAxis(name="momentum", rate=(0.01, 0.1), momentum=(0.5, 0.9, 0.99))
-    found = {(setting.rate, setting.momentum) for setting in trained(optimizer=(grid,))}
+    grid = OptimizerAxis(name="momentum", lr=(0.01, 0.1), momentum=(0.5, 0.9, 0.99))
+    found = {(setting.lr, setting.momentum) for setting in trained(optimizer=(grid,))}
     assert found == {(rate, momentum) for rate in (0.01, 0.1) for momentum in (0.5, 0.9, 0.99)}
 
 
 def test_a_search_is_spread_evenly_on_a_log_scale() -> None:
-    rates = sorted(setting.rate for setting in trained(optimizer=(OptimizerAxis(rate=Search(search=(1e-4, 1.0))),)))
+    rates = sorted(setting.lr for setting in trained(optimizer=(OptimizerAxis(lr=Search(search=(1e-4, 1.0))),)))
     assert len(rates) == 9
     assert [b / a for a, b in itertools.pairwise(rates)] == pytest.approx([10**0.5] * 8, rel=1e-3)
     assert (rates[0], rates[-1]) == (1e-4, 1.0)
 
 
 def test_only_trials_of_a_search_compete() -> None:
-    optimizers = (OptimizerAxis(rate=0.1), OptimizerAxis(name="adam", rate=Search(search=(0.001, 0.1), points=3)))
+    optimizers = (OptimizerAxis(lr=0.1), OptimizerAxis(name="adam", lr=Search(search=(0.001, 0.1), points=3)))
     plan = make_plan(spec(axes={"optimizer": optimizers}, probe=None, repeats=2))
     searches = Counter(trial.search for trial in plan.trials.values())
     assert searches.pop(None) == 12
     assert set(searches.values()) == {6}  # 3 rates in 2 repeats, for each of 3 counts x 2 batches
-    assert all(trial.stop_hopeless == (trial.search is not None) for trial in plan.trials.values())
+    assert all(trial.prune == (trial.search is not None) for trial in plan.trials.values())
 
 
 def test_nothing_is_stopped_where_an_edge_is_looked_for() -> None:
-    plan = make_plan(spec(axes={"optimizer": (OptimizerAxis(rate=Search(search=(0.1, 10), edge=0.1)),)}))
-    assert not any(trial.stop_hopeless for trial in plan.trials.values())
+    plan = make_plan(spec(axes={"optimizer": (OptimizerAxis(lr=Search(search=(0.1, 10), divergence_within=0.1)),)}))
+    assert not any(trial.prune for trial in plan.trials.values())
 
 
 def test_accumulation_is_an_axis_of_both_kinds_of_scaling() -> None:
@@ -264,7 +264,7 @@ def test_seeds_can_be_named() -> None:
     assert {(trial.repeat, trial.seed) for trial in make_plan(study).trials.values()} == {(0, 5), (1, 11)}
 
 
-NOISE = TrainSpec(epochs=1, noise_scale=True)
+NOISE = TrainSpec(epochs=1, measure_noise_scale=True)
 
 
 def impossible(machine: Machine = MACHINE, **changes: object) -> str:
@@ -288,10 +288,10 @@ def impossible(machine: Machine = MACHINE, **changes: object) -> str:
             "which fsdp does not keep apart; use ddp",
         ),
         ({"axes": {"workers": (1,)}, "train": NOISE}, "every point has one worker and no accumulation"),
-        ({"axes": {"optimizer": (OptimizerAxis(rate=(0.1, 0.1)),)}}, "names sgd 0.1 twice"),
-        ({"axes": {"optimizer": (OptimizerAxis(rate=0.1), OptimizerAxis(rate=(0.2, 0.1)))}}, "names sgd 0.1 twice"),
+        ({"axes": {"optimizer": (OptimizerAxis(lr=(0.1, 0.1)),)}}, "names sgd 0.1 twice"),
+        ({"axes": {"optimizer": (OptimizerAxis(lr=0.1), OptimizerAxis(lr=(0.2, 0.1)))}}, "names sgd 0.1 twice"),
         (
-            {"axes": {"optimizer": (OptimizerAxis(rate=Search(search=(0.1, 1))),)}, "train": None},
+            {"axes": {"optimizer": (OptimizerAxis(lr=Search(search=(0.1, 1))),)}, "train": None},
             "a search needs train",
         ),
         (
@@ -313,7 +313,7 @@ def test_fsdp_wants_a_gpu_for_each_worker() -> None:
 
 def test_one_rise_of_the_rate_is_enough() -> None:
     train = TrainSpec(epochs=4, schedule=ScheduleSpec(name="one-cycle"))
-    said = impossible(axes={"optimizer": (OptimizerAxis(rate=0.1, warmup_epochs=1.0),)}, train=train)
+    said = impossible(axes={"optimizer": (OptimizerAxis(lr=0.1, warmup_epochs=1.0),)}, train=train)
     assert "warmup_epochs and the schedule one-cycle both begin with a rise" in said
 
 
@@ -360,7 +360,7 @@ def test_a_warm_up_ends_before_training_does() -> None:
 
 
 def test_the_same_optimiser_under_two_names_is_named_twice() -> None:
-    twice = (OptimizerAxis(name="sgd", rate=0.1, momentum=0.9), OptimizerAxis(name="momentum", rate=0.1))
+    twice = (OptimizerAxis(name="sgd", lr=0.1, momentum=0.9), OptimizerAxis(name="momentum", lr=0.1))
     assert "names momentum 0.1 twice" in impossible(axes={"optimizer": twice})
 
 

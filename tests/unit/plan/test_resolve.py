@@ -29,7 +29,9 @@ train: {epochs: 1}
 """
 AUTO = STUDY.replace("[1, 2, 4]", "auto")
 STRONG = STUDY.replace("batch_per_worker: [16, 32]", "global_batch: [64, 256]")
-PLACES = STUDY + "on: {t4: {slurm: {nodes: 2}}, v100: {slurm: {gpus_per_node: 8}}, cpu: local}\n"
+PLACES = f"""{STUDY}\
+run_on: [{{name: t4, slurm: {{nodes: 2}}}}, {{name: v100, slurm: {{gpus_per_node: 8}}}}, {{name: cpu, local: true}}]
+"""
 
 
 def read(text: str) -> StudySpec:
@@ -57,23 +59,23 @@ def per_node(text: str) -> dict[str, int | None]:
         (HERE, AUTO.replace("auto", "[auto]"), (1, 2, 4, 8)),
         (Machine(cores=6, gpus=0), AUTO, (1, 2, 4, 6)),
         (Machine(cores=64, gpus=2), AUTO, (1, 2)),
-        (HERE, AUTO + "threads: 4\n", (1, 2)),
-        (HERE, AUTO + "on: {slurm: {nodes: 2, gpus_per_node: 3}}\n", (1, 2, 4, 6)),
-        (HERE, AUTO + "on: {slurm: {nodes: 4, workers_per_node: 1}}\n", (1, 2, 4)),
+        (HERE, AUTO + "threads_per_worker: 4\n", (1, 2)),
+        (HERE, AUTO + "run_on: {slurm: {nodes: 2, gpus_per_node: 3}}\n", (1, 2, 4, 6)),
+        (HERE, AUTO + "run_on: {slurm: {nodes: 4, workers_per_node: 1}}\n", (1, 2, 4)),
         (HERE, STRONG.replace("[1, 2, 4]", "auto").replace("[64, 256]", "[36]"), (1, 2, 4)),
         (HERE, AUTO.replace("[16, 32]", "[4000, 16000]"), (1, 2)),
-        (HERE, AUTO.replace("[16, 32]", "{largest: true, start: 8000}"), (1,)),
+        (HERE, AUTO.replace("[16, 32]", "{largest: true, first: 8000}"), (1,)),
     ],
 )
 def test_auto_is_every_doubling_that_fits(machine: Machine, text: str, counts: tuple[int, ...]) -> None:
-    axes = resolved(text, machine).axes
-    assert (axes.workers, axes.adaptive) == (counts, True)
+    spec = resolved(text, machine)
+    assert (spec.axes.workers, spec.adaptive) == (counts, True)
 
 
 def test_the_reader_only_says_that_auto_was_written() -> None:
     spec = read(AUTO)
     assert spec.axes.is_auto
-    assert not spec.axes.adaptive
+    assert not spec.adaptive
     assert not spec.is_resolved
     with pytest.raises(AssertionError, match="resolve the study first"):
         make_plan(spec)
@@ -86,14 +88,14 @@ def test_the_reader_only_says_that_auto_was_written() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (PLACES.replace("[1, 2, 4]", "auto"), "study, line 3: workers: auto needs one target, and the study has 3"),
-        (AUTO + "on: {slurm: {nodes: 2}}\n", r"study, line 3: workers: auto needs to know how many fit on a node"),
+        (PLACES.replace("[1, 2, 4]", "auto"), "study, line 3: workers: auto needs one place, and the study has 3"),
+        (AUTO + "run_on: {slurm: {nodes: 2}}\n", r"study, line 3: workers: auto needs to know how many fit on a node"),
         (
             AUTO.replace("[16, 32]", "[8000]"),
             "study, line 3: workers: auto finds no count but 1: batch_per_worker of 2",
         ),
         (
-            AUTO.replace("train: {epochs: 1}\n", "on: {slurm: {nodes: 3, workers_per_node: 3}}\n"),
+            AUTO.replace("train: {epochs: 1}\n", "run_on: {slurm: {nodes: 3, workers_per_node: 3}}\n"),
             "study, line 3: workers=8 does not divide among the 3 nodes",
         ),
         (AUTO + "skip: [{workers: 3}]\n", "study, line 5: this `skip` entry matches no point"),
@@ -124,7 +126,7 @@ def test_counts_that_auto_adds_are_counted_too() -> None:
         (STUDY.replace("[1, 2, 4]", "[2, 4]").replace("32]", "32], accumulation: [2, 4]"), 64),
         (STUDY + "skip: [{workers: 1}, {workers: 2, batch_per_worker: 16}]\n", 64),
         (STUDY + "skip: [{batch_per_worker: 16}, {batch_per_worker: 32}]\n", None),
-        (PLACES + "skip: [{on: t4, workers: 1}]\n", 16),
+        (PLACES + "skip: [{place: t4, workers: 1}]\n", 16),
         (PLACES + "skip: [{workers: 1}]\n", 32),
     ],
 )
@@ -133,7 +135,7 @@ def test_the_base_batch_is_the_smallest_that_runs(text: str, batch: int | None) 
 
 
 def test_rates_of_a_place_are_those_of_the_whole_study() -> None:
-    spec = resolved(PLACES + "skip: [{on: t4, workers: 1}]\n")
+    spec = resolved(PLACES + "skip: [{place: t4, workers: 1}]\n")
     places = sites(spec, HERE)
     assert {on: site.spec.train and site.spec.train.base_batch for on, site in places.items()} == dict.fromkeys(
         ("t4", "v100", "cpu"), 16
@@ -156,18 +158,18 @@ def test_rates_of_a_place_are_those_of_the_whole_study() -> None:
     ("text", "workers"),
     [
         (STUDY, {}),
-        (STUDY + "on: slurm\n", {"": 4}),
-        (STUDY + "on: {slurm: {nodes: 2}}\n", {"": 2}),
-        (STUDY + "on: {slurm: {nodes: 3}}\n", {"": 2}),
-        (STUDY + "on: {slurm: {nodes: 2, gpus_per_node: 8}}\n", {"": 8}),
-        (STUDY + "on: {slurm: {nodes: 2, gpus_per_node: 8, workers_per_node: 4}}\n", {"": 4}),
+        (STUDY + "run_on: slurm\n", {"": 4}),
+        (STUDY + "run_on: {slurm: {nodes: 2}}\n", {"": 2}),
+        (STUDY + "run_on: {slurm: {nodes: 3}}\n", {"": 2}),
+        (STUDY + "run_on: {slurm: {nodes: 2, gpus_per_node: 8}}\n", {"": 8}),
+        (STUDY + "run_on: {slurm: {nodes: 2, gpus_per_node: 8, workers_per_node: 4}}\n", {"": 4}),
         (
-            STUDY + "on: {slurm: {nodes: 2}}\npretrain: {workload: digits, workers: 8, batch_per_worker: 8, "
+            STUDY + "run_on: {slurm: {nodes: 2}}\npretrain: {workload: digits, workers: 8, batch_per_worker: 8, "
             "optimizer: sgd, epochs: 1}\n",
             {"": 4},
         ),
         (PLACES, {"t4": 2, "v100": 8}),
-        (PLACES + "skip: [{on: t4, workers: 4}]\n", {"t4": 1, "v100": 8}),
+        (PLACES + "skip: [{place: t4, workers: 4}]\n", {"t4": 1, "v100": 8}),
     ],
 )
 def test_workers_per_node_follow_from_the_largest_count(text: str, workers: dict[str, int]) -> None:
@@ -183,7 +185,7 @@ def test_places_are_found_once() -> None:
     }
 
 
-@pytest.mark.parametrize("text", [STUDY, AUTO, STRONG, PLACES, STUDY + "on: {slurm: {nodes: 2}}\n"])
+@pytest.mark.parametrize("text", [STUDY, AUTO, STRONG, PLACES, STUDY + "run_on: {slurm: {nodes: 2}}\n"])
 def test_what_is_complete_stays_as_it_is(text: str) -> None:
     spec = resolved(text)
     assert spec.is_resolved
@@ -192,7 +194,7 @@ def test_what_is_complete_stays_as_it_is(text: str) -> None:
 
 
 def test_the_stored_study_is_complete(tmp_path: Path) -> None:
-    text = STUDY + "on: {slurm: {nodes: 2}}\n"
+    text = STUDY + "run_on: {slurm: {nodes: 2}}\n"
     results = write_study(tmp_path / "study", text, Made(times=lambda _: {"forward": 0.01}), HERE)
     stored = (tmp_path / "study/study.yaml").read_text()
     assert "base_batch: 16" in stored

@@ -31,10 +31,10 @@ workload: digits
 axes: {workers: [1, 2, 4], batch_per_worker: [16]}
 train: {epochs: 2}
 repeats: 2
-skip: [{on: v100, workers: 1}]
-on:
-  t4: {slurm: {partition: t4, nodes: 2, workers_per_node: 2, max_jobs: 1}}
-  v100: {slurm: {partition: v100, workers_per_node: 4, max_jobs: 2}}
+skip: [{place: v100, workers: 1}]
+run_on:
+- {name: t4, slurm: {partition: t4, nodes: 2, workers_per_node: 2, max_jobs: 1}}
+- {name: v100, slurm: {partition: v100, workers_per_node: 4, max_jobs: 2}}
 """
 SMALL = Machine(cores=1, gpus=0)
 
@@ -71,22 +71,24 @@ def test_one_that_can_run_fewer_is_told_how_to_leave_counts_out() -> None:
     with pytest.raises(InputError) as error:
         study(STUDY.replace("workers_per_node: 4", "gpus_per_node: 2").replace("workers: 1}", "workers: 2}"))
     assert "on v100: workers=4 is more than the 2 GPUs" in str(error.value)
-    assert "skip: [{on: v100, workers: 4}]" in str(error.value)
+    assert "skip: [{place: v100, workers: 4}]" in str(error.value)
     assert "t4" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("on: v100, workers: 1", "on: v200, workers: 1"), "matches no point"),
-        (("{on: v100, workers: 1}", "{on: v100}"), "leaves nothing to run on v100"),
-        (("  t4: {", "  'a b': {"), "cannot name a target"),
-        (("  t4: {", "  ../up: {"), "cannot name a target"),
+        (("place: v100, workers: 1", "place: v200, workers: 1"), "matches no point"),
+        (("{place: v100, workers: 1}", "{place: v100}"), "leaves nothing to run on v100"),
+        (("name: t4,", "name: 'a b',"), "cannot name a place"),
+        (("name: t4,", "name: ../up,"), "cannot name a place"),
+        (("name: t4,", "name: v100,"), "run_on names v100 twice"),
+        (("name: t4, ", ""), '"name" is missing in "run_on.0"'),
         (("{partition: t4,", "{partitoin: t4,"), 'Did you mean "partition"'),
-        (("t4: {slurm:", "t4: {slrum:"), "slrum"),
-        (("t4: {slurm:", "slurm: {slurm:"), "on"),
-        (("workers: [1, 2, 4]", "workers: auto"), "needs one target"),
-        (("max_jobs: 1}}", "max_jobs: 1}, time: 5}"), "time"),
+        (("name: t4, slurm:", "name: t4, slrum:"), 'Did you mean "slurm"'),
+        (("name: t4, slurm:", "name: t4, local: true, slurm:"), "the place t4 needs one of"),
+        (("workers: [1, 2, 4]", "workers: auto"), "needs one place"),
+        (("max_jobs: 1}}", "max_jobs: 1}, time: 5}"), 'unknown key "time" in "run_on.0"'),
     ],
 )
 def test_what_targets_cannot_be(change: tuple[str, str], said: str) -> None:
@@ -96,17 +98,17 @@ def test_what_targets_cannot_be(change: tuple[str, str], said: str) -> None:
 
 
 def test_one_of_them_can_be_chosen(tmp_path: Path) -> None:
-    (tmp_path / "kinds.yaml").write_text(STUDY.replace("skip: [{on: v100, workers: 1}]\n", ""))
+    (tmp_path / "kinds.yaml").write_text(STUDY.replace("skip: [{place: v100, workers: 1}]\n", ""))
     chosen = Study(tmp_path / "kinds.yaml", machine=SMALL, run_on="v100")
     assert {trial.place for trial in chosen.plan.trials.values()} == {""}
     assert chosen.spec.slurm is not None
     assert chosen.spec.slurm.partition == "v100"
-    with pytest.raises(InputError, match="has the targets t4, v100; choose one"):
+    with pytest.raises(InputError, match="has the places t4, v100; choose one"):
         Study(tmp_path / "kinds.yaml", machine=SMALL, run_on="slurm")
 
 
 def test_detach_leaves_nothing_to_this_machine(tmp_path: Path) -> None:
-    text = STUDY.replace("{slurm: {partition: v100, workers_per_node: 4, max_jobs: 2}}", "local")
+    text = STUDY.replace("slurm: {partition: v100, workers_per_node: 4, max_jobs: 2}", "local: true")
     mixed = study(text, "oversubscribe=true", folder=tmp_path / "study")
     assert {on for on, site in mixed.sites.items() if site.spec.slurm} == {"t4"}
     with pytest.raises(InputError, match="v100 runs on this machine"):
@@ -140,7 +142,7 @@ def test_each_has_an_answer_and_a_projection_of_its_own(results: Results) -> Non
 
 
 def test_adaptive_probes_follow_each_target_alone(tmp_path: Path) -> None:
-    text = STUDY.replace("workers: [1, 2, 4]", "workers: [1, 2, 4], adaptive: true").replace("train: {epochs: 2}\n", "")
+    text = STUDY.replace("train: {epochs: 2}\n", "adaptive: true\n")
     made, home = study(text, folder=tmp_path / "adaptive"), StudyFolder(tmp_path / "adaptive")
     made._write()
     plan: Plan | None = made.plan
@@ -150,7 +152,7 @@ def test_adaptive_probes_follow_each_target_alone(tmp_path: Path) -> None:
         plan = made._search_on(plan, Progress())
     rows = {on: each.answer.row for on, each in load(home.path).by_place.items()}
     assert {on: row and row.setting.workers for on, row in rows.items()} == {"t4": 2, "v100": 4}
-    with pytest.raises(InputError, match="this one has 2 targets"):
+    with pytest.raises(InputError, match="this one has 2 places"):
         study(text, "train={epochs: 1}")
 
 

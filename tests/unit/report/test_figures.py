@@ -19,7 +19,7 @@ from worldsize.report.figures.plotly import chart
 from worldsize.report.pages import figures
 from worldsize.report.words.findings import finding_sentence, plural
 
-STRONG = STUDY.replace("batch_per_worker: [64]", "global_batch: [64, 256]").replace("rate: 0.05}", "rate: [0.05, 3.0]}")
+STRONG = STUDY.replace("batch_per_worker: [64]", "global_batch: [64, 256]").replace("lr: 0.05}", "lr: [0.05, 3.0]}")
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_a_page_follows_trials_that_run_elsewhere(tmp_path: Path, started: list[
     results = load(made_study(tmp_path / "made").path)
     trial, record = next((results.trials[name], each) for name, each in results.records.items())
     slurm = OnSlurm(slurm=SlurmSpec(workers_per_node=trial.workers))
-    full = sites(results.spec.model_copy(update={"on": slurm}), Machine(cores=1, gpus=0))
+    full = sites(results.spec.model_copy(update={"run_on": slurm}), Machine(cores=1, gpus=0))
     assert full[""].machine.cores == trial.workers
     page = LivePage(Progress(), tmp_path, full, clock=Clock())
     page.trial_ended(trial, record)

@@ -29,7 +29,7 @@ from worldsize.report.write.publish import Published, publish, publish_document,
 from worldsize.report.write.written import write_files
 from worldsize.spec.file import StudyFile
 
-MIXED = STUDY.replace("rate: 0.05}", "rate: [0.05, 3.0]}, {name: adam, rate: 0.001}")
+MIXED = STUDY.replace("lr: 0.05}", "lr: [0.05, 3.0]}, {name: adam, lr: 0.001}")
 PROBES = STUDY.replace("[1, 2, 4]", "[1]").replace("train: {epochs: 30}\n", "").replace("[64]", "[32, 64]")
 LIMIT_BYTES = 6_000_000
 

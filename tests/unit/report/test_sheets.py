@@ -19,7 +19,7 @@ from worldsize.report.words.numbers import decimals
 from worldsize.report.write.tables import csv_text, latex_text, markdown_text, to_csv, to_latex, to_markdown
 from worldsize.spec.study import TrialSpec
 
-MANY = STUDY.replace("[64]", "[32, 64]").replace("rate: 0.05}", "rate: [0.05, 3.0]}, {name: adam, rate: 0.001}")
+MANY = STUDY.replace("[64]", "[32, 64]").replace("lr: 0.05}", "lr: [0.05, 3.0]}, {name: adam, lr: 0.001}")
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +142,10 @@ def test_steps_to_a_target_against_batch_have_their_model(tmp_path: Path) -> Non
         return min(0.99, 0.9 * steps / (300 * (1 + 400 / trial.global_batch)))
 
     text = STUDY.replace("batch_per_worker: [64]", "batch_per_worker: [32, 128, 512]").replace("[1, 2, 4]", "[1, 2]")
-    target = "{until: {metric: accuracy, at_least: 0.9, max_epochs: 40}, rate_rule: linear}"
+    target = "{until: {metric: accuracy, at_least: 0.9, max_epochs: 40}, lr_rule: linear}"
     results = write_study(
         tmp_path / "batches",
-        text.replace("{epochs: 30}", target).replace("rate: 0.05", "rate: 0.0001"),
+        text.replace("{epochs: 30}", target).replace("lr: 0.05", "lr: 0.0001"),
         Made(times=lambda _: {"forward": 0.01, "backward": 0.01}, accuracy=accuracy),
     )
     table = sheet_of(document(results), "batch-model")

@@ -68,7 +68,10 @@ def merged(levels: int) -> str:
         ("repeats: 1000000000", f"2,000,000,000 trials .* at most {MOST_TRIALS:,} can be planned: give fewer"),
         ("probe: {repeats: 999999}", f"1,000,002 trials .* at most {MOST_TRIALS:,} can be planned"),
         ("repeats: 1000000001", "line 5: repeats=1000000001: .* use a value of at most 1000000000"),
-        ("threads: 99999999999", "line 5: threads=99999999999: .* use a value of at most 1000000000"),
+        (
+            "threads_per_worker: 99999999999",
+            "line 5: threads_per_worker=99999999999: .* use a value of at most 1000000000",
+        ),
     ],
     ids=lambda value: value[:24],
 )
@@ -80,7 +83,7 @@ def test_what_would_never_end_is_refused_with_its_line(text: str, said: str) -> 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[100]}", f"[100], optimizer: {{rate: {SEARCH}, momentum: {SEARCH}, weight_decay: {SEARCH}}}}}", "settings"),
+        ("[100]}", f"[100], optimizer: {{lr: {SEARCH}, momentum: {SEARCH}, weight_decay: {SEARCH}}}}}", "settings"),
         ("[1]", str(list(range(1, 2001))), "trials"),
         ("epochs: 1", "epochs: 1000000000", "use a value of at most 1000000"),
         ("digits", '{name: digits, model: "a\\e[31mb"}', r"line 2: workload\.model=.* at most 200 printable"),
@@ -160,7 +163,7 @@ def test_aliases_and_merges_of_people_still_work() -> None:
 def test_what_is_stored_can_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defaults make a study longer: it is held against the limit with them."""
     monkeypatch.setattr("worldsize.spec.file.MOST_BYTES", 4000)
-    rates = ", ".join(f"{{rate: 0.{number}}}" for number in range(10, 60))
+    rates = ", ".join(f"{{lr: 0.{number}}}" for number in range(10, 60))
     text = STUDY.replace("[100]}", f"[100], optimizer: [{rates}]}}")
     assert len(text) < 2000
     with pytest.raises(InputError, match=r"with its defaults filled in, a study of .* bytes is more than the"):

@@ -43,63 +43,69 @@ def test_nodes_are_as_few_as_hold_the_workers() -> None:
 
 def test_a_cluster_is_not_this_machine() -> None:
     """4 workers fit on two nodes, whatever the login node has; GPUs are those that are asked for."""
-    study = Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", machine=SMALL)
+    study = Study.from_text(STUDY + "run_on: {slurm: {nodes: 2}}", machine=SMALL)
     assert (study.sites[""].machine.cores, study.sites[""].device) == (4, "cpu")
-    study = Study.from_text(STUDY + "on: {slurm: {nodes: 2, gpus_per_node: 2}}", machine=SMALL)
+    study = Study.from_text(STUDY + "run_on: {slurm: {nodes: 2, gpus_per_node: 2}}", machine=SMALL)
     assert (study.sites[""].machine.gpus, study.sites[""].device) == (4, "cuda")
     with pytest.raises(InputError, match="more than the 2 GPUs"):
-        Study.from_text(STUDY + "on: {slurm: {nodes: 1, gpus_per_node: 2}}", machine=SMALL)
+        Study.from_text(STUDY + "run_on: {slurm: {nodes: 1, gpus_per_node: 2}}", machine=SMALL)
 
 
 def test_auto_counts_are_those_of_the_nodes() -> None:
     text = STUDY.replace("workers: [1, 2, 4]", "workers: auto").replace("train: {steps: 20}\n", "")
-    study = Study.from_text(text + "on: {slurm: {nodes: 2, workers_per_node: 4}}", machine=SMALL)
+    study = Study.from_text(text + "run_on: {slurm: {nodes: 2, workers_per_node: 4}}", machine=SMALL)
     assert study.spec.axes.workers == (1, 2, 4, 8)
-    assert study.spec.axes.adaptive
-    with pytest.raises(InputError, match=r"set on\.slurm\.workers_per_node"):
-        Study.from_text(text + "on: {slurm: {nodes: 2}}", machine=SMALL)
+    assert study.spec.adaptive
+    with pytest.raises(InputError, match=r"set run_on\.slurm\.workers_per_node"):
+        Study.from_text(text + "run_on: {slurm: {nodes: 2}}", machine=SMALL)
 
 
 @pytest.mark.parametrize(
     ("on", "said"),
     [
-        ("sluurm", "no place where a study can run"),
+        ("sluurm", "is not a place to run a study"),
         ("{slurm: {partitoin: x}}", 'Did you mean "partition"'),
         ('{slurm: {partition: "a b"}}', "not in the form that sbatch takes"),
         ("{slurm: {time: soon}}", "write minutes, HH:MM:SS"),
-        ("{slurm: {partition: 3}}", "on.slurm.partition=3: input should be a valid string; write text, in quotes"),
+        ("{slurm: {partition: 3}}", "run_on.slurm.partition=3: input should be a valid string; write text, in quotes"),
         (
-            '{slurm: {extra: {mem: "a b"}}}',
-            r'line 6: on.slurm.extra.mem="a b" is not in the form that sbatch takes[^\n]*$',
+            '{slurm: {sbatch_options: {mem: "a b"}}}',
+            r'line 6: run_on.slurm.sbatch_options.mem="a b" is not in the form that sbatch takes[^\n]*$',
         ),
-        ("{slurm: {extra: {output: x}}}", "set by worldsize"),
-        ("{slurm: {extra: {clusters: other}}}", "set by worldsize"),
+        ("{slurm: {sbatch_options: {output: x}}}", "set by worldsize"),
+        ("{slurm: {sbatch_options: {clusters: other}}}", "set by worldsize"),
         ("{slurm: {gpus_per_node: 2, workers_per_node: 4}}", "workers_per_node=4 is more than gpus_per_node=2"),
-        ("{plain: local, mpi: mpi}", "plain and mpi are all this machine"),
-        ("{local: {}}", '"slurm" is missing in "on.local"'),
-        ("{}", '"slurm" is missing'),
+        ("[{name: plain, local: true}, mpi]", "plain and mpi are all this machine"),
+        ("{t4: {slurm: {}}, v100: {slurm: {}}}", r"has no key slurm; write .* or a list for several"),
+        ("{}", "has no key slurm"),
+        ("[]", "is empty; give at least one value"),
     ],
 )
 def test_what_cannot_be_asked_for(on: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        Study.from_text(STUDY + f"on: {on}", machine=SMALL)
+        Study.from_text(STUDY + f"run_on: {on}", machine=SMALL)
 
 
 def test_counts_divide_among_their_nodes() -> None:
     with pytest.raises(InputError, match="workers=3 does not divide among the 2 nodes that it needs with 2 on each"):
-        Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", {"axes.workers": [1, 3]}, machine=SMALL)
+        Study.from_text(STUDY + "run_on: {slurm: {nodes: 2}}", {"axes.workers": [1, 3]}, machine=SMALL)
 
 
 def test_on_reads_back_as_it_was_written() -> None:
-    for on in ("local", "mpi", "slurm", "{slurm: {time: 30, setup: module load x, extra: {mem: 1G, exclusive: true}}}"):
-        spec = Study.from_text(STUDY + f"oversubscribe: true\non: {on}", machine=SMALL).spec
+    for on in (
+        "local",
+        "mpi",
+        "slurm",
+        "{slurm: {time: 30, setup: module load x, sbatch_options: {mem: 1G, exclusive: true}}}",
+    ):
+        spec = Study.from_text(STUDY + f"oversubscribe: true\nrun_on: {on}", machine=SMALL).spec
         assert Study.from_text(dump_yaml(spec), machine=SMALL).spec == spec
 
 
 def test_how_jobs_get_their_turn_may_change_and_where_they_run_may_not(tmp_path: Path) -> None:
     def study(slurm: str) -> Study:
         return Study.from_text(
-            STUDY + f"on: {{slurm: {{nodes: 2, {slurm}}}}}", folder=tmp_path / "study", machine=SMALL
+            STUDY + f"run_on: {{slurm: {{nodes: 2, {slurm}}}}}", folder=tmp_path / "study", machine=SMALL
         )
 
     study("time: 5, partition: nope").prepare()
@@ -114,7 +120,7 @@ def test_how_jobs_get_their_turn_may_change_and_where_they_run_may_not(tmp_path:
 
 def test_what_a_job_may_still_run_does_not_move_elsewhere(tmp_path: Path) -> None:
     """Both would write into the same trials."""
-    slurm = Study.from_text(STUDY + "on: {slurm: {nodes: 2}}", folder=tmp_path / "study", machine=SMALL)
+    slurm = Study.from_text(STUDY + "run_on: {slurm: {nodes: 2}}", folder=tmp_path / "study", machine=SMALL)
     (work, *_) = slurm.prepare()
     work.files.write(JobFile(name="ws-on", id="77", submitted_at=1.0))
     local = Study.from_text(STUDY, folder=tmp_path / "study", machine=Machine(cores=4, gpus=0))
@@ -126,7 +132,9 @@ def test_what_a_job_may_still_run_does_not_move_elsewhere(tmp_path: Path) -> Non
 
 def test_the_plan_shows_node_hours_and_the_script(tmp_path: Path) -> None:
     (tmp_path / "on.yaml").write_text(STUDY)
-    answer = CliRunner().invoke(app, ["plan", str(tmp_path / "on.yaml"), "--on", "slurm", "--set", "on.slurm.nodes=2"])
+    answer = CliRunner().invoke(
+        app, ["plan", str(tmp_path / "on.yaml"), "--on", "slurm", "--set", "run_on.slurm.nodes=2"]
+    )
     assert answer.exit_code == 0, answer.output
     assert "node-hours" in answer.output
     assert "#SBATCH --nodes=2" in answer.output

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.made import study_set
 from worldsize.errors import InputError
 from worldsize.machine import Machine
+from worldsize.spec.base import RENAMED_KEYS
 from worldsize.spec.file import StudyFile, builtin_studies, dump_yaml, find_study
 from worldsize.spec.study import StudySpec
 from worldsize.study.study import Study
@@ -40,8 +41,8 @@ def problem(text: str, *options: str, machine: Machine = MACHINE) -> str:
 def test_defaults_are_filled_in() -> None:
     spec = study(GOOD).spec
     assert spec.probe is not None
-    assert spec.probe.precision == 0.02
-    assert (spec.repeats, spec.threads, spec.on) == (3, 1, "local")
+    assert spec.probe.tolerance == 0.02
+    assert (spec.repeats, spec.threads_per_worker, spec.run_on) == (3, 1, "local")
     assert spec.axes.optimizer[0].name == "sgd"
 
 
@@ -49,10 +50,10 @@ def test_defaults_are_filled_in() -> None:
     ("optimizer", "said"),
     [
         ("{name: [sgd, adam]}", "axes.optimizer.0.name="),
-        ("{name: sgd, rate: {search: [0.1, 1]}, tpe: 20}", 'unknown key "tpe" in "axes.optimizer.0"; the search'),
-        ("{name: sgd, rate: {search: [0.1, 1]}, tpe: 20}", "leave it out for an even grid"),
+        ("{name: sgd, lr: {search: [0.1, 1]}, tpe: 20}", 'unknown key "tpe" in "axes.optimizer.0"; the search'),
+        ("{name: sgd, lr: {search: [0.1, 1]}, tpe: 20}", "leave it out for an even grid"),
         ("{name: momentum, momentum: {search: [0.5, 1.5]}}", "momentum stays below 1"),
-        ("{name: sgd, rate: {search: [0.1, 0.1001], points: 9}}", "too narrow for 9 points"),
+        ("{name: sgd, lr: {search: [0.1, 0.1001], points: 9}}", "too narrow for 9 points"),
     ],
 )
 def test_optimisers_that_cannot_be_are_told_why(optimizer: str, said: str) -> None:
@@ -60,9 +61,9 @@ def test_optimisers_that_cannot_be_are_told_why(optimizer: str, said: str) -> No
 
 
 def test_short_forms() -> None:
-    spec = study(GOOD, "axes.workers=2", "axes.optimizer=[adam, {name: sgd, rate: 0.1}]", "probe=false").spec
+    spec = study(GOOD, "axes.workers=2", "axes.optimizer=[adam, {name: sgd, lr: 0.1}]", "probe=false").spec
     assert spec.axes.workers == (2,)
-    assert [optimizer.rate for optimizer in spec.axes.optimizer] == [(0.001,), (0.1,)]
+    assert [optimizer.lr for optimizer in spec.axes.optimizer] == [(0.001,), (0.1,)]
     assert spec.probe is None
 
 
@@ -104,7 +105,7 @@ def test_short_forms() -> None:
         (("name: small", "name: small\nname: big"), "line 2: not valid YAML: found duplicate key"),
         (("[32]", "[32"), "not valid YAML"),
         (("name: small", "name: !!python/object/apply:os.system ['true']"), "line 1: the YAML tag"),
-        (("epochs: 2", "epochs: 2\n  rate_rule: cubic"), "train.rate_rule=\"cubic\": input should be 'auto', 'none'"),
+        (("epochs: 2", "epochs: 2\n  lr_rule: cubic"), "train.lr_rule=\"cubic\": input should be 'auto', 'none'"),
         (("epochs: 2", "epochs: 2\naxes: {}"), "duplicate key"),
         (
             ("epochs: 2", "epochs: 2\n  schedule: {name: cosine, at: [0.5]}"),
@@ -115,14 +116,54 @@ def test_short_forms() -> None:
             "every=4 belongs to the strategy local-sgd, not to ddp: leave it out",
         ),
         (
-            ("[32]", "[32]\n  optimizer: {name: adam, trust: 0.1}"),
-            "trust=0.1 belongs to the optimizer lars, not to adam: leave it out",
+            ("[32]", "[32]\n  optimizer: {name: adam, trust_coefficient: 0.1}"),
+            "trust_coefficient=0.1 belongs to the optimizer lars, not to adam: leave it out",
         ),
     ],
 )
 def test_every_mistake_names_line_value_rule_and_remedy(change: tuple[str, str], said: str) -> None:
     assert change[0] in GOOD
     assert said in problem(GOOD.replace(*change))
+
+
+OLD_KEYS = {
+    "on=local": "run_on",
+    "threads=2": "threads_per_worker",
+    "interconnect_s=1": "interconnect_probe_s",
+    "workload={name: image-folder, path: x, size: 32}": "image_size",
+    "workload={name: image-folder, path: x, test_share: 0.1}": "test_fraction",
+    "workload={name: gpt, options: {context: 8}}": "data_options",
+    "axes.optimizer=[{name: sgd, rate: 0.1}]": "lr",
+    "axes.optimizer=[{name: sgd, rate_rule: none}]": "lr_rule",
+    "axes.optimizer=[{name: lars, trust: 0.1}]": "trust_coefficient",
+    "axes.optimizer=[{lr: {search: [0.1, 1], edge: 0.1}}]": "divergence_within",
+    "axes.optimizer=[{lr: {search: [0.1, 1], stop_hopeless: false}}]": "prune",
+    "axes.batch_per_worker={largest: true, start: 8}": "first",
+    "axes.batch_per_worker={largest: true, most: 8}": "max",
+    "axes.start=[scratch]": "weights",
+    "axes.adaptive=true": "adaptive, at the top of the study",
+    "skip=[{start: scratch}]": "weights",
+    "skip=[{on: t4}]": "place",
+    "probe.precision=0.1": "tolerance",
+    "train.rate_rule=none": "lr_rule",
+    "train.save=weights": "save_weights",
+    "train.noise_scale=true": "measure_noise_scale",
+    "train.plateau={epochs: 3}": "patience",
+    "train.plateau={gain: 0.1}": "min_gain",
+    "run_on={slurm: {cpus_per_task: 2}}": "cpus_per_worker",
+    "run_on={slurm: {extra: {mem: 1G}}}": "sbatch_options",
+}
+
+
+@pytest.mark.parametrize(("option", "new"), OLD_KEYS.items())
+def test_an_old_key_is_refused_with_its_new_name(option: str, new: str) -> None:
+    said = problem(GOOD, option)
+    assert said.startswith(f"--set {option}: unknown key ")
+    assert said.endswith(f"; it is now called {new}")
+
+
+def test_every_old_key_is_tried() -> None:
+    assert set(OLD_KEYS.values()) == set(RENAMED_KEYS.values())
 
 
 def test_two_mistakes_are_both_told() -> None:
@@ -161,7 +202,7 @@ def test_oversubscribe_lets_workers_share() -> None:
 
 
 def test_threads_count_against_cores() -> None:
-    assert "workers=2 of 3 threads is more than the 4 cores" in problem(GOOD, "threads=3")
+    assert "workers=2 of 3 threads is more than the 4 cores" in problem(GOOD, "threads_per_worker=3")
 
 
 def test_gpus_are_counted_where_there_are_some() -> None:

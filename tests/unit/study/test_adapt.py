@@ -49,10 +49,10 @@ def run(folder: Path, text: str, made: Made, machine: Machine = HERE) -> Results
 def test_auto_is_every_doubling_that_fits() -> None:
     study = Study.from_text(AUTO, machine=Machine(cores=12, gpus=0))
     assert study.spec.axes.workers == (1, 2, 4, 8, 12)
-    assert study.spec.axes.adaptive
+    assert study.spec.adaptive
     first = {(trial.workers, trial.batch_per_worker) for trial in study.plan.trials.values()}
     assert first == {(1, 16), (1, 32), (1, 64), (1, 128), (2, 16), (2, 128)}
-    assert Study.from_text(AUTO, {"threads": 4}, machine=HERE).spec.axes.workers == (1, 2, 4)
+    assert Study.from_text(AUTO, {"threads_per_worker": 4}, machine=HERE).spec.axes.workers == (1, 2, 4)
     assert Study.from_text(AUTO, machine=Machine(cores=1, gpus=0)).spec.axes.workers == (1,)
 
 

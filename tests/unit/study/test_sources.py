@@ -44,7 +44,7 @@ def test_options_change_the_study_and_not_its_source(tmp_path: Path) -> None:
     text = Study.from_text(TEXT, overrides, small=True, run_on="mpi", folder=tmp_path, data=tmp_path, machine=HERE)
     values = Study(VALUES, overrides, small=True, run_on="mpi", folder=str(tmp_path), data=str(tmp_path), machine=HERE)
     assert text.spec == values.spec
-    assert (values.spec.name, values.spec.repeats, values.spec.on) == ("mine-small", 2, "mpi")
+    assert (values.spec.name, values.spec.repeats, values.spec.run_on) == ("mine-small", 2, "mpi")
     assert values.spec.train is not None
     assert values.spec.train.epochs == 1
     assert values.folder == values.data == tmp_path

@@ -54,13 +54,11 @@ def record(trial: str, outcome: Outcome, accuracy: float) -> TrialRecord:
 
 
 def test_the_edge_is_found_to_the_precision_asked_for() -> None:
-    spec = study(OptimizerAxis(rate=Search(search=(0.01, 10), points=7, edge=0.05)))
-    plan, records, rounds = run(spec, lambda s: ("diverged" if s.rate > 2.0 else "finished", 0.9))
+    spec = study(OptimizerAxis(lr=Search(search=(0.01, 10), points=7, divergence_within=0.05)))
+    plan, records, rounds = run(spec, lambda s: ("diverged" if s.lr > 2.0 else "finished", 0.9))
     for workers in (1, 2):
         ends = {
-            trial.optimizer.rate: records[trial.id].outcome
-            for trial in plan.trials.values()
-            if trial.workers == workers
+            trial.optimizer.lr: records[trial.id].outcome for trial in plan.trials.values() if trial.workers == workers
         }
         held = max(rate for rate, outcome in ends.items() if outcome == "finished")
         lost = min(rate for rate, outcome in ends.items() if outcome == "diverged")
@@ -69,22 +67,24 @@ def test_the_edge_is_found_to_the_precision_asked_for() -> None:
 
 
 def test_no_edge_inside_the_range_ends_the_search() -> None:
-    spec = study(OptimizerAxis(rate=Search(search=(0.01, 10), points=3, edge=0.05)))
+    spec = study(OptimizerAxis(lr=Search(search=(0.01, 10), points=3, divergence_within=0.05)))
     for outcome in ("finished", "diverged"):
         assert run(spec, lambda _, outcome=outcome: (outcome, 0.9))[2] == 0  # type: ignore[misc]
 
 
 def test_each_momentum_has_an_edge_of_its_own() -> None:
-    axis = OptimizerAxis(name="momentum", rate=Search(search=(0.1, 10), points=3, edge=0.2), momentum=(0.5, 0.9))
-    plan, records, _ = run(study(axis), lambda s: ("diverged" if s.rate > 2 * (1 + s.momentum) else "finished", 0.9))
+    axis = OptimizerAxis(
+        name="momentum", lr=Search(search=(0.1, 10), points=3, divergence_within=0.2), momentum=(0.5, 0.9)
+    )
+    plan, records, _ = run(study(axis), lambda s: ("diverged" if s.lr > 2 * (1 + s.momentum) else "finished", 0.9))
     for momentum in (0.5, 0.9):
         here = [trial for trial in plan.trials.values() if trial.optimizer.momentum == momentum]
-        held = max(t.optimizer.rate for t in here if records[t.id].outcome == "finished")
+        held = max(t.optimizer.lr for t in here if records[t.id].outcome == "finished")
         assert held == pytest.approx(2 * (1 + momentum), rel=0.2)
 
 
 def test_a_failed_trial_halts_its_search() -> None:
-    spec = study(OptimizerAxis(rate=Search(search=(0.01, 10), points=7, edge=0.05)))
+    spec = study(OptimizerAxis(lr=Search(search=(0.01, 10), points=7, divergence_within=0.05)))
     plan = make_plan(spec)
     records = {trial.id: record(trial.id, "failed", 0.0) for trial in plan.trials.values()}
     assert next_search_round(spec, plan, records) is None

@@ -154,7 +154,7 @@ class WorkerCurve:
                 series=table_series(points, workers_per_node=places),
                 workers_per_node=places,
                 network=network,
-                threads=results.spec.threads,
+                threads=results.spec.threads_per_worker,
                 noise_of=tuple(each.samples_per_s for each in rows or results.rows),
             ),
             optimizer=_optimizer(results, row.variant),

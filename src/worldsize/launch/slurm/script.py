@@ -58,7 +58,7 @@ def job_script(job: Job, slurm: SlurmSpec) -> str:
         ("ntasks-per-node", 1),
         ("cpus-per-task", cpus(job, slurm)),
         ("gpus-per-node", gpus(job, slurm)),
-        *slurm.extra.items(),
+        *slurm.sbatch_options.items(),
         ("requeue", True),
         ("open-mode", "append"),
         ("output", "/dev/null"),
@@ -87,7 +87,7 @@ def warning_before_end_s(time_s: float) -> int:
 
 def cpus(job: Job, slurm: SlurmSpec) -> int:
     """CPUs of the one task that a node has: torchrun, with all its workers."""
-    return job.workers_per_node * (slurm.cpus_per_task or job.threads)
+    return job.workers_per_node * (slurm.cpus_per_worker or job.threads)
 
 
 def gpus(job: Job, slurm: SlurmSpec) -> int | None:

@@ -128,7 +128,7 @@ def job_of(
         launch_id=launch_id,
         nodes=nodes,
         workers_per_node=workers // nodes,
-        threads=spec.threads,
-        environment=tuple(worker_environment(spec.threads, cpu_limit_gb).items()),
+        threads=spec.threads_per_worker,
+        environment=tuple(worker_environment(spec.threads_per_worker, cpu_limit_gb).items()),
         python=sys.executable,
     )

@@ -17,7 +17,7 @@ def answer_sentences(results: Results) -> list[str]:
     """Of a search for the largest batch, what it found; where one count was measured, what was trained best; else how
     many workers."""
     if len(results.by_place) > 1:
-        row = results.answer.row  # its target comes first: the numbers beside these words are of it
+        row = results.answer.row  # its place comes first: the numbers beside these words are of it
         ordered = sorted(results.by_place.items(), key=lambda item: row is not None and item[0] != row.setting.place)
         return [f"On {on}: {words}" for on, each in ordered for words in answer_sentences(each)]
     answer, metric = results.answer, results.facts.metric

@@ -48,7 +48,7 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
         _steps_table(plan, facts),
         Text(""),
     ]
-    scripted: set[str] = set()  # of each target the first in full: the others differ in their names and sizes
+    scripted: set[str] = set()  # of each place the first in full: the others differ in their names and sizes
     for index, launch in enumerate(plan.launches, start=1):
         parts.append(Text(f"{launch.id(index)}: {counted(len(launch.trials), 'trial')}", style=f"bold {ACCENT}"))
         parts.append(Text(f"  {launch_command(study, launch, index)}"))
@@ -63,18 +63,19 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
 
 def _more_to_come(spec: StudySpec) -> Iterator[str]:
     """What is not in the plan yet, or may end before its last step."""
-    if spec.axes.adaptive:
+    if spec.adaptive:
         trained = "; then what it recommends is trained" if spec.train else ""
         yield (
             f"adaptive: these probes first, then more while the answer can still change, up to "
             f"{counted(max(spec.axes.workers), 'worker')}; the full grid has {len(full_grid(spec))}{trained}"
         )
     if spec.axes.largest is not None:
-        yield f"batch_per_worker: doubled from {spec.axes.largest.start}, then the largest that fits is closed in on"
+        yield f"batch_per_worker: doubled from {spec.axes.largest.first}, then the largest that fits is closed in on"
     for entry in spec.axes.optimizer:
-        if isinstance(entry.rate, Search) and entry.rate.edge is not None:
-            yield f"{entry.name}: more rates, until the one that diverges is known to {percent(entry.rate.edge)}"
-    if any(entry.stops_hopeless for entry in spec.axes.optimizer):
+        if isinstance(entry.lr, Search) and entry.lr.divergence_within is not None:
+            within = percent(entry.lr.divergence_within)
+            yield f"{entry.name}: more rates, until the one that diverges is known to {within}"
+    if any(entry.prunes for entry in spec.axes.optimizer):
         yield "hopeless trials of a search are stopped early; steps and times here are the most there can be"
     elif spec.train is not None and (spec.train.until or spec.train.plateau):
         yield "training may end sooner; steps and times here are the most there can be"
@@ -113,7 +114,7 @@ def launch_command(study: Study, launch: Launch, number: int) -> str:
         job = job_of(spec, folder, launch_id, launch.workers, name=launch_id)
         script = shlex.quote(f"{folder}/launches/{launch_id}/job.sh")
         return f"sbatch {script}   # nodes: {job.nodes}, workers a node: {job.workers_per_node}"
-    build = mpirun_command if spec.on == "mpi" else torchrun_command
+    build = mpirun_command if spec.run_on == "mpi" else torchrun_command
     return shlex.join(build(folder, launch_id, launch.workers, "python"))
 
 
@@ -127,7 +128,7 @@ def planned_script(study: Study, launch: Launch, number: int) -> str:
 
 
 def job_words(sites: Mapping[str, Site], cost: Cost) -> Iterator[str]:
-    """A line for each target that takes jobs."""
+    """A line for each place that takes jobs."""
     for on, node_s in cost.node_s.items():
         slurm = sites[on].spec.slurm
         assert slurm is not None

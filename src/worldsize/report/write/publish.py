@@ -139,7 +139,7 @@ class LivePage(Progress):
         self._inner.trial_ended(trial, record)
         self.ended += 1
         site = self._sites[trial.place]
-        if site.spec.slurm is not None or trial.workers * trial.threads < site.machine.cores:
+        if site.spec.slurm is not None or trial.workers * trial.threads_per_worker < site.machine.cores:
             self._write()
 
     def plan_grew(self, plan: Plan) -> None:

@@ -23,7 +23,7 @@ from worldsize.report.write.console import ACCENT
 
 
 def answer_view(results: Results) -> Group:
-    """The sentence, what else to know, the table; of several targets, one after another."""
+    """The sentence, what else to know, the table; of several places, one after another."""
     parts: list[Any] = []
     for on, each in results.by_place.items():
         parts += [Text(f"\nOn {on}", style=f"bold {ACCENT}")] if len(results.by_place) > 1 else []

@@ -63,17 +63,17 @@ def optimizer_recipe(spec: OptimizerSpec, model: nn.Module, *, device: torch.dev
 def _kind_of(spec: OptimizerSpec) -> tuple[type[optim.Optimizer], dict[str, Any]]:
     match spec.name:
         case "sgd" | "momentum" | "nesterov":
-            return optim.SGD, {"lr": spec.rate, "momentum": spec.momentum, "nesterov": spec.name == "nesterov"}
+            return optim.SGD, {"lr": spec.lr, "momentum": spec.momentum, "nesterov": spec.name == "nesterov"}
         case "adam":
-            return optim.Adam, {"lr": spec.rate}
+            return optim.Adam, {"lr": spec.lr}
         case "adamw":
-            return optim.AdamW, {"lr": spec.rate}
+            return optim.AdamW, {"lr": spec.lr}
         case "adadelta":
-            return optim.Adadelta, {"lr": spec.rate}
+            return optim.Adadelta, {"lr": spec.lr}
         case "lars":
-            return Lars, {"lr": spec.rate, "momentum": spec.momentum, "trust": spec.trust}
+            return Lars, {"lr": spec.lr, "momentum": spec.momentum, "trust": spec.trust_coefficient}
         case "lamb":
-            return Lamb, {"lr": spec.rate}
+            return Lamb, {"lr": spec.lr}
 
 
 def lr_of_step(trial: TrialSpec, samples: int) -> Callable[[int], float]:
@@ -81,7 +81,7 @@ def lr_of_step(trial: TrialSpec, samples: int) -> Callable[[int], float]:
 
     If the base rate is not below the scaled one, the warm-up begins at 0.
     """
-    base, peak = trial.optimizer.rate, trial.peak_lr
+    base, peak = trial.optimizer.lr, trial.peak_lr
     if trial.train is None:
         return lambda _: peak
     own_epochs = trial.optimizer.warmup_epochs

@@ -137,7 +137,7 @@ class MicroBatchNoise(_Recording):
 
 def meter_for(trial: TrialSpec, module: nn.Module, team: Team) -> NoiseMeter:
     """Off unless requested, and off where a batch has no parts: one worker without accumulation."""
-    if trial.train is None or not trial.train.noise_scale:
+    if trial.train is None or not trial.train.measure_noise_scale:
         return NoiseMeter()
     if team.workers > 1:
         assert trial.strategy.name == "ddp"  # others are refused before anything runs

@@ -162,9 +162,9 @@ FOLDER_SIZE = 64
 def load_image_folder(spec: WorkloadSpec, folders: DataFolders) -> Workload:
     images = load_images(
         find_path(spec, folders.data),
-        spec.size or FOLDER_SIZE,
+        spec.image_size or FOLDER_SIZE,
         folders.cache,
-        test_share=spec.test_share,
+        test_fraction=spec.test_fraction,
         on_progress=report_decoding,
     )
     for name, reason in images.skipped:

@@ -60,7 +60,7 @@ def describe(spec: WorkloadSpec) -> dict[str, Any]:
         ) from error
     finally:
         sys.path.pop(0)
-    described = function(**spec.options)
+    described = function(**spec.data_options)
     if not isinstance(described, Mapping) or not described.keys() >= KEYS:
         missing = ", ".join(sorted(KEYS - set(described))) if isinstance(described, Mapping) else "a dict"
         raise InputError(

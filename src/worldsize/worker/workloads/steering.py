@@ -20,10 +20,14 @@ ASPECT = 4 / 3
 
 
 def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
-    height = spec.size or HEIGHT
+    height = spec.image_size or HEIGHT
     size = height, round(height * ASPECT)
     frames = read_steering(
-        find_path(spec, folders.data), size, folders.cache, test_share=spec.test_share, on_progress=report_decoding
+        find_path(spec, folders.data),
+        size,
+        folders.cache,
+        test_fraction=spec.test_fraction,
+        on_progress=report_decoding,
     )
     for name, reason in frames.skipped:
         print(f"skipped {name!r}: {reason}")

@@ -48,7 +48,7 @@ BYTES = 256
 
 def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
     options = TextOptions.of(spec)
-    train, test = read_text(find_path(spec, folders.data) if spec.path else None, options, spec.test_share)
+    train, test = read_text(find_path(spec, folders.data) if spec.path else None, options, spec.test_fraction)
     return Workload(
         train=Windows(tokens=torch.tensor(train), context=options.context),
         test=Windows(tokens=torch.tensor(test), context=options.context),
