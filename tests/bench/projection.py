@@ -24,7 +24,7 @@ from worldsize.analysis.estimate import Floats
 from worldsize.analysis.projection.bare import Projected, crossing_cost, project_series
 from worldsize.analysis.projection.classical_laws import fit_amdahl, fit_gustafson, fit_log, fit_power, fit_usl
 from worldsize.analysis.projection.series_law import DEFAULT, LawSettings, TableSeries, fit_series_law
-from worldsize.answer.predict.table import GivenSeries, Table, read_table
+from worldsize.answer.predict.table import GivenSeries, MeasurementTable, read_table
 from worldsize.answer.predict.table_projection import crossings_of_others
 from worldsize.errors import InputError
 
@@ -60,7 +60,7 @@ def _source(given: GivenSeries) -> str:
     return source_of(given.about.get("source", "")) or "not given"
 
 
-def cases(table: Table, protocol: str) -> list[Case]:
+def cases(table: MeasurementTable, protocol: str) -> list[Case]:
     found = []
     of_others = crossings_of_others([given.series for given in table.series])
     for given, crossings in zip(table.series, of_others, strict=True):
@@ -137,7 +137,7 @@ def line(name: str, errors: Floats, sources: Sequence[str]) -> str:
     return f"  {name:34s} {plain}    {alike}"
 
 
-def usual_crossing(table: Table, without: str = "") -> float:
+def usual_crossing(table: MeasurementTable, without: str = "") -> float:
     """c3 by the rule that its constant follows: what two nodes lengthen a step by, log(1 + c3 / 2), the median of each
     source that left a node, of this table or the other ones, and the mean of these. Errors of this count in logarithms,
     and sources count alike."""
@@ -149,7 +149,7 @@ def usual_crossing(table: Table, without: str = "") -> float:
     return 2 * float(np.expm1(np.mean([np.median(costs) for costs in found.values()])))
 
 
-def left_out(table: Table, among: dict[str, list[Case]]) -> dict[str, tuple[Floats, Floats]]:
+def left_out(table: MeasurementTable, among: dict[str, list[Case]]) -> dict[str, tuple[Floats, Floats]]:
     """Errors with the law's settings, and coverage with the interval's width, chosen without the source scored."""
     offs = {name: np.array([off(ours(case), case.rate) for case in found]) for name, found in among.items()}
     pooled = np.concatenate(list(offs.values()))
@@ -163,7 +163,7 @@ def left_out(table: Table, among: dict[str, list[Case]]) -> dict[str, tuple[Floa
     return result
 
 
-def chosen_without(source: str, table: Table, among: dict[str, list[Case]]) -> LawSettings:
+def chosen_without(source: str, table: MeasurementTable, among: dict[str, list[Case]]) -> LawSettings:
     """The settings of GRID that do best on all other sources, by errors over their targets; the first of equals."""
 
     def score(settings: LawSettings) -> float:

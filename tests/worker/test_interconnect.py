@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from worldsize.worker.measure.links import ROUNDS, SIZES, Plan, Turn, links_of, measure_links
+from worldsize.worker.measure.links import ROUNDS, SIZES, SweepPlan, Turn, links_of, measure_links
 
 BUDGET_S = 3.0
 
 
 def simulate(cost_s: Callable[[Turn], float], links: int = 1) -> tuple[Counter[Turn], float, list[Turn]]:
     """How often each turn was taken, how long it all took, and the order."""
-    plan, elapsed_s, order = Plan(links, BUDGET_S), 0.0, []
+    plan, elapsed_s, order = SweepPlan(links, BUDGET_S), 0.0, []
     while (turn := plan.next(elapsed_s)) is not None:
         order.append(turn)
         plan.cost(turn, cost_s(turn))

@@ -19,7 +19,7 @@ from worldsize.analysis.speed.hardware import usage
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.worker.measure import telemetry as telemetry_module
-from worldsize.worker.measure.meters import GpuMeter, HostMeter, ProcessMeter, Source, gpu_id, throttled
+from worldsize.worker.measure.meters import GpuMeter, HostMeter, MeterSource, ProcessMeter, gpu_id, throttled
 from worldsize.worker.measure.telemetry import COLUMNS, INDEX, Telemetry, telemetry_of
 
 
@@ -60,7 +60,7 @@ def test_a_source_that_raises_costs_its_own_column_and_is_named_once() -> None:
         calls[0] += 1
         raise OSError("the sensor is gone")
 
-    sources: dict[str, Source] = {"gpu power": broken, "samples": lambda: {"samples": calls[0]}}
+    sources: dict[str, MeterSource] = {"gpu power": broken, "samples": lambda: {"samples": calls[0]}}
     beside = Telemetry(sources, period_s=0.001, note=said.append)
     beside.start()
     wait_for(lambda: calls[0] > 20)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from worldsize.answer.results import Results
 from worldsize.errors import visible
-from worldsize.exports.tables import Cell, epoch_rows, outcome, parameters, step_row
+from worldsize.exports.tables import Scalar, epoch_rows, outcome, parameters, step_row
 from worldsize.folder.record import TrialRecord
 
 DATABASE = "mlflow.db"
@@ -62,12 +62,12 @@ def _write(results: Results, database: Path, artifacts: str, steps: bool) -> Non
         client.set_terminated(run, STATUS.get(record.outcome, "FINISHED"), ended_ms)
 
 
-def _params(results: Results, trial_id: str) -> dict[str, Cell]:
+def _params(results: Results, trial_id: str) -> dict[str, Scalar]:
     found = parameters(results.trials[trial_id])
     return {key: value for key, value in found.items() if value is not None and key != "trial"}
 
 
-def _tags(results: Results, trial_id: str, record: TrialRecord) -> dict[str, Cell]:
+def _tags(results: Results, trial_id: str, record: TrialRecord) -> dict[str, Scalar]:
     facts = {"study": results.spec.name, "trial": trial_id, **outcome(results, trial_id, record)}
     facts |= {key: value for key, value in record.environment.items() if isinstance(value, str | int | float)}
     return {_key(key): value for key, value in facts.items() if value is not None}
@@ -97,7 +97,7 @@ def _key(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_\-. /]", "_", name)[:250]
 
 
-def _text(value: Cell) -> str:
+def _text(value: Scalar) -> str:
     return visible(str(value))[:MOST_CHARACTERS]
 
 

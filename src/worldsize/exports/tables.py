@@ -24,19 +24,19 @@ from worldsize.spec.study import TrialSpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Cell = str | int | float | bool | None
+Scalar = str | int | float | bool | None
 FACTS = ("host", "device", "gpu", "torch", "worldsize")
 """Of the environment of a trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class ExportTable:
     name: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Scalar, ...], ...]
 
 
-def tables(results: Results) -> list[Table]:
+def tables(results: Results) -> list[ExportTable]:
     """Every cell a number, a text, or None where there is no value."""
     trials = list(results.trials.values())
     return [
@@ -47,7 +47,7 @@ def tables(results: Results) -> list[Table]:
     ]
 
 
-def span_tables(results: Results) -> Iterator[Table]:
+def span_tables(results: Results) -> Iterator[ExportTable]:
     """Every step of every rank after warm-up, seconds; a table a trial, so that one is in memory at a time."""
     for trial in results.trials.values():
         if _has_spans(results, trial):
@@ -59,15 +59,15 @@ def span_tables(results: Results) -> Iterator[Table]:
                 for step in range(spans.shape[0])
                 for rank in range(spans.shape[1])
             )
-            yield Table(name=safe_name(trial.id), columns=columns, rows=rows)
+            yield ExportTable(name=safe_name(trial.id), columns=columns, rows=rows)
 
 
-def trial_row(results: Results, trial: TrialSpec) -> dict[str, Cell]:
+def trial_row(results: Results, trial: TrialSpec) -> dict[str, Scalar]:
     record = results.records.get(trial.id)
     return {**parameters(trial), **outcome(results, trial.id, record), **_ran(record), **finals(record)}
 
 
-def parameters(trial: TrialSpec) -> dict[str, Cell]:
+def parameters(trial: TrialSpec) -> dict[str, Scalar]:
     """What was asked for. The optimiser and its rates only of what was trained: a probe has none."""
     trained = trial.kind != "probe"
     optimizer = trial.optimizer
@@ -95,7 +95,7 @@ def parameters(trial: TrialSpec) -> dict[str, Cell]:
     }
 
 
-def outcome(results: Results, trial_id: str, record: TrialRecord | None) -> dict[str, Cell]:
+def outcome(results: Results, trial_id: str, record: TrialRecord | None) -> dict[str, Scalar]:
     """`left`: it has not run yet."""
     if record is None:
         return {"outcome": "damaged" if trial_id in results.damaged else "left"}
@@ -108,12 +108,12 @@ def outcome(results: Results, trial_id: str, record: TrialRecord | None) -> dict
     }
 
 
-def finals(record: TrialRecord | None) -> dict[str, Cell]:
+def finals(record: TrialRecord | None) -> dict[str, Scalar]:
     """Of the last evaluation."""
     return {f"test_{name}": value for name, value in record.metrics.items()} if record else {}
 
 
-def epoch_rows(record: TrialRecord | None) -> Iterator[dict[str, Cell]]:
+def epoch_rows(record: TrialRecord | None) -> Iterator[dict[str, Scalar]]:
     """`step` and `time_s` count from the beginning of the trial's training."""
     step, time_s = 0, 0.0
     for epoch in record.epochs if record else ():
@@ -134,7 +134,7 @@ def epoch_rows(record: TrialRecord | None) -> Iterator[dict[str, Cell]]:
         }
 
 
-def step_row(results: Results, trial: TrialSpec) -> dict[str, Cell]:
+def step_row(results: Results, trial: TrialSpec) -> dict[str, Scalar]:
     """Medians over the steps after warm-up: of the slowest rank's step, and of each span's mean over ranks."""
     record = results.records[trial.id]
     spans = results.folder.span_s(record)
@@ -153,7 +153,7 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", text).lstrip(".") or "_"
 
 
-def _ran(record: TrialRecord | None) -> dict[str, Cell]:
+def _ran(record: TrialRecord | None) -> dict[str, Scalar]:
     if record is None:
         return {}
     facts = {name: record.environment.get(name) for name in FACTS}
@@ -171,11 +171,11 @@ def _has_spans(results: Results, trial: TrialSpec) -> bool:
     return record is not None and bool(record.spans) and len(results.folder.span_s(record)) > 0
 
 
-def _table(name: str, rows: Iterable[dict[str, Cell]]) -> Table:
+def _table(name: str, rows: Iterable[dict[str, Scalar]]) -> ExportTable:
     """Columns in the order in which they are first seen; None where a row has none."""
     kept = list(rows)
     columns = tuple(dict.fromkeys(column for row in kept for column in row))
-    return Table(name=name, columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in kept))
+    return ExportTable(name=name, columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in kept))
 
 
 def write_tables(results: Results, stage: Path, steps: bool, *, suffix: str) -> None:
@@ -187,13 +187,13 @@ def write_tables(results: Results, stage: Path, steps: bool, *, suffix: str) -> 
         write(stage / "spans" / f"{table.name}.{suffix}", table)
 
 
-def cell(value: Cell) -> Cell:
+def cell(value: Scalar) -> Scalar:
     """Numbers as they are, -0.1 too; a text that begins like a formula gets a quote mark before it, and what would
     steer a terminal is written out."""
     return csv_text(value) if isinstance(value, str) else value
 
 
-def _write_csv(path: Path, table: Table) -> None:
+def _write_csv(path: Path, table: ExportTable) -> None:
     path.parent.mkdir(exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -201,7 +201,7 @@ def _write_csv(path: Path, table: Table) -> None:
         writer.writerows(map(cell, row) for row in table.rows)
 
 
-def _write_parquet(path: Path, table: Table) -> None:
+def _write_parquet(path: Path, table: ExportTable) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -211,7 +211,7 @@ def _write_parquet(path: Path, table: Table) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def _parquet_column(cells: list[Cell]) -> pa.Array:
+def _parquet_column(cells: list[Scalar]) -> pa.Array:
     """The type of all its values, so that 1 among 1.5 is no surprise to whoever reads it; null where it has none."""
     import pyarrow as pa
 

@@ -11,7 +11,7 @@ from worldsize.report.words.numbers import Value, integer, number
 Document = dict[str, Any]
 
 
-Entry = Mapping[str, Any]
+Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +76,14 @@ COUNTS = (
 REPEATS = Column(key="repeats", title="n", format=integer)
 
 
-def how_columns(entries: Sequence[Entry]) -> tuple[Column, ...]:
+def how_columns(entries: Sequence[Fields]) -> tuple[Column, ...]:
     """Strategy, precision, accumulation and place, where the study varies them."""
     every = ("strategy", "precision", "accumulation", "place")
     names = [name for name in every if len({entry.get(name) for entry in entries}) > 1]
     return tuple(Column(key=name, title=name, format=integer) for name in names)
 
 
-def plain_cells(entry: Entry, columns: Sequence[Column]) -> list[Cell]:
+def plain_cells(entry: Fields, columns: Sequence[Column]) -> list[Cell]:
     return [Cell(value=entry[column.key]) for column in columns]
 
 

@@ -10,7 +10,7 @@ from worldsize.spec.base import Count, Epochs, Frozen, Label, NonNegativeFloat, 
 from worldsize.spec.optimizer import LrRule
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, lt=1)]
+ProperFraction = Annotated[float, Field(gt=0, lt=1)]
 
 StrategyName = Literal["ddp", "fp16-compression", "bf16-compression", "powersgd", "zero", "fsdp", "local-sgd"]
 
@@ -66,11 +66,11 @@ class ScheduleSpec(Frozen):
 
     name: Literal["constant", "step", "cosine", "one-cycle"] = "constant"
     """cosine falls to 0 at the last step; one-cycle rises and falls to almost 0; step falls at some points."""
-    at: Annotated[tuple[Share, ...], BeforeValidator(as_list)] = (0.5, 0.75)
+    at: Annotated[tuple[ProperFraction, ...], BeforeValidator(as_list)] = (0.5, 0.75)
     """step: where it falls, as shares of training."""
-    factor: Share = 0.1
+    factor: ProperFraction = 0.1
     """step: the rate is multiplied by it there."""
-    rise: Share = 0.3
+    rise: ProperFraction = 0.3
     """one-cycle: the share of training in which the rate rises, from a 25th of its peak."""
 
     @model_validator(mode="after")

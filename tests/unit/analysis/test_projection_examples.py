@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from worldsize.analysis.projection.classical_laws import fit_amdahl, fit_gustafson, speedups
-from worldsize.answer.predict.table import Table, read_table
+from worldsize.answer.predict.table import MeasurementTable, read_table
 from worldsize.answer.predict.table_projection import project_table
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -28,7 +28,7 @@ def text() -> str:
     return " ".join((DOCS / "projection.md").read_text(encoding="utf-8").split())
 
 
-def example(name: str) -> Table:
+def example(name: str) -> MeasurementTable:
     return read_table(DOCS / "examples" / name)
 
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from tests.bench import projection as bench
-from worldsize.answer.predict.table import Table, read_table
+from worldsize.answer.predict.table import MeasurementTable, read_table
 
 COUNTS = {"A": 237, "B": 100}
 DOC = Path(__file__).parents[3] / "docs" / "projection.md"
 
 
 @pytest.fixture(scope="module")
-def table(published_series: Path) -> Table:
+def table(published_series: Path) -> MeasurementTable:
     return read_table(published_series)
 
 
-def test_the_figures_of_the_documentation_are_these(table: Table) -> None:
+def test_the_figures_of_the_documentation_are_these(table: MeasurementTable) -> None:
     """docs/projection.md, to the last digit it gives: whoever moves a constant writes down what that did."""
     text = " ".join(DOC.read_text(encoding="utf-8").split())
     figures, covers, widths = [], [], []
@@ -57,7 +57,7 @@ def test_the_figures_of_other_sources_are_these() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["A", "B"])
-def test_targets_hold_on_published_series(table: Table, protocol: str) -> None:
+def test_targets_hold_on_published_series(table: MeasurementTable, protocol: str) -> None:
     found = bench.cases(table, protocol)
     assert len(found) == COUNTS[protocol]
     assert len({case.source for case in bench.cases(table, "A")}) == 6
@@ -68,7 +68,7 @@ def test_targets_hold_on_published_series(table: Table, protocol: str) -> None:
 
 
 @pytest.mark.long
-def test_targets_hold_with_what_was_chosen_here_chosen_without_the_source_scored(table: Table) -> None:
+def test_targets_hold_with_what_was_chosen_here_chosen_without_the_source_scored(table: MeasurementTable) -> None:
     text = " ".join(DOC.read_text(encoding="utf-8").split())
     among = {protocol: bench.cases(table, protocol) for protocol in COUNTS}
     figures = []
@@ -78,7 +78,7 @@ def test_targets_hold_with_what_was_chosen_here_chosen_without_the_source_scored
     assert f"| worldsize, settings chosen without the source scored | {' | '.join(figures)} |" in text
 
 
-def test_what_leaving_a_node_costs_is_the_mean_over_sources(table: Table) -> None:
+def test_what_leaving_a_node_costs_is_the_mean_over_sources(table: MeasurementTable) -> None:
     assert round(bench.usual_crossing(table), 2) == bench.DEFAULT.crossing_usual
 
 
@@ -86,7 +86,9 @@ def test_what_leaving_a_node_costs_is_the_mean_over_sources(table: Table) -> Non
     ("law", "protocol", "median", "far"),
     [("linear (last efficiency)", "A", 3.0, 17.4), ("a + b log2 n", "A", 3.6, 15.7), ("a + b log2 n", "B", 5.2, 39.3)],
 )
-def test_the_other_laws_err_as_known(table: Table, law: str, protocol: str, median: float, far: float) -> None:
+def test_the_other_laws_err_as_known(
+    table: MeasurementTable, law: str, protocol: str, median: float, far: float
+) -> None:
     found = bench.cases(table, protocol)
     errors = 100 * bench.errors_of([bench.OTHERS[law](case.fitted, case.workers) for case in found], found)
     assert np.median(errors) == pytest.approx(median, abs=0.1)

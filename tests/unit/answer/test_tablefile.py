@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import worldsize
-from worldsize.answer.predict.table import Table, parse_table, read_table, table_of
+from worldsize.answer.predict.table import MeasurementTable, parse_table, read_table, table_of
 from worldsize.answer.predict.table_projection import project_table
 from worldsize.cli.main import app
 from worldsize.errors import InputError
@@ -21,7 +21,7 @@ from worldsize.errors import InputError
 PLAIN = "workers,samples_per_s\n1,100\n2,196\n4,382\n"
 
 
-def rates(table: Table, index: int = 0) -> dict[int, tuple[float, ...]]:
+def rates(table: MeasurementTable, index: int = 0) -> dict[int, tuple[float, ...]]:
     series = table.series[index].series
     return dict(zip(series.workers, series.throughputs, strict=True))
 

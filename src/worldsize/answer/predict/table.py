@@ -281,11 +281,11 @@ OFTEN_CALLED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class MeasurementTable:
     series: tuple[GivenSeries, ...]
 
 
-def read_table(path: Path, *, workers_per_node: int | None = None) -> Table:
+def read_table(path: Path, *, workers_per_node: int | None = None) -> MeasurementTable:
     """`workers_per_node`: of series that do not state it; another than stated is an error."""
     if not path.exists():
         raise InputError(f"{path}: there is neither a study folder nor a table of that name; give one of the two")
@@ -313,12 +313,12 @@ def _with_nodes(given: GivenSeries, workers_per_node: int) -> GivenSeries:
     return replace(given, series=replace(given.series, workers_per_node=workers_per_node))
 
 
-def parse_table(text: str, label: str) -> Table:
+def parse_table(text: str, label: str) -> MeasurementTable:
     header, rows = _rows(text, label)
-    return Table(series=all_series(rows, _unit(header, label)))
+    return MeasurementTable(series=all_series(rows, _unit(header, label)))
 
 
-def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> Table:
+def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> MeasurementTable:
     """The same from Python: mappings with the names of the columns."""
     if isinstance(points, str | bytes | Mapping):
         raise InputError(
@@ -341,7 +341,7 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> T
         raise table_error(problems)
     if not rows:
         raise InputError([Problem("there is no measurement; give at least one", label)])
-    return Table(series=all_series(rows, _unit(list(columns), label)))
+    return MeasurementTable(series=all_series(rows, _unit(list(columns), label)))
 
 
 def _rows(text: str, label: str) -> tuple[list[str], list[TableRow]]:

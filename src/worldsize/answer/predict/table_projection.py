@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from worldsize.analysis.projection.bare import Projected, crossing_cost, project_series
 from worldsize.analysis.projection.series_law import TableSeries
 from worldsize.answer.predict.question import default_counts
-from worldsize.answer.predict.table import MOST_WORKERS, GivenSeries, Table, Unit, table_of, whole
+from worldsize.answer.predict.table import MOST_WORKERS, GivenSeries, MeasurementTable, Unit, table_of, whole
 from worldsize.errors import InputError, Problem, shorten
 
 
@@ -46,7 +46,7 @@ def project(points: Iterable[Mapping[str, object]], workers: Iterable[int]) -> l
     return project_table(table_of(points), _counts(workers))
 
 
-def project_table(table: Table, workers: Sequence[int], *, measured_too: bool = False) -> list[Projection]:
+def project_table(table: MeasurementTable, workers: Sequence[int], *, measured_too: bool = False) -> list[Projection]:
     """Series of the same stack (hardware, interconnect, framework) inform each other about leaving a node.
     `measured_too`: each series also with the counts that it was measured at, in order."""
     found = []
@@ -67,7 +67,7 @@ def crossings_of_others(series: Sequence[TableSeries]) -> Iterator[list[float]]:
         yield [cost for other, cost in costs.items() if other != index]
 
 
-def further(table: Table) -> list[int]:
+def further(table: MeasurementTable) -> list[int]:
     """Every count of the table, and the default counts of each series."""
     largest = {given.series.largest for given in table.series}
     measured = {count for given in table.series for count in given.series.workers}

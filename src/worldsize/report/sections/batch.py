@@ -17,7 +17,7 @@ from worldsize.report.blocks import (
     Cell,
     Column,
     Document,
-    Entry,
+    Fields,
     Sheet,
     how_columns,
     interval,
@@ -113,7 +113,7 @@ def out_of_memory(document: Document) -> list[tuple[int, int]]:
 def batch(document: Document) -> Figure | None:
     """Throughput, utilisation and memory against batch, up to out-of-memory."""
     rows = batch_rows(document)
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[Fields]] = {}
     for row in sorted(rows, key=lambda row: (row["workers"], row["batch_per_worker"])):
         groups.setdefault(
             describe_entry(row, rows, but=("batch_per_worker", "variant")) or counted(row["workers"], "worker"), []
@@ -150,7 +150,7 @@ def batch(document: Document) -> Figure | None:
     )
 
 
-def _throughput(shown: dict[str, list[Entry]], per: float, unit: str) -> list[Line]:
+def _throughput(shown: dict[str, list[Fields]], per: float, unit: str) -> list[Line]:
     return [
         Line(
             name=name,
@@ -194,7 +194,7 @@ def _full(full: Sequence[tuple[int, int]]) -> list[Line]:
 
 
 def _hardware_panel(
-    shown: dict[str, list[Entry]], axis: Axis, key: str, words: str, factor: float, unit: str
+    shown: dict[str, list[Fields]], axis: Axis, key: str, words: str, factor: float, unit: str
 ) -> list[Panel]:
     lines = [
         Line(

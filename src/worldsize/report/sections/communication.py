@@ -17,7 +17,7 @@ from worldsize.report.blocks import (
     Cell,
     Column,
     Document,
-    Entry,
+    Fields,
     Sheet,
     how_columns,
     interval,
@@ -176,7 +176,7 @@ def bandwidth_figure(document: Document) -> Figure | None:
     )
 
 
-def _latency(links: Sequence[Entry]) -> str:
+def _latency(links: Sequence[Fields]) -> str:
     good = [link for link in links if not link["poor"]]
     return f", after a latency of {number(good[0]['latency_s']['value'] * 1e6)} us" if len(good) == 1 else ""
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.answer.results import Results
-from worldsize.report.blocks import Document, Entry
+from worldsize.report.blocks import Document, Fields
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, colour
 from worldsize.report.words.numbers import counted, full, metric_value, number
 from worldsize.report.words.settings import best_of_settings, describe_entry, more_words, setting_key
@@ -83,7 +83,7 @@ def curves(document: Document) -> Figure | None:
     )
 
 
-def _curves_title(document: Document, shown: Sequence[Entry], longest: int) -> str:
+def _curves_title(document: Document, shown: Sequence[Fields], longest: int) -> str:
     metric = document["metric"]
     ends = [
         curve["test_metric"]["value"][-1]
@@ -103,7 +103,7 @@ def _spreads(lines: Sequence[Line]) -> bool:
     return bool(values) and min(values) > 0 and max(values) / min(values) > 30
 
 
-def _curve(curve: Entry, values: Entry, words: str, *, name: str, hue: str, train: bool) -> Line:
+def _curve(curve: Fields, values: Fields, words: str, *, name: str, hue: str, train: bool) -> Line:
     dots = len(curve["epoch"]) <= 12
     spread = curve["repeats"] > 1 and not train
     return Line(
@@ -141,7 +141,7 @@ def convergence(document: Document) -> Figure | None:
     every = [curve for curve in document["curves"] if curve["train_loss"] or curve["test_loss"] or curve["diverged"]]
     if len({curve["variant"] for curve in every}) < 2:
         return None
-    settings: dict[tuple[Any, ...], list[Entry]] = {}
+    settings: dict[tuple[Any, ...], list[Fields]] = {}
     for curve in every:
         settings.setdefault(setting_key(curve), []).append(curve)
     here = max(settings.values(), key=lambda of: len({curve["variant"] for curve in of}))
@@ -178,12 +178,12 @@ def convergence(document: Document) -> Figure | None:
     )
 
 
-def _first_loss(curve: Entry) -> float | None:
+def _first_loss(curve: Fields) -> float | None:
     values = curve["train_loss"] or curve["test_loss"]
     return next((value for value in values["value"] if value is not None and value > 0), None) if values else None
 
 
-def _convergence_line(curve: Entry, shown: Sequence[Entry], families: Sequence[str], most: float) -> Line | None:
+def _convergence_line(curve: Fields, shown: Sequence[Fields], families: Sequence[str], most: float) -> Line | None:
     values = curve["train_loss"] or curve["test_loss"]
     points = [
         (epoch, value)
@@ -212,7 +212,7 @@ def _convergence_line(curve: Entry, shown: Sequence[Entry], families: Sequence[s
     )
 
 
-def _cross(curve: Entry, line: Line) -> Line:
+def _cross(curve: Fields, line: Line) -> Line:
     said = f"{curve['variant']}\n{curve['diverged']} of {curve['repeats']} diverged" + (
         f", at step {curve['diverged_at_steps'][0]}" if curve["diverged_at_steps"] else ""
     )

@@ -18,7 +18,7 @@ from worldsize.report.blocks import (
     Cell,
     Column,
     Document,
-    Entry,
+    Fields,
     Sheet,
     how_columns,
     interval,
@@ -146,7 +146,7 @@ def _learning_columns(document: Document) -> tuple[Column, ...]:
     )
 
 
-def _learning_cells(document: Document, entry: Entry, trained: Entry) -> Iterator[Cell]:
+def _learning_cells(document: Document, entry: Fields, trained: Fields) -> Iterator[Cell]:
     yield Cell(value=trained["peak_lr"])
     yield interval(entry["metric"])
     if document["metric"] != "loss":
@@ -159,7 +159,7 @@ def _learning_cells(document: Document, entry: Entry, trained: Entry) -> Iterato
     yield Cell(value=entry["repeats"])
 
 
-def _learned(document: Document) -> list[tuple[Entry, Entry]]:
+def _learned(document: Document) -> list[tuple[Fields, Fields]]:
     trained = {(setting_key(entry), entry["variant"]): entry for entry in document["training"]}
     return [
         (entry, trained[setting_key(entry), entry["variant"]])
@@ -250,7 +250,7 @@ def outcome(document: Document) -> Figure | None:
 
 
 def _against_workers(
-    groups: dict[str, list[Entry]], hues: Hues, axis: Axis, key: str, words: str, say: Callable[[float], str]
+    groups: dict[str, list[Fields]], hues: Hues, axis: Axis, key: str, words: str, say: Callable[[float], str]
 ) -> Panel:
     lines = []
     for name, here in groups.items():

@@ -17,7 +17,7 @@ from worldsize.report.blocks import (
     Cell,
     Column,
     Document,
-    Entry,
+    Fields,
     Sheet,
     how_columns,
     interval,
@@ -174,7 +174,7 @@ def laws(document: Document) -> Sheet | None:
     )
 
 
-def _which(document: Document, entry: Entry) -> str:
+def _which(document: Document, entry: Fields) -> str:
     """Where there are several series: of which one this is, and that the others are told elsewhere."""
     rows = list(series(document).values())
     if len(rows) < 2:
@@ -247,14 +247,14 @@ def speedup(document: Document) -> Figure | None:
     )
 
 
-def _main(document: Document, found: Sequence[list[Entry]]) -> list[Entry]:
+def _main(document: Document, found: Sequence[list[Fields]]) -> list[Fields]:
     """The series that the answer speaks of, or the first."""
     best = recommended_row(document)
     same = [rows for rows in found if best is not None and any(setting_key(row) == setting_key(best) for row in rows)]
     return (same or list(found))[0]
 
 
-def _ratio_line(rows: Sequence[Entry], what: str, unit: str, factor: float, *, name: str, hue: str) -> Line:
+def _ratio_line(rows: Sequence[Fields], what: str, unit: str, factor: float, *, name: str, hue: str) -> Line:
     values = [row[what] for row in rows]
     return Line(
         name=name,
@@ -276,7 +276,7 @@ def _reference(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
     return Line(name=name, colour="grey", kind="reference", symbol="none", x=tuple(x), y=tuple(y))
 
 
-def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line]]:
+def _projected(document: Document, main: Sequence[Fields]) -> dict[str, list[Line]]:
     """From the last count measured on, in the ratio of throughputs to the baseline's."""
     entries = [entry for entry in document.get("projection") or () if not entry["measured"]]
     if not entries:
@@ -286,7 +286,7 @@ def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line
     beyond = sorted(
         (entry for entry in entries if entry["workers"] > last["workers"]), key=lambda entry: entry["workers"]
     )
-    points: list[Entry] = [last, *beyond]
+    points: list[Fields] = [last, *beyond]
     found = {}
     for what, unit in (("speedup", " x"), ("efficiency", " %")):
         per = [1.0 if what == "speedup" else 100.0 * base["workers"] / point["workers"] for point in points]
@@ -317,7 +317,7 @@ def _projected(document: Document, main: Sequence[Entry]) -> dict[str, list[Line
 
 def pareto(document: Document) -> Figure | None:
     """Time against worker-hours, where the document has it: {workers, time_s, worker_hours, how, best}."""
-    entries: list[Entry] = document.get("pareto") or []
+    entries: list[Fields] = document.get("pareto") or []
     if len(entries) < 2:
         return None
     front = sorted((entry for entry in entries if entry["best"]), key=lambda entry: entry["time_s"]["value"])
@@ -345,11 +345,11 @@ def pareto(document: Document) -> Figure | None:
     )
 
 
-def _values(entries: Sequence[Entry], what: str) -> tuple[float, ...]:
+def _values(entries: Sequence[Fields], what: str) -> tuple[float, ...]:
     return tuple(entry[what]["value"] for entry in entries)
 
 
-def _prices(entries: Sequence[Entry], how: str) -> Iterator[Line]:
+def _prices(entries: Sequence[Fields], how: str) -> Iterator[Line]:
     """Points with slanted bars: worker-hours are workers times the time, so both ends lie on one line."""
     kind: Literal["measured", "projected"] = "measured" if how == "measured" else "projected"
     hue = "green" if how == "put together" else "blue"
@@ -371,7 +371,7 @@ def _prices(entries: Sequence[Entry], how: str) -> Iterator[Line]:
         )
 
 
-def _time_and_cost(entry: Entry) -> str:
+def _time_and_cost(entry: Fields) -> str:
     time, hours = entry["time_s"], entry["worker_hours"]
     return (
         f"{counted(entry['workers'], 'worker')}{'' if entry['how'] == 'measured' else ', ' + entry['how']}\n"
@@ -381,6 +381,6 @@ def _time_and_cost(entry: Entry) -> str:
     )
 
 
-def _axis_of(title: str, intervals: Sequence[Entry]) -> Axis:
+def _axis_of(title: str, intervals: Sequence[Fields]) -> Axis:
     ends = [each[end] for each in intervals for end in ("low", "high") if each[end]]
     return axis_around(title, [each["value"] for each in intervals], ends, log=True)

@@ -17,7 +17,7 @@ from worldsize.report.blocks import (
     Cell,
     Column,
     Document,
-    Entry,
+    Fields,
     Sheet,
     how_columns,
     interval,
@@ -230,7 +230,7 @@ def step_parts(document: Document) -> Figure | None:
     return Figure(key="step", section="step", title=_step_title(shown), panels=(panel,), note=note)
 
 
-def _span_says(place: str, words: str, value: Any, each: Entry) -> str:
+def _span_says(place: str, words: str, value: Any, each: Fields) -> str:
     if not value:
         return f"{place}\n{words}: none"
     share = value["value"] / each["parts"]["step_s"]["value"]
@@ -239,7 +239,7 @@ def _span_says(place: str, words: str, value: Any, each: Entry) -> str:
     return f"{place}\n{words} {full(value['value'] * 1e3, low, high, ' ms')}\n{percent(share)} of {whole} ms"
 
 
-def _step_title(shown: Sequence[Entry]) -> str:
+def _step_title(shown: Sequence[Fields]) -> str:
     last = max(shown, key=lambda each: each["setting"]["workers"])
     step_s = last["parts"]["step_s"]["value"]
     share = {name: value["value"] / step_s for name, value in last["parts"]["spans"].items()}
@@ -298,7 +298,7 @@ def timeline(document: Document) -> Figure | None:
 
 def wall_time(document: Document) -> Figure | None:
     """Where the wall time above the step went: launches of one kind and count together."""
-    groups: dict[tuple[str, str, int], list[Entry]] = defaultdict(list)
+    groups: dict[tuple[str, str, int], list[Fields]] = defaultdict(list)
     timed = [launch for launch in document["launches"] if launch["phases_s"]]
     for launch in timed:
         groups[launch["place"], launch["kind"], launch["workers"]].append(launch)

@@ -8,7 +8,7 @@ from typing import Any
 
 from worldsize.answer.as_dict import flat_setting
 from worldsize.answer.results import Results
-from worldsize.report.blocks import Document, Entry
+from worldsize.report.blocks import Document, Fields
 from worldsize.report.words.numbers import counted
 from worldsize.spec.setting import Method, Setting
 
@@ -38,7 +38,7 @@ def describe(setting: Setting, among: Iterable[Setting]) -> str:
     return _differing(names, flat_setting(setting), [flat_setting(other) for other in among])
 
 
-def _differing(names: Iterable[str], entry: Entry, among: Sequence[Entry]) -> str:
+def _differing(names: Iterable[str], entry: Fields, among: Sequence[Fields]) -> str:
     kept = [name for name in names if name in entry and len({str(other.get(name)) for other in among}) > 1]
     return ", ".join(WORDS[name](entry[name]) for name in kept)
 
@@ -49,30 +49,30 @@ def configuration_words(results: Results) -> str:
     return "" if row is None else configuration(row.setting, [other.setting for other in results.rows])
 
 
-def describe_entry(entry: Entry, among: Sequence[Entry], *, but: Iterable[str] = ()) -> str:
+def describe_entry(entry: Fields, among: Sequence[Fields], *, but: Iterable[str] = ()) -> str:
     """What tells it from the others: workers, batch, strategy, ... as far as they differ."""
     return _differing([name for name in TOLD if name not in but], entry, among)
 
 
-def series(document: Document) -> dict[tuple[Any, ...], list[Entry]]:
+def series(document: Document) -> dict[tuple[Any, ...], list[Fields]]:
     """Rows of the scaling table that differ in workers only, in order."""
-    found: dict[tuple[Any, ...], list[Entry]] = {}
+    found: dict[tuple[Any, ...], list[Fields]] = {}
     for row in document["table"]:
         found.setdefault(series_key(row), []).append(row)
     return found
 
 
-def series_key(row: Entry) -> tuple[Any, ...]:
+def series_key(row: Fields) -> tuple[Any, ...]:
     """What rows on one scaling curve share, as `Setting.series` does for settings."""
     return method_key(row), row["batch_per_worker"] if row["scaling"] == "weak" else row["global_batch"]
 
 
-def method_key(row: Entry) -> tuple[Any, ...]:
+def method_key(row: Fields) -> tuple[Any, ...]:
     """What counts and batches are compared within, as `Setting.method` does for settings."""
     return tuple(row[field.name] for field in fields(Method))
 
 
-def series_name(rows: Sequence[Entry], among: Sequence[Entry]) -> str:
+def series_name(rows: Sequence[Fields], among: Sequence[Fields]) -> str:
     first = rows[0]
     if first["scaling"] == "strong":
         batches = len({row["global_batch"] for row in among}) > 1
@@ -83,12 +83,12 @@ def series_name(rows: Sequence[Entry], among: Sequence[Entry]) -> str:
     return describe_entry(first, among, but=("workers", "variant"))
 
 
-def along_workers(document: Document, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+def along_workers(document: Document, entries: Sequence[Fields]) -> dict[str, list[Fields]]:
     """What one line joins: entries that differ in workers only, in their order, where there are at least two.
 
     That of the answer comes first.
     """
-    found: dict[tuple[Any, ...], list[Entry]] = {}
+    found: dict[tuple[Any, ...], list[Fields]] = {}
     for entry in sorted(entries, key=lambda entry: entry["workers"]):
         found.setdefault(series_key(entry), []).append(entry)
     best = recommended_row(document)
@@ -104,18 +104,18 @@ def more_words(count: int, noun: str) -> str:
     return f" {count} more {noun} {'is' if count == 1 else 'are'} in the table."
 
 
-def recommended_row(document: Document) -> Entry | None:
+def recommended_row(document: Document) -> Fields | None:
     """The row that the answer names."""
-    found: Entry | None = document["answer"]["setting"]
+    found: Fields | None = document["answer"]["setting"]
     return found
 
 
-def setting_key(entry: Entry) -> tuple[Any, ...]:
+def setting_key(entry: Fields) -> tuple[Any, ...]:
     """By which entries of one setting are found."""
     return tuple(entry[field.name] for field in fields(Setting))
 
 
-def best_of_settings(document: Document) -> list[Entry]:
+def best_of_settings(document: Document) -> list[Fields]:
     """What was trained best at each setting: `learning` lists the best first."""
     best: dict[tuple[Any, ...], str] = {}
     for entry in document["learning"]:

@@ -59,7 +59,7 @@ def links_of(hosts: Sequence[str]) -> tuple[LinkGroups, ...]:
     return tuple(links)
 
 
-class Plan:
+class SweepPlan:
     """Chooses the next turn by the cost of earlier ones. Only rank 0 asks.
 
     The first round increases the sizes and finds the largest that fits; later rounds alternate in direction. Near the
@@ -140,7 +140,7 @@ def measure_links(
     meet = _Meeting(device)
     meet([0.0])
     seconds: dict[Turn, list[list[float]]] = {}
-    plan, began = Plan(len(links), budget_s), now()
+    plan, began = SweepPlan(len(links), budget_s), now()
     while True:
         asked = now()
         turn = plan.next(asked - began) if rank == 0 else None

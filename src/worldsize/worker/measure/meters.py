@@ -14,7 +14,7 @@ import psutil
 import pynvml
 import torch
 
-Source = Callable[[], Mapping[str, float]]
+MeterSource = Callable[[], Mapping[str, float]]
 """Reads the current values of some telemetry columns. If it raises, they stay empty in that row."""
 
 BYTES_PER_WORD = 4
@@ -27,7 +27,7 @@ class ProcessMeter:
     def __init__(self) -> None:
         self._process = psutil.Process()
 
-    def sources(self) -> dict[str, Source]:
+    def sources(self) -> dict[str, MeterSource]:
         return {"process cpu": self.cpu, "process memory": self.memory, "process disk": self.disk}
 
     def cpu(self) -> dict[str, float]:
@@ -51,8 +51,12 @@ class HostMeter:
         self._nics = frozenset(path.parent.name for path in system.glob("class/net/*/device"))
         self._rdma = sorted(system.glob("class/infiniband/*/ports/*/counters"))
 
-    def sources(self) -> dict[str, Source]:
-        sources: dict[str, Source] = {"host cpu": self.cpu, "host memory": self.memory, "host network": self.network}
+    def sources(self) -> dict[str, MeterSource]:
+        sources: dict[str, MeterSource] = {
+            "host cpu": self.cpu,
+            "host memory": self.memory,
+            "host network": self.network,
+        }
         if self._disks:
             sources["host disk"] = self.disk
         if self._rdma:
@@ -136,7 +140,7 @@ class GpuMeter:
         except self._nvml.NVMLError:
             return self._nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
 
-    def sources(self) -> dict[str, Source]:
+    def sources(self) -> dict[str, MeterSource]:
         return {
             "gpu utilisation": self.utilisation,
             "gpu memory": self.memory,

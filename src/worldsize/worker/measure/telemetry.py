@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.worker.measure.meters import GpuMeter, HostMeter, ProcessMeter, Source, gpu_id
+from worldsize.worker.measure.meters import GpuMeter, HostMeter, MeterSource, ProcessMeter, gpu_id
 from worldsize.worker.parallel.team import Crew
 
 COLUMNS = (
@@ -49,7 +49,7 @@ class Telemetry:
 
     def __init__(
         self,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, MeterSource],
         *,
         period_s: float = PERIOD_S,
         most_rows: int = MOST_ROWS,
@@ -121,7 +121,7 @@ def telemetry_of(crew: Crew, samples: Callable[[], int]) -> Telemetry:
     # Ranks of one host have consecutive numbers; asking all ranks would cost the square of their number.
     lower_ranks = range(crew.rank - local_rank, crew.rank)
     watched_already = own_gpu in [crew.wait_for(f"gpu/{rank}") for rank in lower_ranks]
-    sources: dict[str, Source] = {"samples": lambda: {"samples": samples()}, **ProcessMeter().sources()}
+    sources: dict[str, MeterSource] = {"samples": lambda: {"samples": samples()}, **ProcessMeter().sources()}
     if local_rank == 0:
         sources |= HostMeter().sources()
     if crew.device.type == "cuda" and not watched_already:

@@ -26,7 +26,7 @@ from worldsize.worker import models
 from worldsize.worker.workloads import DataFolders
 from worldsize.worker.workloads.base import PerSample, Split, Workload
 
-Images = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[Any]
 Layout = Literal["grey", "channels-first", "channels-last"]
 CHANNEL_AXIS = {"grey": None, "channels-first": 1, "channels-last": 3}
@@ -34,8 +34,8 @@ CHANNEL_AXIS = {"grey": None, "channels-first": 1, "channels-last": 3}
 
 def classification(
     spec: WorkloadSpec,
-    train: tuple[Images, Labels],
-    test: tuple[Images, Labels],
+    train: tuple[Pixels, Labels],
+    test: tuple[Pixels, Labels],
     *,
     layout: Layout,
     classes: int,
@@ -84,7 +84,7 @@ class Normalise:
         return torch.addcmul(self._offset, images.float(), self._scale)
 
 
-def pixel_statistics(images: Images, channel_axis: int = 3, most: int = 1_000) -> tuple[list[float], list[float]]:
+def pixel_statistics(images: Pixels, channel_axis: int = 3, most: int = 1_000) -> tuple[list[float], list[float]]:
     """Mean and deviation of each channel over a sample of the images, in 0..1."""
     sample = np.asarray(images[:: -(-len(images) // most)], dtype=np.float32) / 255
     others = tuple(axis for axis in range(4) if axis != channel_axis)
@@ -95,7 +95,7 @@ def cross_entropy(smoothing: float) -> PerSample:
     return lambda outputs, labels: F.cross_entropy(outputs, labels, reduction="none", label_smoothing=smoothing)
 
 
-def _split(pair: tuple[Images, Labels]) -> Split:
+def _split(pair: tuple[Pixels, Labels]) -> Split:
     images, labels = pair
     return Split(inputs=torch.from_numpy(images), targets=torch.from_numpy(labels.astype(np.int64)))
 
