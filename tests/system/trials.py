@@ -17,7 +17,7 @@ COMMON: dict[str, Any] = {
     "precision": "fp32",
     "repeat": 0,
     "seed": 0,
-    "threads": 1,
+    "threads_per_worker": 1,
 }
 
 CURVE_STEPS, CURVE_BATCH = 20, 64
