@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import torch
 from torch import nn, optim
 from torch.nn import functional as F
 
-from worldsize.spec.optimizer import OptimizerSpec
+from worldsize.spec.optimizer import OptimizerName, OptimizerSpec
 from worldsize.spec.study import TrialSpec
 from worldsize.spec.training import TrainSpec
 from worldsize.spec.workload import WorkloadSpec
@@ -151,7 +151,7 @@ def small_model() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam", "adamw", "adadelta", "lars", "lamb"])
+@pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_decay_is_for_weights_alone(name: str) -> None:
     model = small_model()
     model[0].requires_grad_(False)
@@ -172,7 +172,7 @@ def test_decay_is_for_weights_alone(name: str) -> None:
     assert changed == {"3.weight"}
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adam", "adamw", "adadelta", "lars", "lamb"])
+@pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_every_optimiser_learns_at_its_usual_rate(name: str) -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))

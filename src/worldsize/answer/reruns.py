@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.results import Results
+from worldsize.spec.optimizer import USUAL_MOMENTUM
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import TrialSpec
 
@@ -147,7 +148,9 @@ def recommended_study(results: Results) -> str | None:
         return None
     results = results.by_place[row.setting.place]
     trial = _trial_of(results, row)
-    spec = results.spec.model_dump(mode="json", exclude_defaults=True, exclude={"small", "skip", "axes", "name"})
+    spec = results.spec.model_dump(
+        mode="json", exclude_defaults=True, exclude={"small", "skip", "axes", "name", "adaptive"}
+    )
     axes: dict[str, Any] = {"workers": [row.setting.workers]}
     if row.setting.scaling == "weak":
         axes["batch_per_worker"] = [row.setting.batch_per_worker]
@@ -161,7 +164,7 @@ def recommended_study(results: Results) -> str | None:
     if trial.precision != "fp32":
         axes["precision"] = [trial.precision]
     if len(results.spec.starts) > 1:
-        axes["start"] = ["pretrained" if trial.workload.pretrained else "scratch"]
+        axes["weights"] = ["pretrained" if trial.workload.pretrained else "scratch"]
     rest = {key: False if value is None else value for key, value in spec.items() if key != "workload"}
     study = {"name": f"{results.spec.name[:50]}-recommended", "workload": spec["workload"], "axes": axes, **rest}
     stream = io.StringIO()
@@ -174,8 +177,11 @@ def recommended_study(results: Results) -> str | None:
 
 def short_optimizer(trial: TrialSpec) -> dict[str, Any]:
     """As one would write it."""
-    given = trial.optimizer.model_dump(mode="json", exclude_defaults=True)
-    return {"name": trial.optimizer.name} | {key: value for key, value in given.items() if key != "momentum" or value}
+    optimizer = trial.optimizer
+    given = optimizer.model_dump(mode="json", exclude_defaults=True)
+    if optimizer.momentum == 0 == USUAL_MOMENTUM.get(optimizer.name, 0.0):
+        del given["momentum"]
+    return {"name": optimizer.name} | given
 
 
 def _trial_of(results: Results, row: ScalingRow) -> TrialSpec:

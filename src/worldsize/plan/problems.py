@@ -278,7 +278,7 @@ def _noise_scale(spec: StudySpec) -> Problems:
             )
     if all(point.workers * point.accumulation == 1 for point in study_points(spec)):
         yield (
-            ("train", "noise_scale"),
+            ("train", "measure_noise_scale"),
             "noise_scale compares parts of a batch, and every point has one worker and no accumulation; "
             "add a count of workers, or `accumulation: 2`",
         )
@@ -322,7 +322,7 @@ def _largest_batch(spec: StudySpec) -> Problems:
     loc: Loc = ("axes", "batch_per_worker")
     if search.max is not None and search.max < search.first:
         yield (
-            (*loc, "most"),
+            (*loc, "max"),
             f"max={search.max} is less than first={search.first}, the first that is tried; raise it, or lower first",
         )
     if spec.train is not None:

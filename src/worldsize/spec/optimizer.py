@@ -149,10 +149,9 @@ class OptimizerAxis(Frozen):
 
     name: OptimizerName = "sgd"
     lr: LrAxis
-    """Default: 0.05 for sgd, momentum and nesterov, 0.001 for adam and adamw, 1 for adadelta, 2 for lars, 0.01 for
-    lamb."""
+    """Default: `USUAL_LR`."""
     momentum: MomentumAxis
-    """Default: 0.9 for momentum, nesterov and lars; 0 for sgd."""
+    """Default: `USUAL_MOMENTUM`."""
     weight_decay: WeightDecayAxis = (0.0,)
     trust_coefficient: PositiveFloat = 0.001
     lr_rule: Annotated[tuple[LrRule, ...] | None, BeforeValidator(as_list)] = None

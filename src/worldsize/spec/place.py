@@ -110,7 +110,8 @@ class SlurmSpec(Frozen):
         for key in self.sbatch_options:
             if not key.replace("-", "").isalnum() or not key.isascii() or key != key.lower() or key.startswith("-"):
                 raise ValueError(
-                    f"sbatch_options: {key!r} is no long option of sbatch; write it as in `--{'mem-per-cpu'}`"
+                    f"sbatch_options: {key!r} is not a long option of sbatch; write it without leading dashes, "
+                    "like mem-per-cpu"
                 )
             # sbatch takes `--job-na` for `--job-name`.
             if owned := next((option for option in sorted(OWNED) if option.startswith(key)), None):
