@@ -1,4 +1,4 @@
-"""What tables are made of, whoever writes them, and the document that page, figures and tables are made from."""
+"""Building blocks of tables, and the document that the page, figures and tables are made from."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ class Cell:
 
     @property
     def has_interval(self) -> bool:
-        """The baseline of a ratio is 1 by definition: no interval to show."""
+        """False for the baseline of a ratio, which is 1 by definition."""
         return self.low is not None and self.high is not None and not (self.low == self.value == self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
     key: str
-    """In the CSV file, with the unit that the document has: step_s."""
+    """Name in the CSV file, with the document's unit: step_s."""
     title: str
     unit: str = ""
-    """As read: ms."""
+    """Unit shown to the reader: ms."""
     factor: float = 1.0
-    """From the document's unit to the one that is read."""
+    """Converts the document's unit to the unit shown."""
     format: Callable[[float], str] = number
 
     def words(self, cell: Cell) -> str:
-        return self._say(cell.value)
+        return self._text(cell.value)
 
     def range(self, cell: Cell) -> str:
-        """From low to high; a minus and a dash beside one another would be misread."""
+        """From low to high; "to" instead of a dash before a negative number."""
         if not cell.has_interval:
             return ""
         assert cell.low is not None
-        return f"{self._say(cell.low)}{'–' if cell.low >= 0 else ' to '}{self._say(cell.high)}"
+        return f"{self._text(cell.low)}{'–' if cell.low >= 0 else ' to '}{self._text(cell.high)}"
 
-    def _say(self, value: Value) -> str:
+    def _text(self, value: Value) -> str:
         if value is None or value == 0:
             return "" if value is None else "0"
         return value if isinstance(value, str) else self.format(value * self.factor)
@@ -62,10 +62,10 @@ class Sheet:
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
     marked: int | None = None
-    """The row that the answer names."""
+    """Index of the row that the answer recommends."""
 
-    def is_text(self, place: int) -> bool:
-        return any(isinstance(row[place].value, str) for row in self.rows)
+    def is_text(self, index: int) -> bool:
+        return any(isinstance(row[index].value, str) for row in self.rows)
 
 
 COUNTS = (
@@ -77,7 +77,7 @@ REPEATS = Column(key="repeats", title="n", format=integer)
 
 
 def how_columns(entries: Sequence[Fields]) -> tuple[Column, ...]:
-    """Strategy, precision, accumulation and place, where the study varies them."""
+    """Columns for strategy, precision, accumulation and place, where the study varies them."""
     every = ("strategy", "precision", "accumulation", "place")
     names = [name for name in every if len({entry.get(name) for entry in entries}) > 1]
     return tuple(Column(key=name, title=name, format=integer) for name in names)

@@ -1,4 +1,4 @@
-"""The report as one plain document: all that page, figures and tables are made from, and what --json prints."""
+"""The report as one plain document: the source of the page, figures and tables, and the output of --json."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ FORMAT = 1
 
 
 def document(results: Results) -> Document:
-    """`Results.to_dict()`, its words, and what figures need. Strict JSON: what is not finite is None."""
+    """`Results.to_dict()` plus sentences and data for figures. Strict JSON: numbers that are not finite become None."""
     pairs = curves.ended(results)
     groups = curves.by_variant(pairs)
     details, environments = trial_details(results)
     started = [record.started_at for record in results.records.values()]
     ended = [record.started_at + record.wall_s for record in results.records.values()]
     facts, row = results.facts, results.answer.row
-    seen = outlook(results.by_place[row.setting.place]) if row else None
+    best_outlook = outlook(results.by_place[row.setting.place]) if row else None
     numbers = results.to_dict()
     for row in numbers["table"]:
         pace = row["samples_per_s"]
-        ends = {"value": "value", "low": "high", "high": "low"}  # the faster, the shorter
+        ends = {"value": "value", "low": "high", "high": "low"}  # a higher rate means a shorter epoch
         row["epoch_s"] = {end: facts.train_samples / pace[other] for end, other in ends.items() if pace[other]}
-    found = {
+    content = {
         "format": FORMAT,
         "worldsize": __version__,
         **numbers,
@@ -50,11 +50,11 @@ def document(results: Results) -> Document:
             "verdict": results.answer.verdict,
             "answer": answer_sentences(results),
             "cautions": cautions(results),
-            "beyond": _of_target(results, beyond(seen)),
-            "findings": [*other_findings(results), *({"code": "queue", "text": said} for said in queue_words(results))],
+            "beyond": _of_target(results, beyond(best_outlook)),
+            "findings": [*other_findings(results), *({"code": "queue", "text": line} for line in queue_words(results))],
         },
         "recommended_study": recommended_study(results),
-        **_projected(seen),
+        **_projected(best_outlook),
         "training": curves.training(results, groups),
         "curves": curves.curves(results, groups),
         "launches": curves.launches(results),
@@ -73,46 +73,46 @@ def document(results: Results) -> Document:
             for tried in record.tries
         ],
     }
-    cleaned: Document = _strict(found)
+    cleaned: Document = _strict(content)
     return cleaned
 
 
-def _of_target(results: Results, said: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Of several places, the one that the answer names."""
+def _of_target(results: Results, findings: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Prefixes the findings with the recommended place if there are several places."""
     row = results.answer.row
     if row is None or len(results.by_place) == 1:
-        return said
-    return [{**each, "text": f"On {row.setting.place}: {each['text']}"} for each in said]
+        return findings
+    return [{**finding, "text": f"On {row.setting.place}: {finding['text']}"} for finding in findings]
 
 
-def _projected(seen: Outlook | None) -> dict[str, Any]:
-    """Counts that were never run, and time against what it costs, measured and projected."""
-    if seen is None:
+def _projected(best_outlook: Outlook | None) -> dict[str, Any]:
+    """Projected worker counts, and time against cost, measured and projected."""
+    if best_outlook is None:
         return {"projection": [], "pareto": []}
-    found = seen[0]
-    whole = any(option.wall_s for option in found.options)
+    prediction = best_outlook[0]
+    has_training_time = any(option.wall_s for option in prediction.options)
     front = [
         {
             "workers": option.workers,
-            "place": found.setting.place,
+            "place": prediction.setting.place,
             "time_s": asdict(option.time),
-            "of": "the whole training" if whole else "an epoch",
+            "of": "the whole training" if has_training_time else "an epoch",
             "worker_hours": asdict(times(option.time, option.workers / 3600)),
-            # Of a whole training the steps were measured, and what lies outside them, not the time of it.
-            "how": "projected" if not option.measured else "put together" if whole else "measured",
-            "best": option.workers in found.choice.pareto,
+            # The steps and the overhead of a training were measured, not its total time.
+            "how": "projected" if not option.measured else "put together" if has_training_time else "measured",
+            "best": option.workers in prediction.choice.pareto,
         }
-        for option in eligible(found.options)
+        for option in eligible(prediction.options)
     ]
-    return {"projection": to_dict(found)["options"], "pareto": front}
+    return {"projection": to_dict(prediction)["options"], "pareto": front}
 
 
 def _strict(value: Any) -> Any:
-    """JSON has neither infinity nor NaN nor keys that are no text; the document equals what is read back."""
+    """Replaces infinity and NaN by None and converts keys to text, so that the document survives a JSON round trip."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _strict(each) for key, each in value.items()}
+        return {str(key): _strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(each) for each in value]
+        return [_strict(item) for item in value]
     return value

@@ -1,4 +1,4 @@
-"""What a report holds: its figures and tables in a fixed order, only those that the study has data for."""
+"""Contents of a report: figures and tables in a fixed order, only those that the study has data for."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def figures(document: Document) -> list[Figure]:
 
 
 def sheets(document: Document) -> list[Sheet]:
-    """Only those that the study has data for, without columns that are empty throughout."""
+    """Tables that the study has data for, without empty columns."""
     return [_without_empty(sheet) for make in SHEETS if (sheet := make(document)) is not None and sheet.rows]
 
 
 def _without_empty(sheet: Sheet) -> Sheet:
-    kept = [place for place in range(len(sheet.columns)) if any(row[place].value is not None for row in sheet.rows)]
+    kept = [index for index in range(len(sheet.columns)) if any(row[index].value is not None for row in sheet.rows)]
     return Sheet(
         key=sheet.key,
         section=sheet.section,
         title=sheet.title,
         note=sheet.note,
         marked=sheet.marked,
-        columns=tuple(sheet.columns[place] for place in kept),
-        rows=tuple(tuple(row[place] for place in kept) for row in sheet.rows),
+        columns=tuple(sheet.columns[index] for index in kept),
+        rows=tuple(tuple(row[index] for index in kept) for row in sheet.rows),
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures -> SVG, PDF and PNG files for papers: one column wide, fonts embedded, marks and colours of the page."""
+"""Figures -> SVG, PDF and PNG files for papers: one column wide, fonts embedded, same marks and colors as the page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from worldsize.report.figures.model import FORMATS, PALETTE, Axis, Bars, Figure,
 from worldsize.report.figures.plotly import stretches
 
 UNIT = re.compile(r"(\d) (%|(?:s|ms|us|min|h|x|GB|MB)\b)")
-"""A number and its unit stay on one line."""
+"""Keeps a number and its unit on one line."""
 
 
 def lines_within(words: str, width_in: float, *, size: float, weight: str = "normal") -> list[str]:
@@ -42,14 +42,14 @@ def lines_within(words: str, width_in: float, *, size: float, weight: str = "nor
             lines[-1] = longer
         else:
             lines += [word]
-            while not fits(lines[-1]):  # a word without end, as a name can be, is broken
+            while not fits(lines[-1]):  # break a word that is too long for a line
                 most = next(length for length in range(len(lines[-1]) - 1, 0, -1) if fits(lines[-1][:length]))
                 lines[-1:] = [lines[-1][:most], lines[-1][most:]]
     return [line for line in lines if line]
 
 
 WIDTH_IN = 3.4
-"""A column of most journals."""
+"""Column width of most journals."""
 PNG_DPI = 300
 INK, SOFT, GRID = "#1b2330", "#5b6573", "#e3e6ea"
 PANEL_IN = 1.45
@@ -60,7 +60,7 @@ STYLE: Any = {
     "font.sans-serif": ["Helvetica", "Arial", "Liberation Sans", "Nimbus Sans", "DejaVu Sans"],
     "font.size": 7.0,
     "text.color": INK,
-    "text.parse_math": False,  # a dollar in a name is a dollar
+    "text.parse_math": False,  # a dollar sign in a name is not math
     "axes.labelcolor": SOFT,
     "axes.edgecolor": SOFT,
     "axes.linewidth": 0.6,
@@ -78,19 +78,19 @@ STYLE: Any = {
     "ytick.major.size": 0,
     "ytick.minor.size": 0,
     "hatch.linewidth": 0.5,
-    "pdf.fonttype": 42,  # whole TrueType: editable, and journals refuse type 3
-    "svg.fonttype": "path",  # letters as outlines: looks the same everywhere
+    "pdf.fonttype": 42,  # TrueType: editable, and journals refuse type 3
+    "svg.fonttype": "path",  # text as outlines looks the same everywhere
     "svg.hashsalt": "worldsize",
 }
 DASHES: dict[str, Any] = {"measured": "-", "projected": (0, (3, 1.6)), "reference": "-"}
 
 
 def rendered(figure: Figure) -> dict[str, bytes]:
-    """File name -> content. The same bytes for the same figure: no dates inside."""
-    found = {}
+    """File name -> content. The same figure always gives the same bytes: no dates inside."""
+    files = {}
     logging.getLogger("fontTools").setLevel(logging.WARNING)
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script the font has no letters for
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the font may lack a script
         canvas = draw(figure)
         for ending in FORMATS:
             dates: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}[
@@ -99,8 +99,8 @@ def rendered(figure: Figure) -> dict[str, bytes]:
             file = io.BytesIO()
             metadata = {"Title": visible(figure.title), **dates}
             canvas.savefig(file, format=ending, dpi=PNG_DPI, metadata=metadata)
-            found[f"{figure.key}.{ending}"] = file.getvalue()
-    return found
+            files[f"{figure.key}.{ending}"] = file.getvalue()
+    return files
 
 
 def draw(figure: Figure) -> Canvas:
@@ -152,30 +152,30 @@ def draw(figure: Figure) -> Canvas:
 
 
 def _height(panel: Panel) -> float:
-    places = next((mark.places for mark in panel.marks if isinstance(mark, Bars)), ())
-    return BAR_IN * max(len(places), 2) + 0.1 if panel.horizontal else PANEL_IN
+    labels = next((mark.places for mark in panel.marks if isinstance(mark, Bars)), ())
+    return BAR_IN * max(len(labels), 2) + 0.1 if panel.horizontal else PANEL_IN
 
 
 def _left(panel: Panel) -> float:
     if not panel.horizontal:
         return 0.46
-    places = next(mark.places for mark in panel.marks if isinstance(mark, Bars))
-    longest = max(len(line) for place in places for line in _wrapped(place).split("\n"))
+    labels = next(mark.places for mark in panel.marks if isinstance(mark, Bars))
+    longest = max(len(line) for label in labels for line in _wrapped(label).split("\n"))
     return min(0.12 + 0.05 * longest, 1.6)
 
 
-def _wrapped(place: str) -> str:
-    return "\n".join(textwrap.wrap(visible(place), 29)[:2])
+def _wrapped(label: str) -> str:
+    return "\n".join(textwrap.wrap(visible(label), 29)[:2])
 
 
 def _cut(name: str) -> str:
     name = visible(name).replace("\n", " ")
     name = name if len(name) <= 56 else name[:53] + "..."
-    return f" {name}" if name.startswith("_") else name  # matplotlib hides a label that begins so
+    return f" {name}" if name.startswith("_") else name  # matplotlib hides labels that begin with _
 
 
 def _panel(axes: Axes, panel: Panel, *, labelled: bool) -> None:
-    if not panel.horizontal:  # read first, and takes no width
+    if not panel.horizontal:  # the title is read first and takes no width
         axes.set_title(visible(panel.y.title), loc="left", fontsize=7, color=SOFT, pad=4, x=-0.36 / (WIDTH_IN - 0.6))
     if panel.horizontal:
         _bars(axes, panel)
@@ -218,16 +218,16 @@ def _line(axes: Axes, mark: Line) -> None:
         clip_on=mark.symbol != "cross",
         zorder=4 if mark.symbol == "cross" else 2,
     )
-    place: Any = {"xytext": (0, 3), "textcoords": "offset points", "fontsize": 6, "color": INK, "ha": "center"}
-    for at, height, label in zip(mark.x, y, mark.labels, strict=False):
-        axes.annotate(visible(label), (at, height), **place)
+    style: Any = {"xytext": (0, 3), "textcoords": "offset points", "fontsize": 6, "color": INK, "ha": "center"}
+    for position, height, label in zip(mark.x, y, mark.labels, strict=False):
+        axes.annotate(visible(label), (position, height), **style)
 
 
 def _bars(axes: Axes, panel: Panel) -> None:
     bars = [mark for mark in panel.marks if isinstance(mark, Bars)]
-    places = bars[0].places
-    heights = list(range(len(places)))
-    filled = [0.0] * len(places)
+    labels = bars[0].places
+    heights = list(range(len(labels)))
+    filled = [0.0] * len(labels)
     for mark in bars:
         begin = list(mark.begin) if mark.begin else filled
         axes.barh(
@@ -239,9 +239,9 @@ def _bars(axes: Axes, panel: Panel) -> None:
             edgecolor="white",
             linewidth=0.4,
         )
-        filled = [at + value for at, value in zip(begin, mark.values, strict=True)]
-    axes.set_yticks(heights, [_wrapped(place) for place in places])
-    axes.set_ylim(len(places) - 0.5, -0.5)
+        filled = [start + value for start, value in zip(begin, mark.values, strict=True)]
+    axes.set_yticks(heights, [_wrapped(label) for label in labels])
+    axes.set_ylim(len(labels) - 0.5, -0.5)
 
 
 def _axis(axes: Axes, axis: Axis, which: str, ticks: Sequence[tuple[float, str]] | None) -> None:
@@ -271,7 +271,7 @@ def _axis(axes: Axes, axis: Axis, which: str, ticks: Sequence[tuple[float, str]]
 
 
 def _none_below(axes: Axes, which: str) -> bool:
-    """Whether the margin alone reaches below 0."""
+    """True if only the margin reaches below 0."""
     data = getattr(axes.dataLim, f"{which}0")
     return bool(data >= 0)
 

@@ -1,4 +1,4 @@
-"""What a figure is made of, whoever draws it: panels, axes, lines, bars. Plain text and numbers; drawers escape."""
+"""Building blocks of figures: panels, axes, lines, bars. Plain text and numbers; the drawing modules escape."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from worldsize.report.words.settings import series
 
 Number = float | None
 Kind = Literal["measured", "projected", "reference"]
-"""Measured is solid, projected is dashed and hatched, a reference is a thin grey line: everywhere."""
+"""In every figure, measured is solid, projected is dashed and hatched, and a reference is a thin gray line."""
 FORMATS = ("svg", "pdf", "png")
-"""Of figures for print."""
+"""File formats of figures for print."""
 
 PALETTE = {
     "blue": ("#0072b2", "#5cb3ea"),
@@ -26,10 +26,10 @@ PALETTE = {
     "brown": ("#7a5c3a", "#c4a27a"),
     "grey": ("#8a919c", "#8d95a3"),
 }
-"""On light and on dark. Okabe and Ito's colours, which the colour-blind tell apart, a little darker for lines on white;
-brown instead of a yellow that white swallows."""
+"""Colors on light and on dark: Okabe and Ito's palette for color-blind readers, slightly darker for lines on white,
+with brown instead of yellow, which is hard to see on white."""
 ORDER = ("blue", "vermilion", "green", "purple", "orange", "sky", "brown", "grey")
-"""Of series. Grey, which references have, comes last: for the eighth device of a node."""
+"""Order of colors for series. Gray, the color of references, comes last: for the eighth device of a node."""
 SPAN_COLOURS = {
     "data": "orange",
     "copy": "brown",
@@ -41,11 +41,11 @@ SPAN_COLOURS = {
     "rest": "grey",
     "step": "blue",
 }
-"""Computing is blue; what keeps it from computing is warm."""
+"""Computing is blue; waiting and overhead have warm colors."""
 
 
 def decades(values: Iterable[Number]) -> tuple[tuple[float, str], ...]:
-    """Ticks of a log axis: at powers of ten, at most six of them; more closely where there are hardly any."""
+    """Ticks of a log axis: at most six powers of ten, with more ticks for a narrow range."""
     known = [value for value in values if value is not None and value > 0]
     least, most = min(known, default=1.0), max(known, default=10.0)
     span = math.log10(most / least)
@@ -59,12 +59,14 @@ def decades(values: Iterable[Number]) -> tuple[tuple[float, str], ...]:
 
 
 def round_ticks(least: float, most: float, *, whole: bool = False) -> list[float]:
-    """Round numbers at equal distances, about five of them; `whole`: only whole ones."""
+    """About five round numbers at equal distances; `whole`: only whole numbers."""
     rough = max(most - least, abs(most) * 1e-6, 1e-300) / 5
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
     step = max(step, 1.0) if whole else step
-    return [float(f"{place * step:.10g}") for place in range(math.ceil(least / step), math.floor(most / step) + 1)]
+    return [
+        float(f"{multiple * step:.10g}") for multiple in range(math.ceil(least / step), math.floor(most / step) + 1)
+    ]
 
 
 def tick_words(tick: float) -> str:
@@ -73,61 +75,61 @@ def tick_words(tick: float) -> str:
     return f"{tick:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
-def colour(place: int) -> str:
-    return ORDER[place % len(ORDER)]
+def colour(index: int) -> str:
+    return ORDER[index % len(ORDER)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
     title: str
-    """With its unit."""
+    """Includes the unit."""
     log: bool = False
     ticks: tuple[tuple[float, str], ...] | None = None
-    """Where ticks stand and what they say; None: the drawer's choice."""
+    """Position and label of each tick; None: the drawing library chooses."""
     from_zero: bool = False
     least: float = 0.0
     most: Number = None
-    """Where the axis begins and ends, where data alone would choose badly: both count if `most` is given."""
+    """Limits of the axis, for cases where the data would give bad ones. `least` applies only if `most` is given."""
     cut: bool = False
-    """Bands reach beyond it."""
+    """True if bands extend beyond the axis."""
     whole: bool = False
-    """Only whole numbers mean something: epochs, steps."""
+    """Only whole numbers are meaningful: epochs, steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
     name: str
-    """In the legend; lines of one name are switched together."""
+    """Name in the legend; lines of the same name are toggled together."""
     x: tuple[float, ...]
     y: tuple[Number, ...]
     low: tuple[Number, ...] = ()
     high: tuple[Number, ...] = ()
-    """A band, with the line's hue. Empty: none."""
+    """Limits of a band in the line's color. Empty: no band."""
     colour: str = "blue"
     kind: Kind = "measured"
     dotted: bool = False
-    """Of what is measured too, but stands behind: training samples beside test samples."""
+    """For secondary measured data: training samples next to test samples."""
     connected: bool = True
     symbol: Literal["none", "circle", "open", "cross"] = "circle"
     opacity: float = 1.0
-    """Opacity: of many lines in one hue, the weaker ones."""
+    """Lower for less important lines of the same color."""
     hover: tuple[str, ...] = ()
-    """Of each point: the exact value and its interval, shown on hover. Lines are separated by newlines."""
+    """Text for each point, shown on hover: the exact value and its interval. Lines are separated by newlines."""
     labels: tuple[str, ...] = ()
-    """Of each point, written beside it."""
+    """Text written next to each point."""
     in_legend: bool = True
-    """Whether the legend names it."""
+    """Whether the legend lists it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """One part of stacked bars, or blocks that begin anywhere."""
+    """One part of stacked bars, or blocks with their own start."""
 
     name: str
     places: tuple[str, ...]
     values: tuple[float, ...]
     begin: tuple[float, ...] | None = None
-    """None: on top of the bars before."""
+    """Start of each block; None: stacked on the previous bars."""
     colour: str = "blue"
     hover: tuple[str, ...] = ()
 
@@ -139,15 +141,15 @@ Mark = Line | Bars
 class Panel:
     x: Axis
     y: Axis
-    """Its title stands above the panel and names it. Of bars that lie: what the categories are."""
+    """Its title is shown above the panel. For horizontal bars it says what the categories are."""
     marks: tuple[Mark, ...]
 
     horizontal: bool = False
-    """Bars lie: categories on the y axis, values on the x axis."""
+    """Horizontal bars: categories on the y axis, values on the x axis."""
 
     @property
     def ticks(self) -> tuple[tuple[tuple[float, str], ...] | None, tuple[tuple[float, str], ...] | None]:
-        """Of both axes; None: the drawer's choice."""
+        """Ticks of both axes; None: the drawing library chooses."""
         lines = [mark for mark in self.marks if isinstance(mark, Line)]
         x = _ticks(self.x, [value for line in lines for value in line.x])
         y = _ticks(self.y, [value for line in lines for value in (*line.y, *line.low, *line.high)])
@@ -166,7 +168,7 @@ def _ticks(axis: Axis, values: Sequence[Number]) -> tuple[tuple[float, str], ...
 
 
 def axis_for(title: str, lines: Sequence[Line], *, from_zero: bool = False, log: bool = False) -> Axis:
-    """Of y, around lines and their bands."""
+    """The y axis that fits lines and their bands."""
     values = [value for line in lines for value in line.y if value is not None]
     reach = [value for line in lines for value in (*line.low, *line.high) if value is not None]
     return axis_around(title, values, reach, from_zero=from_zero, log=log)
@@ -175,7 +177,7 @@ def axis_for(title: str, lines: Sequence[Line], *, from_zero: bool = False, log:
 def axis_around(
     title: str, values: Sequence[float], reach: Sequence[float], *, from_zero: bool = False, log: bool = False
 ) -> Axis:
-    """Two runs that disagree have intervals so wide that the lines would be flat: intervals are cut, values never."""
+    """An axis that shows all values but cuts very wide intervals, which would flatten the lines."""
     if not values or not reach:
         return Axis(title=title, from_zero=from_zero, log=log)
     low, high = min(values), max(values)
@@ -193,17 +195,17 @@ def axis_around(
 @dataclass(frozen=True, kw_only=True)
 class Figure:
     key: str
-    """Its file's name."""
+    """File name without its suffix."""
     section: str
     title: str
-    """What it says: a message, not a name."""
+    """The message of the figure, not its name."""
     panels: tuple[Panel, ...]
     note: str = ""
-    """What band, marks and gaps mean; what was thinned or left out."""
+    """Explains bands, marks and gaps, and what was thinned or left out."""
 
     @property
     def alt(self) -> str:
-        """For those who cannot see it."""
+        """Text alternative for readers who cannot see the figure."""
         shown = "; ".join(
             f"{panel.y.title if not panel.horizontal else panel.x.title}"
             + (f" against {panel.x.title}" if not panel.horizontal else "")
@@ -218,22 +220,22 @@ class Figure:
 
     @property
     def legend(self) -> dict[str, Mark]:
-        """Names in order of appearance, with the mark that shows their look."""
-        found: dict[str, Mark] = {}
+        """Names in order of appearance, each with the mark that shows its style."""
+        marks: dict[str, Mark] = {}
         for panel in self.panels:
             for mark in panel.marks:
                 if not isinstance(mark, Line) or mark.in_legend:
-                    found.setdefault(mark.name, mark)
-        return found
+                    marks.setdefault(mark.name, mark)
+        return marks
 
 
 def series_colours(document: Document) -> dict[tuple[Any, ...], str]:
-    """A series has one hue in all figures that show it."""
-    return {key: colour(place) for place, key in enumerate(series(document))}
+    """Color of each series, the same in all figures."""
+    return {key: colour(index) for index, key in enumerate(series(document))}
 
 
 def worker_axis(counts: Iterable[float]) -> Axis:
-    """Ticks at the counts themselves; equal distances for equal factors once they span much."""
+    """Ticks at the worker counts; a log axis if the counts span a factor of 8 or more."""
     ordered = sorted(set(counts))
     spread = ordered[-1] / ordered[0] if ordered else 1
     powers = [count for count in ordered if math.log2(count).is_integer() or count == ordered[-1]]
@@ -247,7 +249,7 @@ def batch_axis(sizes: Iterable[float], title: str) -> Axis:
     log = several and ordered[-1] / ordered[0] >= 8
     return Axis(
         title=title,
-        # All panels reach as far, also those that say nothing of what did not fit.
+        # All panels have the same limits, even those without data for batches that did not fit.
         least=ordered[0] if several else 0.0,
         most=ordered[-1] if several else None,
         log=log,
@@ -256,18 +258,18 @@ def batch_axis(sizes: Iterable[float], title: str) -> Axis:
 
 
 def apart(ordered: Sequence[float], *, log: bool) -> list[float]:
-    """Of values to be ticks, those that leave room for their labels: a search halves its steps at its end."""
-    places = [math.log(value) if log else value for value in ordered]
-    room = (places[-1] - places[0]) / 12 if places else 0.0
+    """Values far enough apart for their tick labels; the last steps of a search are close together."""
+    positions = [math.log(value) if log else value for value in ordered]
+    room = (positions[-1] - positions[0]) / 12 if positions else 0.0
     kept: list[int] = []
-    for at in range(len(ordered)):
-        if not kept or places[at] - places[kept[-1]] >= room:
-            kept.append(at)
-    return [ordered[at] for at in kept]
+    for index in range(len(ordered)):
+        if not kept or positions[index] - positions[kept[-1]] >= room:
+            kept.append(index)
+    return [ordered[index] for index in kept]
 
 
 def short(size: float) -> str:
-    """1,024 as 1k: ticks are narrow."""
+    """1,024 as 1k, since ticks are narrow."""
     if size >= 1024 and size % 1024 == 0:
         return f"{size / 1024:.0f}k" if size < 1024**2 else f"{size / 1024**2:.0f}M"
     return f"{size:,.0f}"

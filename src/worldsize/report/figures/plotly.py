@@ -1,4 +1,4 @@
-"""Figures -> what plotly.js draws in the page. Colours are tokens (`$blue/0.2`) that the page fills in."""
+"""Figures -> input for plotly.js. Colors are tokens (`$blue/0.2`) that the page replaces."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ BAR_PX = 34
 
 
 def chart(panel: Panel, legend: Sequence[str]) -> dict[str, Any]:
-    """Data and layout of one panel. `meta` is the place of a trace in the legend, by which it is switched."""
+    """Data and layout of one panel. `meta` is the index of a trace in the legend, used to toggle it."""
     traces: list[dict[str, Any]] = []
     for mark in panel.marks:
         drawn = [_bars(mark, panel.horizontal)] if isinstance(mark, Bars) else list(_line(mark))
-        place = legend.index(mark.name) if mark.name in legend else -1
-        traces += [{**trace, "meta": place, "name": text(mark.name), "showlegend": False} for trace in drawn]
-    places = next((mark.places for mark in panel.marks if isinstance(mark, Bars)), ())
+        index = legend.index(mark.name) if mark.name in legend else -1
+        traces += [{**trace, "meta": index, "name": text(mark.name), "showlegend": False} for trace in drawn]
+    labels = next((mark.places for mark in panel.marks if isinstance(mark, Bars)), ())
     layout: dict[str, Any] = {
-        "height": LINE_PANEL_PX if not panel.horizontal else 70 + BAR_PX * max(len(places), 2),
+        "height": LINE_PANEL_PX if not panel.horizontal else 70 + BAR_PX * max(len(labels), 2),
         "xaxis": _axis(panel.x, panel.ticks[0]),
         "yaxis": {**_axis(panel.y, panel.ticks[1]), "title": None},
     }
     if panel.horizontal:
-        shown = [text(place) for place in places]
+        shown = [text(label) for label in labels]
         layout["barmode"] = "overlay" if any(isinstance(m, Bars) and m.begin for m in panel.marks) else "stack"
         layout["yaxis"] |= {
             "type": "category",
@@ -42,17 +42,17 @@ def chart(panel: Panel, legend: Sequence[str]) -> dict[str, Any]:
 
 
 def text(words: str) -> str:
-    """Plotly reads a few HTML tags in all its texts: none of ours come from outside."""
+    """Escaped text: plotly interprets a few HTML tags, and tags from outside must not pass."""
     return html.escape(visible(words), quote=False)
 
 
-def _hover(says: Sequence[str]) -> list[str]:
-    """The first line is what it is of; the rest are its numbers."""
-    found = []
-    for said in says:
-        head, _, rest = text(said).partition("\n")
-        found.append(f"<b>{head}</b><br>{rest}".replace("\n", "<br>") if rest else head)
-    return found
+def _hover(hovers: Sequence[str]) -> list[str]:
+    """Hover texts as HTML: the first line is the heading, the rest are its numbers."""
+    texts = []
+    for hover in hovers:
+        head, _, rest = text(hover).partition("\n")
+        texts.append(f"<b>{head}</b><br>{rest}".replace("\n", "<br>") if rest else head)
+    return texts
 
 
 def _line(mark: Line) -> Iterator[dict[str, Any]]:
@@ -91,7 +91,7 @@ def _labels(mark: Line) -> dict[str, Any]:
 
 
 def _band(mark: Line) -> Iterator[dict[str, Any]]:
-    """Around each unbroken stretch of the line whose interval is known."""
+    """A band around each unbroken stretch of the line whose interval is known."""
     for stretch in stretches(mark):
         x = [point[0] for point in stretch]
         around = {"x": x + x[::-1], "y": [point[1] for point in stretch] + [point[2] for point in reversed(stretch)]}
@@ -116,22 +116,22 @@ def _band(mark: Line) -> Iterator[dict[str, Any]]:
 
 
 def stretches(mark: Line) -> list[list[tuple[float, float, float]]]:
-    """x, low and high of neighbours that all are known."""
-    found: list[list[tuple[float, float, float]]] = [[]]
+    """x, low and high of each run of neighbors with known intervals."""
+    pieces: list[list[tuple[float, float, float]]] = [[]]
     for x, low, high in zip(mark.x, mark.low, mark.high, strict=True):
         if low is None or high is None:
-            found.append([])
+            pieces.append([])
         else:
-            found[-1].append((x, low, high))
-    return [stretch for stretch in found if len(stretch) > 1]
+            pieces[-1].append((x, low, high))
+    return [stretch for stretch in pieces if len(stretch) > 1]
 
 
 def _bars(mark: Bars, across: bool) -> dict[str, Any]:
-    places, values = [text(place) for place in mark.places], list(mark.values)
+    labels, values = [text(label) for label in mark.places], list(mark.values)
     return {
         "type": "bar",
-        "x": values if across else places,
-        "y": places if across else values,
+        "x": values if across else labels,
+        "y": labels if across else values,
         "orientation": "h" if across else "v",
         **({"base": list(mark.begin)} if mark.begin else {}),
         "width": 0.62,
@@ -143,17 +143,17 @@ def _bars(mark: Bars, across: bool) -> dict[str, Any]:
 
 
 def _axis(axis: Axis, ticks: Sequence[tuple[float, str]] | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    layout: dict[str, Any] = {
         "title": {"text": text(axis.title)},
         "type": "log" if axis.log else "linear",
         "automargin": True,
     }
     if ticks is not None:
-        found |= {"tickvals": [value for value, _ in ticks], "ticktext": [text(words) for _, words in ticks]}
+        layout |= {"tickvals": [value for value, _ in ticks], "ticktext": [text(words) for _, words in ticks]}
     if axis.from_zero and not axis.log:
-        found["rangemode"] = "tozero"
+        layout["rangemode"] = "tozero"
     if axis.most is not None:
         low, high = (math.log10(end) if axis.log else end for end in (axis.least, axis.most))
         room = 0.03 * (high - low)
-        found["range"] = [low if axis.least == 0 else low - room, high + room]
-    return found
+        layout["range"] = [low if axis.least == 0 else low - room, high + room]
+    return layout

@@ -1,4 +1,4 @@
-"""The batch: throughput, utilization and memory against it, and steps to the target; tables and figures."""
+"""Batch size: throughput, utilization, memory and steps to the target against it; tables and figures."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from worldsize.report.write.console import plain_table
 
 
 def batches_view(results: Results) -> list[Any]:
-    """Nothing for a study that lists its batches."""
+    """The table of a search for the largest batch; empty if the study lists its batches."""
     return [Text(""), _table(results)] if results.largest else []
 
 
 def _table(results: Results) -> Table:
     facts = results.facts
-    settings = [found.setting for found in results.largest]
+    settings = [search.setting for search in results.largest]
     several = len({setting.workers for setting in settings}) > 1
     mixed = bool(configuration(settings[0], settings))
     table = plain_table(f"batches that were tried, with {LEVEL_WORDS}s")
     headers = [*(["workers"] if several else []), "batch/\nworker", *(["how"] if mixed else []), f"{facts.unit}/s"]
     for header in (*headers, "seconds\nan epoch", "memory\n(fullest rank)"):
         table.add_column(header, justify="right", overflow="fold")
-    for found in results.largest:
-        place = [str(found.setting.workers)] if several else []
-        told = [configuration(found.setting, settings)] if mixed else []
-        for row in found.rows:
+    for search in results.largest:
+        workers = [str(search.setting.workers)] if several else []
+        how = [configuration(search.setting, settings)] if mixed else []
+        for row in search.rows:
             table.add_row(
-                *(*place, str(row.batch_per_worker), *told),
+                *(*workers, str(row.batch_per_worker), *how),
                 *_cells(row, facts.units_per_sample),
-                style=_style(found, row),
+                style=_style(search, row),
             )
     return table
 
@@ -62,91 +62,94 @@ def _cells(row: BatchRow, units_per_sample: int) -> list[Text]:
     return [_estimate(row.samples_per_s, units_per_sample), _estimate(row.epoch_s), memory]
 
 
-def _estimate(found: Estimate | None, factor: float = 1.0) -> Text:
-    if found is None:
+def _estimate(estimate: Estimate | None, factor: float = 1.0) -> Text:
+    if estimate is None:
         return Text("")
-    if found.low is None or found.high is None:
-        return Text(number(found.value * factor))
-    reach = f"{number(found.low * factor)}–{number(found.high * factor)}"
-    return Text.assemble(number(found.value * factor), "\n", (reach, "dim not bold"))
+    if estimate.low is None or estimate.high is None:
+        return Text(number(estimate.value * factor))
+    reach = f"{number(estimate.low * factor)}–{number(estimate.high * factor)}"
+    return Text.assemble(number(estimate.value * factor), "\n", (reach, "dim not bold"))
 
 
-def _style(found: LargestBatch, row: BatchRow) -> str:
+def _style(search: LargestBatch, row: BatchRow) -> str:
     if not row.fits:
         return "dim"
-    return "bold" if row.batch_per_worker == found.enough else ""
+    return "bold" if row.batch_per_worker == search.enough else ""
 
 
 MOST_SERIES = 6
 
 
 def batch_rows(document: Document) -> list[dict[str, Any]]:
-    """Throughput, utilisation and memory of every setting side by side, and the batches that did not fit."""
+    """Throughput, utilization and memory of every setting."""
     hardware = {setting_key(entry): entry for entry in document["hardware"]}
     mfu = {setting_key(entry): entry for entry in document["mfu"]}
-    tried = {(one["workers"], one["batch_per_worker"]): one.get("memory_bytes") for one in document.get("tries") or ()}
-    on_gpu = any(str(each.get("device")).startswith("cuda") for each in document["environments"])
+    tried = {
+        (attempt["workers"], attempt["batch_per_worker"]): attempt.get("memory_bytes")
+        for attempt in document.get("tries") or ()
+    }
+    on_gpu = any(str(environment.get("device")).startswith("cuda") for environment in document["environments"])
     rows: list[dict[str, Any]] = []
     for row in document["table"]:
-        seen = hardware.get(setting_key(row), {})
-        found = {**row, "outcome": "finished", "mfu": mfu.get(setting_key(row))}
+        usage = hardware.get(setting_key(row), {})
+        merged = {**row, "outcome": "finished", "mfu": mfu.get(setting_key(row))}
         for name in ("gpu_busy_percent", "gpu_memory_bytes", "process_memory_bytes", "process_cores"):
-            found[name] = seen.get(name)
-        if not seen:  # a search for the largest batch weighs each try itself
+            merged[name] = usage.get(name)
+        if not usage:  # a search for the largest batch records the memory of each attempt
             held = tried.get((row["workers"], row["batch_per_worker"]))
-            found["gpu_memory_bytes" if on_gpu else "process_memory_bytes"] = held
-        rows.append(found)
+            merged["gpu_memory_bytes" if on_gpu else "process_memory_bytes"] = held
+        rows.append(merged)
     return rows
 
 
 def out_of_memory(document: Document) -> list[tuple[int, int]]:
-    """Workers and batch of what did not fit: as a search for the largest batch tried it, or as trials ended."""
+    """Workers and batch per worker that ran out of memory, in a search for the largest batch or in a trial."""
     tried = [
-        (one["workers"], one["batch_per_worker"])
-        for one in document.get("tries") or ()
-        if one["outcome"] == "out_of_memory"
+        (attempt["workers"], attempt["batch_per_worker"])
+        for attempt in document.get("tries") or ()
+        if attempt["outcome"] == "out_of_memory"
     ]
-    ended = [(one["workers"], one["batch_per_worker"]) for one in document["runs"] if one["outcome"] == "out_of_memory"]
-    return sorted({*tried, *ended} - {(one["workers"], one["batch_per_worker"]) for one in document["table"]})
+    ended = [(run["workers"], run["batch_per_worker"]) for run in document["runs"] if run["outcome"] == "out_of_memory"]
+    return sorted({*tried, *ended} - {(row["workers"], row["batch_per_worker"]) for row in document["table"]})
 
 
 def batch(document: Document) -> Figure | None:
-    """Throughput, utilisation and memory against batch, up to out-of-memory."""
+    """Throughput, utilization and memory against batch, up to out-of-memory."""
     rows = batch_rows(document)
     groups: dict[str, list[Fields]] = {}
     for row in sorted(rows, key=lambda row: (row["workers"], row["batch_per_worker"])):
         groups.setdefault(
             describe_entry(row, rows, but=("batch_per_worker", "variant")) or counted(row["workers"], "worker"), []
         ).append(row)
-    full = out_of_memory(document)
-    shown = {name: here for name, here in list(groups.items())[:MOST_SERIES] if len(here) > 1 or full}
+    too_large = out_of_memory(document)
+    shown = {name: group for name, group in list(groups.items())[:MOST_SERIES] if len(group) > 1 or too_large}
     if not shown:
         return None
     axis = batch_axis(
-        [row["batch_per_worker"] for here in shown.values() for row in here] + [size for _, size in full],
+        [row["batch_per_worker"] for group in shown.values() for row in group] + [size for _, size in too_large],
         "batch a worker",
     )
     unit, per = document["unit"], document["units_per_sample"]
     paces = _throughput(shown, per, unit)
     panels = [
-        Panel(x=axis, y=axis_for(f"{unit}/s", paces, from_zero=True), marks=(*paces, *_full(full))),
+        Panel(x=axis, y=axis_for(f"{unit}/s", paces, from_zero=True), marks=(*paces, *_full(too_large))),
         *_hardware_panel(shown, axis, "gpu_busy_percent", "GPU busy, %", 1.0, " %"),
         *(
             _hardware_panel(shown, axis, "gpu_memory_bytes", "fullest GPU, GB", 1e-9, " GB")
             or _hardware_panel(shown, axis, "process_memory_bytes", "largest process, GB", 1e-9, " GB")
         ),
     ]
-    best = max((row for here in shown.values() for row in here), key=lambda row: row["samples_per_s"]["value"])
+    best = max((row for group in shown.values() for row in group), key=lambda row: row["samples_per_s"]["value"])
     pace = f"{number(best['samples_per_s']['value'] * per)} {unit}/s"
     title = f"Highest throughput at batch {best['batch_per_worker']:,} a worker: {pace}"
-    if full:
-        title += f"; {full[0][1]:,} runs out of memory"
+    if too_large:
+        title += f"; {too_large[0][1]:,} runs out of memory"
     return Figure(
         key="batch",
         section="hardware",
         title=title,
         panels=tuple(panels),
-        note=f"Bands: {LEVEL_WORDS}s." + (" Crosses: out of memory." if full else ""),
+        note=f"Bands: {LEVEL_WORDS}s." + (" Crosses: out of memory." if too_large else ""),
     )
 
 
@@ -154,11 +157,11 @@ def _throughput(shown: dict[str, list[Fields]], per: float, unit: str) -> list[L
     return [
         Line(
             name=name,
-            colour=colour(place),
-            x=tuple(row["batch_per_worker"] for row in here),
-            y=tuple(row["samples_per_s"]["value"] * per for row in here),
-            low=tuple(row["samples_per_s"]["low"] * per for row in here),
-            high=tuple(row["samples_per_s"]["high"] * per for row in here),
+            colour=colour(index),
+            x=tuple(row["batch_per_worker"] for row in group),
+            y=tuple(row["samples_per_s"]["value"] * per for row in group),
+            low=tuple(row["samples_per_s"]["low"] * per for row in group),
+            high=tuple(row["samples_per_s"]["high"] * per for row in group),
             hover=tuple(
                 f"{name}, batch {row['batch_per_worker']:,}\n"
                 + full(
@@ -168,26 +171,26 @@ def _throughput(shown: dict[str, list[Fields]], per: float, unit: str) -> list[L
                     f" {unit}/s",
                 )
                 + f"\nn = {row['repeats']}"
-                for row in here
+                for row in group
             ),
         )
-        for place, (name, here) in enumerate(shown.items())
+        for index, (name, group) in enumerate(shown.items())
     ]
 
 
-def _full(full: Sequence[tuple[int, int]]) -> list[Line]:
-    """Crosses on the floor, at the batches that did not fit."""
-    if not full:
+def _full(too_large: Sequence[tuple[int, int]]) -> list[Line]:
+    """Crosses on the x axis at the batches that did not fit."""
+    if not too_large:
         return []
-    says = tuple(f"batch {size:,} a worker, {counted(workers, 'worker')}\nout of memory" for workers, size in full)
+    says = tuple(f"batch {size:,} a worker, {counted(workers, 'worker')}\nout of memory" for workers, size in too_large)
     return [
         Line(
             name="out of memory",
             colour="vermilion",
             connected=False,
             symbol="cross",
-            x=tuple(size for _, size in full),
-            y=(0.0,) * len(full),
+            x=tuple(size for _, size in too_large),
+            y=(0.0,) * len(too_large),
             hover=says,
         )
     ]
@@ -199,15 +202,15 @@ def _hardware_panel(
     lines = [
         Line(
             name=name,
-            colour=colour(place),
+            colour=colour(index),
             x=tuple(row["batch_per_worker"] for row in known),
             y=tuple(row[key] * factor for row in known),
             hover=tuple(
                 f"{name}, batch {row['batch_per_worker']:,}\n{number(row[key] * factor)}{unit}" for row in known
             ),
         )
-        for place, (name, here) in enumerate(shown.items())
-        if (known := [row for row in here if row[key] is not None])
+        for index, (name, group) in enumerate(shown.items())
+        if (known := [row for row in group if row[key] is not None])
     ]
     most = 100.0 if key == "gpu_busy_percent" else None
     return [Panel(x=axis, y=Axis(title=words, from_zero=True, most=most), marks=tuple(lines))] if lines else []
@@ -215,8 +218,8 @@ def _hardware_panel(
 
 def batch_sheet(document: Document) -> Sheet | None:
     rows = batch_rows(document)
-    full = out_of_memory(document)
-    if len({row["batch_per_worker"] for row in rows}) < 2 and not full:
+    too_large = out_of_memory(document)
+    if len({row["batch_per_worker"] for row in rows}) < 2 and not too_large:
         return None
     lead = (*COUNTS[:2], *how_columns(rows))
     columns = (
@@ -232,7 +235,7 @@ def batch_sheet(document: Document) -> Sheet | None:
         Column(key="outcome", title="outcome"),
         REPEATS,
     )
-    found = []
+    table_rows = []
     for row in rows:
         pace = row["samples_per_s"]
         epoch = interval(row["epoch_s"])
@@ -244,18 +247,20 @@ def batch_sheet(document: Document) -> Sheet | None:
             Cell(value=row["gpu_busy_percent"]),
             interval(row["mfu"]),
         ]
-        found.append((*head, *others, Cell(value="fits"), Cell(value=row["repeats"])))
-    for workers, size in full:
+        table_rows.append((*head, *others, Cell(value="fits"), Cell(value=row["repeats"])))
+    for workers, size in too_large:
         blank = [Cell(value=None)] * (len(columns) - 4)
-        found.append((Cell(value=workers), Cell(value=size), *blank, Cell(value="out of memory"), Cell(value=None)))
-    found.sort(key=lambda cells: (cells[0].value, cells[1].value))
+        table_rows.append(
+            (Cell(value=workers), Cell(value=size), *blank, Cell(value="out of memory"), Cell(value=None))
+        )
+    table_rows.sort(key=lambda cells: (cells[0].value, cells[1].value))
     note = "Epoch: all training samples at this throughput, without loading the first batch and without evaluation."
     return Sheet(
         key="batch",
         section="hardware",
         title="Throughput and memory against batch",
         columns=columns,
-        rows=tuple(found),
+        rows=tuple(table_rows),
         note=note,
     )
 

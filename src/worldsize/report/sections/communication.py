@@ -1,4 +1,4 @@
-"""Exchanging gradients: what it takes of a step, and what the links carry; tables and figures."""
+"""Gradient exchange: its share of a step, and the bandwidth of the links; tables and figures."""
 
 from __future__ import annotations
 
@@ -37,58 +37,58 @@ NOTE = (
 
 
 def exchange_view(results: Results) -> list[Any]:
-    """One row a setting; nothing where no probe ran with and without the exchange."""
-    timed = [each for each in results.steps if each.exposed]
+    """One row per setting; empty if no probe ran with and without the exchange."""
+    timed = [step for step in results.steps if step.exposed]
     if not timed:
         return []
-    methods = {each.setting.method for each in timed}
+    methods = {step.setting.method for step in timed}
     shown = [
-        each
-        for each in results.steps
-        if each.exposed
-        # One worker exchanges nothing: its step is all computing, and what the others are held against.
-        or (each.setting.workers == 1 and each.setting.method in methods)
+        step
+        for step in results.steps
+        if step.exposed
+        # One worker exchanges nothing: its step is only computing, the baseline for the others.
+        or (step.setting.workers == 1 and step.setting.method in methods)
     ]
-    settings = [each.setting for each in shown]
+    settings = [step.setting for step in shown]
     mixed = bool(configuration(settings[0], settings))
     table = plain_table("computing and exchanging gradients: ms a step, seconds an epoch below")
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), "com-\nputing", "exposed", "total"):
         table.add_column(header, justify="right", overflow="fold")
     for header in ("by sub-\ntraction", "gradi-\nents", "bus\nbandwidth"):
         table.add_column(header, justify="right", no_wrap=True)
-    for each in shown:
-        setting = each.setting
+    for step in shown:
+        setting = step.setting
         steps = results.facts.train_samples / setting.global_batch
-        told = [configuration(setting, settings)] if mixed else []
-        table.add_row(*(str(setting.workers), str(setting.batch_per_worker), *told), *_cells(each, steps))
+        how = [configuration(setting, settings)] if mixed else []
+        table.add_row(*(str(setting.workers), str(setting.batch_per_worker), *how), *_cells(step, steps))
     return [Text(""), table, Text(NOTE, style="dim")]
 
 
-def _cells(each: StepParts, steps: float) -> list[Text]:
-    found, traffic = each.exposed, each.traffic
-    if found is None:
-        return [_both(each.parts.step_s.value, steps), *(Text("") for _ in range(5))]
-    exposed = _both(found.seconds, steps)
-    exposed.append(f"\n{number(found.low * 1e3)}–{number(found.high * 1e3)} ms", style="dim not bold")
+def _cells(step: StepParts, steps: float) -> list[Text]:
+    exposed, traffic = step.exposed, step.traffic
+    if exposed is None:
+        return [_both(step.parts.step_s.value, steps), *(Text("") for _ in range(5))]
+    exposed_text = _both(exposed.seconds, steps)
+    exposed_text.append(f"\n{number(exposed.low * 1e3)}–{number(exposed.high * 1e3)} ms", style="dim not bold")
     return [
-        _both(found.without_s, steps),
-        exposed,
-        _both(each.total_s.value if each.total_s else None, steps),
-        _both(each.by_subtraction_s, steps),
+        _both(exposed.without_s, steps),
+        exposed_text,
+        _both(step.total_s.value if step.total_s else None, steps),
+        _both(step.by_subtraction_s, steps),
         Text("" if traffic is None else byte_size(traffic.bytes)),
         Text("" if traffic is None else f"{byte_size(traffic.busbw)}/s"),
     ]
 
 
 def _both(seconds: float | None, steps: float) -> Text:
-    """A step in ms, and as many of them as an epoch has."""
+    """Time per step in ms, and per epoch in s."""
     if seconds is None:
         return Text("")
     return Text.assemble(number(seconds * 1e3), "\n", (f"{number(seconds * steps)} s", "dim not bold"))
 
 
 def links_view(results: Results) -> list[Any]:
-    """One line a link: what all-reduces between the ranks showed."""
+    """One line per link: bandwidth and latency from all-reduces between the ranks."""
     return [Text(_link_words(kind, link), style="dim") for kind, link in results.links]
 
 
@@ -116,25 +116,25 @@ KINDS = {"inside": "inside a node", "across": "across nodes", "all": "all ranks"
 
 
 def bandwidth_figure(document: Document) -> Figure | None:
-    """Bus bandwidth against message size, and the law of latency and bandwidth that was fitted to it."""
+    """Bus bandwidth against message size, with the fitted law of latency and bandwidth."""
     links = [link for link in document["links"] if len(link["sizes"]) > 1][:MOST_SERIES]
     if not links:
         return None
     marks: list[Line] = []
-    for place, link in enumerate(links):
+    for index, link in enumerate(links):
         name = f"{KINDS.get(link['kind'], link['kind'])}, {counted(link['workers'], 'worker')}"
         name += f", {link['place']}" if link["place"] else ""
         sizes = link["sizes"]
         marks.append(
             Line(
                 name=name,
-                colour=colour(place),
-                x=tuple(float(one["size_bytes"]) for one in sizes),
-                y=tuple(one["busbw_bytes_per_s"] / 1e9 for one in sizes),
+                colour=colour(index),
+                x=tuple(float(entry["size_bytes"]) for entry in sizes),
+                y=tuple(entry["busbw_bytes_per_s"] / 1e9 for entry in sizes),
                 hover=tuple(
-                    f"{name}\n{_size(one['size_bytes'])}: {number(one['busbw_bytes_per_s'] / 1e9)} GB/s\n"
-                    f"{number(one['seconds'] * 1e6)} us"
-                    for one in sizes
+                    f"{name}\n{_size(entry['size_bytes'])}: {number(entry['busbw_bytes_per_s'] / 1e9)} GB/s\n"
+                    f"{number(entry['seconds'] * 1e6)} us"
+                    for entry in sizes
                 ),
             )
         )
@@ -145,7 +145,7 @@ def bandwidth_figure(document: Document) -> Figure | None:
             marks.append(
                 Line(
                     name="fitted law",
-                    colour=colour(place),
+                    colour=colour(index),
                     kind="projected",
                     symbol="none",
                     x=tuple(x),
@@ -154,8 +154,8 @@ def bandwidth_figure(document: Document) -> Figure | None:
                 )
             )
     marks += _gradients(document, marks)
-    best = max(one["busbw_bytes_per_s"] for link in links for one in link["sizes"])
-    low, high = (end(one["size_bytes"] for link in links for one in link["sizes"]) for end in (min, max))
+    best = max(entry["busbw_bytes_per_s"] for link in links for entry in link["sizes"])
+    low, high = (end(entry["size_bytes"] for link in links for entry in link["sizes"]) for end in (min, max))
     ticks = tuple(
         (float(size), _size(size))
         for size in (10.0**power for power in range(3, 12))
@@ -182,8 +182,8 @@ def _latency(links: Sequence[Fields]) -> str:
 
 
 def _gradients(document: Document, marks: Sequence[Line]) -> list[Line]:
-    """Where the gradients of this model lie on the axis."""
-    size = next((each["traffic"]["bytes"] for each in document["steps"] if each.get("traffic")), None)
+    """A vertical line at the size of this model's gradients."""
+    size = next((step["traffic"]["bytes"] for step in document["steps"] if step.get("traffic")), None)
     heights = [value for mark in marks for value in mark.y if value]
     if size is None or not heights:
         return []
@@ -208,42 +208,42 @@ def _size(count: float) -> str:
 
 
 def exchange(document: Document) -> Sheet | None:
-    """What one worker exchanges is nothing: its step stands there to hold the others against."""
-    timed = [each for each in document["steps"] if each.get("exposed")]
-    methods = {method_key(each["setting"]) for each in timed}
+    """Computing and communication per setting. One worker exchanges nothing and is listed for comparison."""
+    timed = [step for step in document["steps"] if step.get("exposed")]
+    methods = {method_key(step["setting"]) for step in timed}
     shown = [
-        each
-        for each in document["steps"]
-        if each.get("exposed") or (each["setting"]["workers"] == 1 and method_key(each["setting"]) in methods)
+        step
+        for step in document["steps"]
+        if step.get("exposed") or (step["setting"]["workers"] == 1 and method_key(step["setting"]) in methods)
     ]
     if not timed:
         return None
-    lead = (*COUNTS[:2], *how_columns([each["setting"] for each in shown]))
-    say = decimals(min(each["parts"]["step_s"]["value"] for each in shown) * 1e3)
+    lead = (*COUNTS[:2], *how_columns([step["setting"] for step in shown]))
+    format_ms = decimals(min(step["parts"]["step_s"]["value"] for step in shown) * 1e3)
     repeats = {setting_key(row): row["repeats"] for row in document["table"]}
     columns = (
         *lead,
-        Column(key="computing_s", title="computing", unit="ms", factor=1e3, format=say),
-        Column(key="exposed_s", title="exchange adds", unit="ms", factor=1e3, format=say),
-        Column(key="exchange_s", title="exchange in all", unit="ms", factor=1e3, format=say),
-        Column(key="by_subtraction_s", title="by subtraction", unit="ms", factor=1e3, format=say),
+        Column(key="computing_s", title="computing", unit="ms", factor=1e3, format=format_ms),
+        Column(key="exposed_s", title="exchange adds", unit="ms", factor=1e3, format=format_ms),
+        Column(key="exchange_s", title="exchange in all", unit="ms", factor=1e3, format=format_ms),
+        Column(key="by_subtraction_s", title="by subtraction", unit="ms", factor=1e3, format=format_ms),
         Column(key="gradient_bytes", title="gradients", unit="MB", factor=1e-6),
         Column(key="busbw_bytes_per_s", title="bus bandwidth", unit="GB/s", factor=1e-9),
         REPEATS,
     )
-    found = []
-    for each in shown:
-        adds, traffic = each.get("exposed"), each.get("traffic") or {}
+    rows = []
+    for step in shown:
+        adds, traffic = step.get("exposed"), step.get("traffic") or {}
         cells = (
-            Cell(value=adds["without_s"]) if adds else interval(each["parts"]["step_s"]),
+            Cell(value=adds["without_s"]) if adds else interval(step["parts"]["step_s"]),
             Cell(value=adds["seconds"], low=adds["low"], high=adds["high"]) if adds else Cell(value=None),
-            interval(each.get("total_s")),
-            Cell(value=each.get("by_subtraction_s")),
+            interval(step.get("total_s")),
+            Cell(value=step.get("by_subtraction_s")),
             Cell(value=traffic.get("bytes")),
             Cell(value=traffic.get("busbw")),
-            Cell(value=repeats.get(setting_key(each["setting"]))),
+            Cell(value=repeats.get(setting_key(step["setting"]))),
         )
-        found.append((*plain_cells(each["setting"], lead), *cells))
+        rows.append((*plain_cells(step["setting"], lead), *cells))
     note = (
         "Computing: the median step without the exchange of gradients. Exchange adds: what the step with it takes "
         f"longer ({LEVEL_WORDS}). In all: by torch's own clock, overlapped with computing or not; bus bandwidth is of "
@@ -254,7 +254,7 @@ def exchange(document: Document) -> Sheet | None:
         section="step",
         title="Computing and communication",
         columns=columns,
-        rows=tuple(found),
+        rows=tuple(rows),
         note=note,
     )
 
@@ -270,14 +270,14 @@ def bandwidth_sheet(document: Document) -> Sheet | None:
         Column(key="busbw_bytes_per_s", title="bus bandwidth", unit="GB/s", factor=1e-9),
         Column(key="repetitions", title="n", format=integer),
     )
-    found = []
+    rows = []
     for link in document["links"]:
-        for one in link["sizes"]:
+        for entry in link["sizes"]:
             lead = (KINDS.get(link["kind"], link["kind"]), link["place"] or None, link["workers"])
             head = tuple(Cell(value=value) for value in lead)
-            time = Cell(value=one["seconds"], low=one["low_s"], high=one["high_s"])
-            others = (Cell(value=one[column.key]) for column in columns[5:])
-            found.append((*head, Cell(value=one["size_bytes"]), time, *others))
+            time = Cell(value=entry["seconds"], low=entry["low_s"], high=entry["high_s"])
+            others = (Cell(value=entry[column.key]) for column in columns[5:])
+            rows.append((*head, Cell(value=entry["size_bytes"]), time, *others))
     note = (
         f"All-reduces at the start of each launch, medians over n repetitions with {LEVEL_WORDS}s; bus bandwidth = "
         "bytes / time * 2(w - 1)/w for w workers, as nccl-tests defines it."
@@ -287,6 +287,6 @@ def bandwidth_sheet(document: Document) -> Sheet | None:
         section="hardware",
         title="Bandwidth of the links",
         columns=columns,
-        rows=tuple(found),
+        rows=tuple(rows),
         note=note,
     )

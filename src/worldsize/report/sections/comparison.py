@@ -1,4 +1,4 @@
-"""Studies side by side, worded: the answer first, then the tables. The terminal and a page say the same words."""
+"""Studies compared, in words: the answer first, then the tables. The terminal and the page use the same words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from worldsize.report.write.console import plain_table
 from worldsize.spec.setting import Setting
 
 MOST_LINES = 12
-"""Of configuration and of settings that one study alone has; the rest is in --json."""
+"""Maximum number of lines for the configuration and for settings found in one study only; --json has the rest."""
 MOST_CHARACTERS = 150
 VERDICTS = {True: "more than noise", False: "within the noise", None: "not known"}
 PART_WORDS = {
@@ -33,7 +33,7 @@ PART_WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """How a quantity is called, and how its values and differences are written."""
+    """Name of a quantity, and how its values and differences are written."""
 
     name: str
     value: Callable[[float], str]
@@ -57,43 +57,45 @@ def wording(quantity: str, metric: str) -> Wording:
     )
 
 
-def comparison_page(found: StudyComparison) -> dict[str, Any]:
-    """All that a page or a terminal shows, as text: nothing in it is markup, and names may come from anywhere."""
-    compared = found.compared
-    others = [each for each in compared.significant if each.quantity != THROUGHPUT]
+def comparison_page(comparison: StudyComparison) -> dict[str, Any]:
+    """Everything that the page or the terminal shows, as plain text without markup; names may come from anywhere."""
+    compared = comparison.compared
+    others = [difference for difference in compared.significant if difference.quantity != THROUGHPUT]
     return {
-        "answer": answer_sentence(found),
-        "caution": _caution(found),
+        "answer": answer_sentence(comparison),
+        "caution": _caution(comparison),
         "studies": [
             visible(f"{name}: {results.folder.path} ({results.spec.name}, {counted(len(results.records), 'trial')})")
-            for name, results in zip(compared.names, found.studies, strict=True)
+            for name, results in zip(compared.names, comparison.studies, strict=True)
         ],
         "tables": [
             table
             for table in (
-                _speed_table(found),
-                _table(found, others, "other differences that are more than noise") if others else None,
+                _speed_table(comparison),
+                _table(comparison, others, "other differences that are more than noise") if others else None,
             )
             if table is not None
         ],
-        "only": [visible(line) for line in _only(found)],
-        "configuration": [visible(f"{name}: {line}") for name, lines in found.configuration.items() for line in lines],
-        "environment": [visible(f"{key}: {' | '.join(values)}") for key, values in found.environment.items()],
-        "notes": list(_notes(found)),
+        "only": [visible(line) for line in _only(comparison)],
+        "configuration": [
+            visible(f"{name}: {line}") for name, lines in comparison.configuration.items() for line in lines
+        ],
+        "environment": [visible(f"{key}: {' | '.join(values)}") for key, values in comparison.environment.items()],
+        "notes": list(_notes(comparison)),
     }
 
 
-def comparison_view(found: StudyComparison) -> Group:
-    page = comparison_page(found)
+def comparison_view(comparison: StudyComparison) -> Group:
+    page = comparison_page(comparison)
     parts: list[Any] = [Text(""), Text(page["answer"], style="bold")]
     if page["caution"]:
-        parts.append(Text(page["caution"], style="yellow" if found.compared.significant else "dim"))
+        parts.append(Text(page["caution"], style="yellow" if comparison.compared.significant else "dim"))
     parts += [Text(line, style="dim") for line in page["studies"]]
-    for each in page["tables"]:
-        table = plain_table(each["title"], gap=2)
-        for place, header in enumerate(each["headers"]):
-            table.add_column(header, justify="left" if place == 0 else "right", overflow="fold")
-        for cells, mark in zip(each["rows"], each["significant"], strict=True):
+    for content in page["tables"]:
+        table = plain_table(content["title"], gap=2)
+        for index, header in enumerate(content["headers"]):
+            table.add_column(header, justify="left" if index == 0 else "right", overflow="fold")
+        for cells, mark in zip(content["rows"], content["significant"], strict=True):
             table.add_row(*map(Text, cells), style="bold" if mark else "")
         parts += [Text(""), table]
     titles = {
@@ -111,12 +113,12 @@ def comparison_view(found: StudyComparison) -> Group:
     return Group(*parts)
 
 
-def answer_sentence(found: StudyComparison) -> str:
+def answer_sentence(comparison: StudyComparison) -> str:
     """`B is 1.23 x as fast as A at 4 workers (1.18 to 1.29); 3 of 12 differences are more than noise.`"""
-    compared = found.compared
+    compared = comparison.compared
     if not compared.differences:
         return "Nothing to compare: the studies have no measured setting in common."
-    leads = [words for name in compared.names[1:] if (words := _lead(found, name))]
+    leads = [words for name in compared.names[1:] if (words := _lead(comparison, name))]
     judged, more = compared.judged, len(compared.significant)
     if not judged:
         count = "whether that is more than noise is not known: one run each"
@@ -127,75 +129,85 @@ def answer_sentence(found: StudyComparison) -> str:
     return "; ".join([*leads, count]) + "."
 
 
-def _lead(found: StudyComparison, name: str) -> str:
-    """Speed where most workers ran, which is what people run more workers for; before that, a difference in it that is
-    more than noise."""
-    speeds = [each for each in found.compared.differences if each.side == name and each.quantity == THROUGHPUT]
+def _lead(comparison: StudyComparison, name: str) -> str:
+    """The speed difference at the largest worker count, preferring one that is not within the noise."""
+    speeds = [
+        difference
+        for difference in comparison.compared.differences
+        if difference.side == name and difference.quantity == THROUGHPUT
+    ]
     if not speeds:
-        return f"{name} and {found.compared.names[0]} have no setting in common"
+        return f"{name} and {comparison.compared.names[0]} have no setting in common"
     chosen = max(
         speeds,
-        key=lambda each: (each.significant is not False, each.setting.workers, abs(math.log(each.estimate.value))),
+        key=lambda difference: (
+            difference.significant is not False,
+            difference.setting.workers,
+            abs(math.log(difference.estimate.value)),
+        ),
     )
-    ratio, first = chosen.estimate, found.compared.names[0]
-    place = _place(chosen.setting, found.compared.common)
+    ratio, first = chosen.estimate, comparison.compared.names[0]
+    where = _place(chosen.setting, comparison.compared.common)
     if chosen.significant is False:
-        reach = f"{number(ratio.value)} x as fast at {place}{_reach(ratio, number)}, within the noise"
+        reach = f"{number(ratio.value)} x as fast at {where}{_reach(ratio, number)}, within the noise"
         return f"{name} is not known to be faster or slower than {first}: {reach}"
-    return f"{name} is {number(ratio.value)} x as fast as {first} at {place}{_reach(ratio, number)}"
+    return f"{name} is {number(ratio.value)} x as fast as {first} at {where}{_reach(ratio, number)}"
 
 
-def _speed_table(found: StudyComparison) -> dict[str, Any] | None:
-    speeds = [each for each in found.compared.differences if each.quantity == THROUGHPUT]
+def _speed_table(comparison: StudyComparison) -> dict[str, Any] | None:
+    speeds = [difference for difference in comparison.compared.differences if difference.quantity == THROUGHPUT]
     if not speeds:
         return None
-    first = found.compared.names[0]
+    first = comparison.compared.names[0]
     return {
         "title": f"step time in ms, and throughput against {first} with {LEVEL_WORDS}s",
         "headers": ["where", f"step of {first}", "other", "its step", f"throughput / {first}", "the difference is"],
         "rows": [
             [
-                _place(each.setting, found.compared.common),
-                number(each.setting.global_batch / each.first * 1e3),
-                each.side,
-                number(each.setting.global_batch / each.other * 1e3),
-                f"{number(each.estimate.value)} x{_reach(each.estimate, number)}",
-                VERDICTS[each.significant],
+                _place(difference.setting, comparison.compared.common),
+                number(difference.setting.global_batch / difference.first * 1e3),
+                difference.side,
+                number(difference.setting.global_batch / difference.other * 1e3),
+                f"{number(difference.estimate.value)} x{_reach(difference.estimate, number)}",
+                VERDICTS[difference.significant],
             ]
-            for each in speeds
+            for difference in speeds
         ],
-        "significant": [each.significant for each in speeds],
+        "significant": [difference.significant for difference in speeds],
     }
 
 
-def _table(found: StudyComparison, shown: Iterable[Difference], title: str) -> dict[str, Any]:
+def _table(comparison: StudyComparison, shown: Iterable[Difference], title: str) -> dict[str, Any]:
     rows, marks = [], []
-    for each in shown:
-        words = wording(each.quantity, found.metric)
+    for difference in shown:
+        words = wording(difference.quantity, comparison.metric)
         rows.append(
             [
-                _place(each.setting, found.compared.common),
+                _place(difference.setting, comparison.compared.common),
                 words.name,
-                words.value(each.first),
-                each.side,
-                words.value(each.other),
-                words.difference(each.estimate.value) + _reach(each.estimate, words.difference),
+                words.value(difference.first),
+                difference.side,
+                words.value(difference.other),
+                words.difference(difference.estimate.value) + _reach(difference.estimate, words.difference),
             ]
         )
-        marks.append(each.significant)
-    headers = ["where", "what", found.compared.names[0], "other", "its value", "difference"]
+        marks.append(difference.significant)
+    headers = ["where", "what", comparison.compared.names[0], "other", "its value", "difference"]
     return {"title": title, "headers": headers, "rows": rows, "significant": marks}
 
 
-def _only(found: StudyComparison) -> Iterator[str]:
-    everything = [*found.compared.common, *(each for side in found.compared.only.values() for each in side)]
-    for name, settings in found.compared.only.items():
+def _only(comparison: StudyComparison) -> Iterator[str]:
+    everything = [
+        *comparison.compared.common,
+        *(setting for side in comparison.compared.only.values() for setting in side),
+    ]
+    for name, settings in comparison.compared.only.items():
         for setting in settings:
             yield f"{name}: {_place(setting, everything)}"
 
 
-def _notes(found: StudyComparison) -> Iterator[str]:
-    compared = found.compared
+def _notes(comparison: StudyComparison) -> Iterator[str]:
+    compared = comparison.compared
     if compared.judged:
         yield (
             f"{counted(compared.judged, 'difference')} looked at (speed, efficiency, what was learned, parts of a "
@@ -207,45 +219,45 @@ def _notes(found: StudyComparison) -> Iterator[str]:
         yield f"{counted(unknown, 'difference')} cannot be judged: one run, or runs that all gave the same value."
 
 
-def _caution(found: StudyComparison) -> str:
-    """What no interval of one study knows."""
-    if not found.compared.differences:
+def _caution(comparison: StudyComparison) -> str:
+    """Differences between the runs that no interval of a single study covers."""
+    if not comparison.compared.differences:
         return ""
     words = []
-    if found.other_load:
-        told = [
+    if comparison.other_load:
+        loads = [
             f"{number(cores)} while {name} ran"
-            for name, cores in zip(found.compared.names, found.foreign_cores, strict=True)
+            for name, cores in zip(comparison.compared.names, comparison.foreign_cores, strict=True)
             if cores is not None
         ]
-        words.append(f"Other work kept cores of the machine busy: {', '.join(told)}. They may differ for that alone.")
-    if any(found.cautions.values()):
+        words.append(f"Other work kept cores of the machine busy: {', '.join(loads)}. They may differ for that alone.")
+    if any(comparison.cautions.values()):
         kept = [
-            "{percent:.0f} % in {trials:.0f} of {of:.0f} trials of ".format(**each.numbers) + name
-            for name, said in found.cautions.items()
-            for each in said
+            "{percent:.0f} % in {trials:.0f} of {of:.0f} trials of ".format(**finding.numbers) + name
+            for name, findings in comparison.cautions.items()
+            for finding in findings
         ]
         words.append(f"A hypervisor kept CPU time from the machine: {', '.join(kept)}. They may differ for that alone.")
-    if found.gap_s is not None:
+    if comparison.gap_s is not None:
         words.append(
-            f"The studies ran up to {duration(found.gap_s)} apart. What the machine itself does from one time to "
+            f"The studies ran up to {duration(comparison.gap_s)} apart. What the machine itself does from one time to "
             "another is in none of these intervals: to be sure, run them again in the other order."
         )
     return " ".join(words)
 
 
 def _place(setting: Setting, among: Iterable[Setting]) -> str:
-    """`4 workers, batch 64 a worker, fsdp`: the count, and what else tells it from the others."""
+    """`4 workers, batch 64 a worker, fsdp`: the count, and what distinguishes the setting from the others."""
     others = list(among)
     words = [counted(setting.workers, "worker")]
     weak = setting.scaling == "weak"
-    batches = {each.batch_per_worker if weak else each.global_batch for each in others}
+    batches = {other.batch_per_worker if weak else other.global_batch for other in others}
     if len(batches) > 1:
         words.append(f"batch {setting.batch_per_worker} a worker" if weak else f"batch {setting.global_batch} in all")
-    if len({each.scaling for each in others}) > 1:
+    if len({other.scaling for other in others}) > 1:
         words.append(f"{setting.scaling} scaling")
-    told = configuration(setting, others)
-    return ", ".join([*words, told] if told else words)
+    how = configuration(setting, others)
+    return ", ".join([*words, how] if how else words)
 
 
 def _reach(estimate: Estimate, words: Callable[[float], str]) -> str:

@@ -1,4 +1,4 @@
-"""Training over time: curves, which optimizer converges or diverges, and how noisy gradients are."""
+"""Training over time: curves, convergence of the optimizers, and gradient noise."""
 
 from __future__ import annotations
 
@@ -16,35 +16,38 @@ from worldsize.report.words.settings import best_of_settings, describe_entry, mo
 
 
 def noise_view(results: Results) -> list[Any]:
-    """One line a variant whose gradients were compared."""
+    """One line per variant whose gradients were compared."""
     several = len({setting for setting, _, _ in results.noise_scales}) > 1
     return [
         Text(
-            _noise_words(f"global batch {setting.global_batch}, {variant}" if several else variant, found), style="dim"
+            _noise_words(f"global batch {setting.global_batch}, {variant}" if several else variant, noise_scale),
+            style="dim",
         )
-        for setting, variant, found in results.noise_scales
+        for setting, variant, noise_scale in results.noise_scales
     ]
 
 
-def _noise_words(where: str, found: NoiseScale) -> str:
+def _noise_words(where: str, noise_scale: NoiseScale) -> str:
     lead = f"Gradient noise scale in the second half of training ({where}): "
-    if found.value is None:
-        least = f"at least {number(found.low)}" if found.low else "not known"
-        return f"{lead}{least}; the gradient cannot be told from noise in {found.steps} steps."
-    reach = f" ({number(found.low)} to {number(found.high)})" if found.low and found.high else ""
-    return f"{lead}{number(found.value)} samples{reach}: beyond such a batch more samples a step help little."
+    if noise_scale.value is None:
+        least = f"at least {number(noise_scale.low)}" if noise_scale.low else "not known"
+        return f"{lead}{least}; the gradient cannot be told from noise in {noise_scale.steps} steps."
+    reach = (
+        f" ({number(noise_scale.low)} to {number(noise_scale.high)})" if noise_scale.low and noise_scale.high else ""
+    )
+    return f"{lead}{number(noise_scale.value)} samples{reach}: beyond such a batch more samples a step help little."
 
 
 MOST_CURVES = 7
 
 
 def curves(document: Document) -> Figure | None:
-    """Metric and loss over epochs, training and validation, of the best variant of each setting."""
+    """Training and test metric and loss over epochs, for the best variant of each setting."""
     best = {(setting_key(entry), entry["variant"]) for entry in best_of_settings(document)}
-    found = [
+    matching = [
         curve for curve in document["curves"] if (setting_key(curve), curve["variant"]) in best and curve["epochs"] > 1
     ]
-    shown = found[:MOST_CURVES]
+    shown = matching[:MOST_CURVES]
     if not shown:
         return None
     metric = document["metric"]
@@ -53,14 +56,14 @@ def curves(document: Document) -> Figure | None:
         if what == "metric" and metric == "loss":
             continue
         lines = []
-        for place, curve in enumerate(shown):
+        for index, curve in enumerate(shown):
             name = describe_entry(curve, shown) or curve["variant"]
             for side, kind in (("test", "measured"), ("train", "reference")):
                 values = curve[f"{side}_{what}"]
                 if values is not None:
                     lines.append(
                         _curve(
-                            curve, values, f"{side} {words}", name=name, hue=colour(place), train=kind == "reference"
+                            curve, values, f"{side} {words}", name=name, hue=colour(index), train=kind == "reference"
                         )
                     )
         log = what == "loss" and _spreads(lines)
@@ -71,7 +74,7 @@ def curves(document: Document) -> Figure | None:
     panels = [panel for panel in panels if panel.marks]
     if not panels:
         return None
-    more = more_words(len(found) - len(shown), "settings" if len(found) - len(shown) > 1 else "setting")
+    more = more_words(len(matching) - len(shown), "settings" if len(matching) - len(shown) > 1 else "setting")
     longest = max(curve["epochs"] for curve in shown)
     thin = " Thinned." if any(len(curve["epoch"]) < curve["epochs"] for curve in shown) else ""
     return Figure(
@@ -98,7 +101,7 @@ def _curves_title(document: Document, shown: Sequence[Fields], longest: int) -> 
 
 
 def _spreads(lines: Sequence[Line]) -> bool:
-    """Whether a log axis shows more."""
+    """Whether a log axis is better."""
     values = [value for line in lines for value in line.y if value is not None]
     return bool(values) and min(values) > 0 and max(values) / min(values) > 30
 
@@ -133,21 +136,23 @@ def _curve(curve: Fields, values: Fields, words: str, *, name: str, hue: str, tr
 MOST_CONVERGENCE = 40
 MOST_NOISE = 6
 CUT = 30.0
-"""Losses beyond so many times the usual first one are cut: what diverges would flatten all the rest."""
+"""Losses beyond this multiple of the median first loss are cut, since diverging runs would flatten the others."""
 
 
 def convergence(document: Document) -> Figure | None:
-    """Every variant's loss over epochs on a log axis, one hue an optimiser; those that diverged end in a cross."""
+    """Loss of every variant over epochs on a log axis, one color per optimizer; a cross marks divergence."""
     every = [curve for curve in document["curves"] if curve["train_loss"] or curve["test_loss"] or curve["diverged"]]
     if len({curve["variant"] for curve in every}) < 2:
         return None
     settings: dict[tuple[Any, ...], list[Fields]] = {}
     for curve in every:
         settings.setdefault(setting_key(curve), []).append(curve)
-    here = max(settings.values(), key=lambda of: len({curve["variant"] for curve in of}))
-    order = {(setting_key(entry), entry["variant"]): place for place, entry in enumerate(document["learning"])}
-    here = sorted(here, key=lambda curve: order.get((setting_key(curve), curve["variant"]), len(order)))
-    shown = here[:MOST_CONVERGENCE]
+    setting_curves = max(settings.values(), key=lambda group: len({curve["variant"] for curve in group}))
+    order = {(setting_key(entry), entry["variant"]): rank for rank, entry in enumerate(document["learning"])}
+    setting_curves = sorted(
+        setting_curves, key=lambda curve: order.get((setting_key(curve), curve["variant"]), len(order))
+    )
+    shown = setting_curves[:MOST_CONVERGENCE]
     families = sorted({curve["family"] for curve in shown})
     starts = [value for curve in shown if (value := _first_loss(curve)) is not None]
     most = CUT * (sorted(starts)[len(starts) // 2] if starts else 1.0)
@@ -162,7 +167,11 @@ def convergence(document: Document) -> Figure | None:
     )
     where = f" At {describe_entry(best, every, but=('variant',))}." if len(settings) > 1 else ""
     crossed = " Crosses: diverged; losses beyond are cut." if diverged else ""
-    more = f" The best {len(shown)} of {len(here)}; all are in the table." if len(here) > len(shown) else ""
+    more = (
+        f" The best {len(shown)} of {len(setting_curves)}; all are in the table."
+        if len(setting_curves) > len(shown)
+        else ""
+    )
     axis = Axis(title="epoch", whole=True, log=max(curve["epochs"] for curve in shown) > 100)
     panel = Panel(
         x=axis,
@@ -190,19 +199,19 @@ def _convergence_line(curve: Fields, shown: Sequence[Fields], families: Sequence
         for epoch, value in zip(curve["epoch"], values["value"] if values else (), strict=False)
         if value is not None and value > 0
     ]
-    beyond = next((place for place, (_, value) in enumerate(points) if value > most), len(points))
-    if curve["diverged"] == curve["repeats"]:  # ends where it leaves the picture, with its cross there
+    beyond = next((index for index, (_, value) in enumerate(points) if value > most), len(points))
+    if curve["diverged"] == curve["repeats"]:  # the line ends with a cross where it leaves the picture
         kept: list[tuple[int, float | None]] = [(epoch, min(value, most)) for epoch, value in points[: beyond + 1]]
-    else:  # what comes back is drawn again
+    else:  # a line that returns to the picture is drawn again
         kept = [(epoch, value if value <= most else None) for epoch, value in points]
     if not kept:
         return None
-    kin = [other["variant"] for other in shown if other["family"] == curve["family"]]
+    siblings = [other["variant"] for other in shown if other["family"] == curve["family"]]
     return Line(
         name=curve["variant"],
         colour=colour(families.index(curve["family"])),
         symbol="none" if len(kept) > 12 else "circle",
-        opacity=1.0 - 0.7 * kin.index(curve["variant"]) / max(len(kin), 1),
+        opacity=1.0 - 0.7 * siblings.index(curve["variant"]) / max(len(siblings), 1),
         x=tuple(float(epoch) for epoch, _ in kept),
         y=tuple(value for _, value in kept),
         hover=tuple(
@@ -213,7 +222,7 @@ def _convergence_line(curve: Fields, shown: Sequence[Fields], families: Sequence
 
 
 def _cross(curve: Fields, line: Line) -> Line:
-    said = f"{curve['variant']}\n{curve['diverged']} of {curve['repeats']} diverged" + (
+    words = f"{curve['variant']}\n{curve['diverged']} of {curve['repeats']} diverged" + (
         f", at step {curve['diverged_at_steps'][0]}" if curve["diverged_at_steps"] else ""
     )
     return Line(
@@ -224,22 +233,22 @@ def _cross(curve: Fields, line: Line) -> Line:
         in_legend=False,
         x=line.x[-1:],
         y=line.y[-1:],
-        hover=(said,),
+        hover=(words,),
     )
 
 
 def noise(document: Document) -> Figure | None:
-    """The gradient noise scale while a model learns."""
-    found = [entry for entry in document["noise_over_time"] if any(entry["samples"])][:MOST_NOISE]
-    if not found:
+    """Gradient noise scale over the steps of training."""
+    entries = [entry for entry in document["noise_over_time"] if any(entry["samples"])][:MOST_NOISE]
+    if not entries:
         return None
     lines = []
-    for place, entry in enumerate(found):
-        name = describe_entry(entry, found) or entry["variant"]
+    for index, entry in enumerate(entries):
+        name = describe_entry(entry, entries) or entry["variant"]
         lines.append(
             Line(
                 name=name,
-                colour=colour(place),
+                colour=colour(index),
                 symbol="none",
                 x=tuple(float(step) for step in entry["step"]),
                 y=tuple(entry["samples"]),

@@ -1,4 +1,4 @@
-"""What the hardware did meanwhile: a table of settings, and devices over time."""
+"""Hardware use during training: a table of settings, and devices over time."""
 
 from __future__ import annotations
 
@@ -20,21 +20,27 @@ from worldsize.report.write.console import plain_table
 
 
 def hardware_view(results: Results) -> list[Any]:
-    """One row a setting, and only the columns that somebody saw."""
+    """One row per setting, with only the columns that were measured."""
     columns: dict[str, Callable[[Hardware], str]] = {
-        "GPU busy": lambda one: _known(one.gpu_busy_percent, lambda value: f"{value:.0f} %"),
-        "GPU memory\n(fullest)": lambda one: _known(one.gpu_memory_bytes, byte_size),
-        "GPU power\n(all)": lambda one: _known(one.gpu_power_w, lambda value: f"{number(value)} W"),
-        "joules a\nsample": lambda one: _known(one.joules_per_sample, number),
-        "throttled": lambda one: percent(sum(one.throttled.values())) if any(one.throttled.values()) else "",
-        "cores\n(all ranks)": lambda one: _known(one.process_cores, number),
-        "memory\n(largest rank)": lambda one: _known(one.process_memory_bytes, byte_size),
-        "CPU\nstolen": lambda one: _known(one.stolen_share, _if_noticed),
-        "sent": lambda one: _known(one.network_bytes_per_s, _pace),
+        "GPU busy": lambda hardware: _known(hardware.gpu_busy_percent, lambda value: f"{value:.0f} %"),
+        "GPU memory\n(fullest)": lambda hardware: _known(hardware.gpu_memory_bytes, byte_size),
+        "GPU power\n(all)": lambda hardware: _known(hardware.gpu_power_w, lambda value: f"{number(value)} W"),
+        "joules a\nsample": lambda hardware: _known(hardware.joules_per_sample, number),
+        "throttled": lambda hardware: (
+            percent(sum(hardware.throttled.values())) if any(hardware.throttled.values()) else ""
+        ),
+        "cores\n(all ranks)": lambda hardware: _known(hardware.process_cores, number),
+        "memory\n(largest rank)": lambda hardware: _known(hardware.process_memory_bytes, byte_size),
+        "CPU\nstolen": lambda hardware: _known(hardware.stolen_share, _if_noticed),
+        "sent": lambda hardware: _known(hardware.network_bytes_per_s, _pace),
     }
     rows = results.hardware
     mfus = results.mfus
-    columns = {name: say for name, say in columns.items() if any(say(found) for _, found in rows)}
+    columns = {
+        name: format_value
+        for name, format_value in columns.items()
+        if any(format_value(hardware) for _, hardware in rows)
+    }
     if not columns:
         return []
     table = plain_table("hardware, while it trained")
@@ -42,11 +48,11 @@ def hardware_view(results: Results) -> list[Any]:
     mixed = bool(configuration(settings[0], settings))
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), *(["MFU"] if mfus else []), *columns):
         table.add_column(header, justify="right", overflow="fold")
-    for setting, found in rows:
-        told = [configuration(setting, settings)] if mixed else []
+    for setting, hardware in rows:
+        how = [configuration(setting, settings)] if mixed else []
         share = [f"{mfus[setting].value * 100:.1f} %" if setting in mfus else ""] if mfus else []
-        cells = [*share, *(say(found) for say in columns.values())]
-        table.add_row(str(setting.workers), str(setting.batch_per_worker), *told, *cells)
+        cells = [*share, *(format_value(hardware) for format_value in columns.values())]
+        table.add_row(str(setting.workers), str(setting.batch_per_worker), *how, *cells)
     return [Text(""), table]
 
 
@@ -66,27 +72,27 @@ MOST_DEVICES = 8
 
 
 def devices(document: Document) -> Figure | None:
-    """Utilisation and memory of each device over time."""
-    found = document["telemetry"]
-    if found is None or all(len(device["at_s"]) < 3 for device in found["devices"]):
+    """Utilization and memory of each device over time."""
+    telemetry = document["telemetry"]
+    if telemetry is None or all(len(device["at_s"]) < 3 for device in telemetry["devices"]):
         return None
-    on_gpu = found["of"] == "gpu"
+    on_gpu = telemetry["of"] == "gpu"
     noun = "GPU of rank" if on_gpu else "rank"
-    shown = found["devices"][:MOST_DEVICES]
+    shown = telemetry["devices"][:MOST_DEVICES]
     lines: dict[str, list[Line]] = {"busy": [], "memory_bytes": []}
-    for place, device in enumerate(shown):
+    for index, device in enumerate(shown):
         for what, factor, unit in (("busy", 1.0, " %"), ("memory_bytes", 1e-9, " GB")):
             values = [None if value is None else value * factor for value in device[what]]
             lines[what].append(
                 Line(
                     name=f"{noun} {device['rank']}",
-                    colour=colour(place),
+                    colour=colour(index),
                     symbol="none",
                     x=tuple(device["at_s"]),
                     y=tuple(values),
                     hover=tuple(
-                        "" if value is None else f"{noun} {device['rank']}, {number(at)} s\n{number(value)}{unit}"
-                        for at, value in zip(device["at_s"], values, strict=True)
+                        "" if value is None else f"{noun} {device['rank']}, {number(seconds)} s\n{number(value)}{unit}"
+                        for seconds, value in zip(device["at_s"], values, strict=True)
                     ),
                 )
             )
@@ -116,7 +122,7 @@ def devices(document: Document) -> Figure | None:
                 marks=tuple(lines["memory_bytes"]),
             ),
         ),
-        note=f"Of {found['trial']}, the longest trial on the most workers"
+        note=f"Of {telemetry['trial']}, the longest trial on the most workers"
         + ("; thinned." if any(len(device["at_s"]) >= MOST_SAMPLES for device in shown) else ".")
-        + (f" {found['ranks'] - len(shown)} more ranks are not drawn." if found["ranks"] > len(shown) else ""),
+        + (f" {telemetry['ranks'] - len(shown)} more ranks are not drawn." if telemetry["ranks"] > len(shown) else ""),
     )

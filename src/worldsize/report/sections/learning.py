@@ -1,4 +1,4 @@
-"""What was learned: the best of each setting, optimizers, large batches, stable epochs; tables and figures."""
+"""Training results: best variants, optimizers, large batches, epochs until stable; tables and figures."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from worldsize.report.words.settings import (
 from worldsize.report.write.console import plain_table
 
 MOST_ROWS = 40
-"""A search may have hundreds; the rest is in --json."""
+"""A search may have hundreds of rows; --json has the rest."""
 
 
 def learning_view(results: Results) -> list[Any]:
-    """Nothing where nothing was trained, or where the scaling table already says all of it."""
+    """Empty if nothing was trained, or if the scaling table already has all of it."""
     shown = [(contest, variant) for contest in results.variant_rankings for variant in contest.variants]
     plain = all(len(contest.variants) == 1 for contest in results.variant_rankings) and results.goal is None
     if not shown or (plain and not any(variant.stable and variant.stable.plateau is not None for _, variant in shown)):
@@ -67,16 +67,18 @@ def _table(results: Results, shown: Sequence[tuple[VariantRanking, VariantSummar
     metric = results.facts.metric
     variants = [variant for _, variant in shown]
     table = plain_table(f"what was trained, with {LEVEL_WORDS}s over repeats")
-    columns: dict[str, Callable[[VariantSummary], str]] = {f"test\n{metric}": lambda one: _metric(one.metric)}
+    columns: dict[str, Callable[[VariantSummary], str]] = {f"test\n{metric}": lambda summary: _metric(summary.metric)}
     if any(variant.target for variant in variants):
-        columns["steps to\ntarget"] = lambda one: _estimate(one.target.steps if one.target else None, whole)
-        columns["epochs to\ntarget"] = lambda one: _estimate(one.target.epochs if one.target else None, whole)
-        columns["training\ntime"] = lambda one: _time(one.target.seconds if one.target else None)
-        columns["examples"] = lambda one: _examples(one.target.samples if one.target else None)
+        columns["steps to\ntarget"] = lambda summary: _estimate(summary.target.steps if summary.target else None, whole)
+        columns["epochs to\ntarget"] = lambda summary: _estimate(
+            summary.target.epochs if summary.target else None, whole
+        )
+        columns["training\ntime"] = lambda summary: _time(summary.target.seconds if summary.target else None)
+        columns["examples"] = lambda summary: _examples(summary.target.samples if summary.target else None)
     if any(variant.stable and variant.stable.plateau is not None for variant in variants):
-        columns["epochs until\nstable"] = lambda one: _stable(one.stable)
+        columns["epochs until\nstable"] = lambda summary: _stable(summary.stable)
     if any(variant.gap and variant.metric and _matters(variant.gap, variant.metric) for variant in variants):
-        columns["train\n- test"] = lambda one: _metric(one.gap)
+        columns["train\n- test"] = lambda summary: _metric(summary.gap)
     columns["runs"] = _runs
     several = len(results.variant_rankings) > 1
     settings = [contest.setting for contest in results.variant_rankings]
@@ -86,9 +88,9 @@ def _table(results: Results, shown: Sequence[tuple[VariantRanking, VariantSummar
     for header in columns:
         table.add_column(header, justify="right", overflow="fold")
     for contest, variant in shown:
-        place = [describe(contest.setting, settings)] if several else []
+        where = [describe(contest.setting, settings)] if several else []
         cells = [value(variant) for value in columns.values()]
-        table.add_row(*place, variant.variant, *cells, style="bold" if variant in contest.best_variants else "")
+        table.add_row(*where, variant.variant, *cells, style="bold" if variant in contest.best_variants else "")
     return table
 
 
@@ -101,7 +103,7 @@ def _estimate(estimate: Estimate | None, words: Callable[[float], str]) -> str:
 
 
 def _matters(gap: Estimate, metric: Estimate) -> bool:
-    """A thousandth of the metric is where four digits begin to show it."""
+    """A gap of a thousandth of the metric is visible in four digits."""
     return abs(gap.value) >= 1e-3 * abs(metric.value)
 
 
@@ -124,7 +126,7 @@ def _stable(stable: Stable | None) -> str:
 
 
 def _runs(variant: VariantSummary) -> str:
-    """How many, and how those ended that did not run to their end."""
+    """Number of runs, and how the unfinished ones ended."""
     ends = {"diverged": variant.diverged, "stopped": variant.stopped, "plateaued": variant.plateaued}
     words = [f"{count} {name}" for name, count in ends.items() if count]
     if variant.target is not None and 0 < variant.target.reached < variant.repeats:
@@ -185,7 +187,7 @@ def large_batch(document: Document) -> Sheet | None:
     pairs = _learned(document)
     if len({entry["global_batch"] for entry, _ in pairs}) < 2:
         return None
-    if optimizers(document) is not None:  # which lists all variants; here the best of each setting
+    if optimizers(document) is not None:  # that table lists all variants; this one has the best of each setting
         pairs = list({setting_key(pair[0]): pair for pair in reversed(pairs)}.values())
     ordered = sorted(pairs, key=lambda pair: (pair[0]["global_batch"], pair[0]["workers"]))
     lead = (COUNTS[2], *COUNTS[:2], *how_columns([entry for entry, _ in pairs]))
@@ -198,7 +200,7 @@ def large_batch(document: Document) -> Sheet | None:
 
 
 def trained(document: Document) -> Sheet | None:
-    """Where neither optimisers nor batches differ, what was trained is still a table."""
+    """Results of training for a study that varies neither optimizers nor batches."""
     pairs = _learned(document)
     if optimizers(document) or large_batch(document) or not pairs:
         return None
@@ -216,14 +218,14 @@ Hues = dict[tuple[Any, ...], str]
 
 
 def outcome(document: Document) -> Figure | None:
-    """Time, final loss and final metric against workers."""
-    found = [entry for entry in best_of_settings(document) if entry["train_s"]]
-    every = along_workers(document, found)
+    """Training time, final loss and final metric against workers."""
+    entries = [entry for entry in best_of_settings(document) if entry["train_s"]]
+    every = along_workers(document, entries)
     groups = dict(list(every.items())[:MOST_CURVES])
     if not groups:
         return None
     metric, hues = document["metric"], series_colours(document)
-    axis = worker_axis([entry["workers"] for here in groups.values() for entry in here])
+    axis = worker_axis([entry["workers"] for group in groups.values() for entry in group])
     panels = [
         _against_workers(groups, hues, axis, "train_s", "training time, s", lambda value: f"{number(value)} s"),
         _against_workers(groups, hues, axis, "test_loss", "test loss", metric_value),
@@ -250,16 +252,16 @@ def outcome(document: Document) -> Figure | None:
 
 
 def _against_workers(
-    groups: dict[str, list[Fields]], hues: Hues, axis: Axis, key: str, words: str, say: Callable[[float], str]
+    groups: dict[str, list[Fields]], hues: Hues, axis: Axis, key: str, words: str, format_value: Callable[[float], str]
 ) -> Panel:
     lines = []
-    for name, here in groups.items():
-        known = [entry for entry in here if entry[key] is not None]
+    for name, group in groups.items():
+        known = [entry for entry in group if entry[key] is not None]
         spread = any(entry[key]["low"] is not None for entry in known)
         lines.append(
             Line(
                 name=name,
-                colour=hues.get(series_key(here[0]), "blue"),
+                colour=hues.get(series_key(group[0]), "blue"),
                 x=tuple(entry["workers"] for entry in known),
                 y=tuple(entry[key]["value"] for entry in known),
                 low=tuple(entry[key]["low"] for entry in known) if spread else (),
@@ -267,7 +269,7 @@ def _against_workers(
                 hover=tuple(
                     f"{counted(entry['workers'], 'worker')}, global batch {entry['global_batch']:,}\n"
                     + f"{words.split(',')[0]} "
-                    + full(entry[key]["value"], entry[key]["low"], entry[key]["high"], "", say)
+                    + full(entry[key]["value"], entry[key]["low"], entry[key]["high"], "", format_value)
                     + f"\n{entry['variant']}, n = {entry['learned']}"
                     for entry in known
                 ),
@@ -288,11 +290,11 @@ def stable(document: Document) -> Figure | None:
     lines = [
         Line(
             name=name,
-            colour=hues.get(series_key(here[0]), "blue"),
-            x=tuple(entry["workers"] for entry in here),
-            y=tuple(entry["stable"]["epoch"] for entry in here),
-            low=tuple(entry["stable"]["low"] for entry in here),
-            high=tuple(entry["stable"]["high"] for entry in here),
+            colour=hues.get(series_key(group[0]), "blue"),
+            x=tuple(entry["workers"] for entry in group),
+            y=tuple(entry["stable"]["epoch"] for entry in group),
+            low=tuple(entry["stable"]["low"] for entry in group),
+            high=tuple(entry["stable"]["high"] for entry in group),
             hover=tuple(
                 f"{counted(entry['workers'], 'worker')}\nstable from epoch "
                 + full(
@@ -303,13 +305,13 @@ def stable(document: Document) -> Figure | None:
                     lambda value: f"{value:.0f}",
                 )
                 + f"\n{entry['stable']['reached']} of {entry['stable']['repeats']} runs"
-                for entry in here
+                for entry in group
             ),
         )
-        for name, here in groups.items()
+        for name, group in groups.items()
     ]
     first = next(iter(groups.values()))
-    axis = worker_axis([entry["workers"] for here in groups.values() for entry in here])
+    axis = worker_axis([entry["workers"] for group in groups.values() for entry in group])
     ends = [f"{entry['stable']['epoch']} epochs with {counted(entry['workers'], 'worker')}" for entry in first]
     title = f"Stable after {ends[0]}, after {ends[-1]}"
     panel = Panel(x=axis, y=axis_for("epochs until stable", lines, from_zero=True), marks=tuple(lines))

@@ -1,4 +1,4 @@
-"""Projections in the terminal: the answer first, then measured and projected counts, never looking alike."""
+"""Projections in the terminal: the answer first, then measured and projected counts, clearly distinguished."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from worldsize.report.words.numbers import counted, duration, metric_value, numb
 from worldsize.report.write.console import plain_table
 
 
-def prediction_view(found: Prediction, facts: WorkloadFacts, metric_goal: str = "") -> Group:
-    """`metric_goal`: what the training is for, in words."""
-    parts: list[Any] = [Text(""), Text(choice_sentence(found, metric_goal), style="bold")]
-    parts += [Text(sentence(each), style="yellow") for each in found.findings if each.code in CAUTIONS]
-    parts += [Text(line) for line in extra_sentences(found, facts.unit, facts.units_per_sample)]
-    parts += [Text(sentence(each), style="dim") for each in found.findings if each.code not in CAUTIONS]
-    parts += [Text(""), options_table(found.options, found.base, facts)]
+def prediction_view(prediction: Prediction, facts: WorkloadFacts, metric_goal: str = "") -> Group:
+    """`metric_goal`: the goal of the training, in words."""
+    parts: list[Any] = [Text(""), Text(choice_sentence(prediction, metric_goal), style="bold")]
+    parts += [Text(sentence(finding), style="yellow") for finding in prediction.findings if finding.code in CAUTIONS]
+    parts += [Text(line) for line in extra_sentences(prediction, facts.unit, facts.units_per_sample)]
+    parts += [Text(sentence(finding), style="dim") for finding in prediction.findings if finding.code not in CAUTIONS]
+    parts += [Text(""), options_table(prediction.options, prediction.base, facts)]
     notes: dict[str, list[int]] = defaultdict(list)
-    for option in found.options:
+    for option in prediction.options:
         for note in option.notes:
             notes[note].append(option.workers)
     for note, counts in notes.items():
@@ -48,7 +48,7 @@ def prediction_view(found: Prediction, facts: WorkloadFacts, metric_goal: str = 
 
 
 def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts) -> Table:
-    """What is projected is marked with ~, whole rows of it are slanted; intervals of 80 %."""
+    """Projected values are marked with ~, projected rows are italic; 80 % intervals."""
     table = plain_table("measured, and ~ projected, with 80 % intervals")
     columns: dict[str, Callable[[Option], str]] = {
         "workers": lambda option: f"{option.workers}" if option.measured else f"~{option.workers}",
@@ -73,7 +73,7 @@ def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts)
         table.add_column(header, justify="right", overflow="fold")
     for option in options:
         style = "" if option.measured else "italic"
-        table.add_row(*(tell(option) for tell in columns.values()), style=style)
+        table.add_row(*(column(option) for column in columns.values()), style=style)
     return table
 
 
@@ -94,7 +94,7 @@ def _unused(options: Sequence[Option], metric: str) -> Iterable[str]:
 
 def _both(interval: Interval, factor: float = 1.0) -> str:
     if interval.low == interval.high:
-        return number(interval.value * factor)  # the base, by definition
+        return number(interval.value * factor)  # the base has no interval
     return f"{number(interval.value * factor)}\n{number(interval.low * factor)}–{number(interval.high * factor)}"
 
 
@@ -117,49 +117,49 @@ WORDS = {
 
 
 def table_view(projected: Sequence[Projection]) -> Group:
-    """Of series with all their measured counts."""
+    """Tables of the series, each with all its measured counts."""
     parts: list[Any] = []
-    for series, rows in groupby(projected, key=lambda each: each.series_id):
-        here = list(rows)
-        smallest = next(each for each in here if each.measured)
+    for series, rows in groupby(projected, key=lambda row: row.series_id):
+        series_rows = list(rows)
+        smallest = next(row for row in series_rows if row.measured)
         base, rate = smallest.workers, smallest.samples_per_s
-        parts += [Text(""), Text(visible(answer_sentence(here)), style="bold")]
+        parts += [Text(""), Text(visible(answer_sentence(series_rows)), style="bold")]
         legend = "measured, and ~ projected, with 80 % intervals"
         table = plain_table(f"{visible(series)}: {legend}" if series else legend)
-        for header in ("workers", WORDS[here[0].unit], "80 % interval", f"of perfect scaling\nfrom {base}"):
+        for header in ("workers", WORDS[series_rows[0].unit], "80 % interval", f"of perfect scaling\nfrom {base}"):
             table.add_column(header, justify="right")
         table.add_column("", justify="left", overflow="fold")
-        for each in here:
-            share = each.samples_per_s / rate * base / each.workers
+        for row in series_rows:
+            share = row.samples_per_s / rate * base / row.workers
             table.add_row(
-                f"{each.workers}" if each.measured else f"~{each.workers}",
-                number(each.value),
-                f"{number(each.value_low)}–{number(each.value_high)}",
+                f"{row.workers}" if row.measured else f"~{row.workers}",
+                number(row.value),
+                f"{number(row.value_low)}–{number(row.value_high)}",
                 f"{share * 100:.0f} %",
-                "; ".join(each.notes),
-                style="" if each.measured else "italic",
+                "; ".join(row.notes),
+                style="" if row.measured else "italic",
             )
         parts.append(table)
     return Group(*parts)
 
 
 def answer_sentence(rows: Sequence[Projection]) -> str:
-    """The largest count that pays, by what was measured and what is projected narrowly enough; and what the next one
-    would bring. `rows` of one series, in order."""
-    base = next(each for each in rows if each.measured)
-    asked = [each for each in rows if each.workers >= base.workers]
-    sure = [each for each in asked if each.measured or (each.high - each.low) / each.samples_per_s <= WIDEST]
-    chosen = sure[paying_counts([each.workers for each in sure], [each.samples_per_s for each in sure])[-1]]
+    """The largest worthwhile count, measured or projected with a narrow interval, and what the next one would bring.
+    `rows`: one series, in order."""
+    base = next(row for row in rows if row.measured)
+    asked = [row for row in rows if row.workers >= base.workers]
+    sure = [row for row in asked if row.measured or (row.high - row.low) / row.samples_per_s <= WIDEST]
+    chosen = sure[paying_counts([row.workers for row in sure], [row.samples_per_s for row in sure])[-1]]
     lead = "Use"
-    if sum(each.measured for each in rows) == 1:
+    if sum(row.measured for row in rows) == 1:
         lead = "Not enough evidence for a number of workers: only one count was measured. Best guess:"
     words = f"{lead} {counted(chosen.workers, 'worker')} ({'measured' if chosen.measured else 'projected'})"
     words += "." if chosen is base else f": {_against(chosen, base)}."
-    following = [each for each in asked if each.workers > chosen.workers]
+    following = [row for row in asked if row.workers > chosen.workers]
     if not following:
         return f"{words} It is the largest count asked about; more may still pay."
-    # As in a study: the first that would pay if it were not known too vaguely, else the next one, which does not.
-    vague = next((each for each in following if each not in sure and _pays(chosen, each)), None)
+    # As in a study: the first count that may be worthwhile but is too uncertain, else the next one, which is not.
+    vague = next((row for row in following if row not in sure and _pays(chosen, row)), None)
     if vague is not None:
         return f"{words} Not enough evidence beyond that: {vague.workers:,} workers may give {_against(vague, base)}."
     return f"{words} {following[0].workers:,} workers would give only {_against(following[0], base)}."
@@ -170,8 +170,10 @@ def _pays(smaller: Projection, larger: Projection) -> bool:
     return marginal_efficiency(gain, growth) >= LEAST_MARGINAL_EFFICIENCY
 
 
-def _against(one: Projection, base: Projection) -> str:
-    speedup, low, high = (end / base.samples_per_s for end in (one.samples_per_s, one.low, one.high))
+def _against(projection: Projection, base: Projection) -> str:
+    speedup, low, high = (
+        end / base.samples_per_s for end in (projection.samples_per_s, projection.low, projection.high)
+    )
     ends = f" ({number(low)} to {number(high)})" if low < high else ""
-    efficiency = percent(speedup * base.workers / one.workers)
+    efficiency = percent(speedup * base.workers / projection.workers)
     return f"{number(speedup)} x the rate of {base.workers:,}{ends}, {efficiency} efficient"

@@ -1,4 +1,4 @@
-"""Scaling: speedup and efficiency against workers, what they cost, and classical laws; tables and figures."""
+"""Scaling: speedup and efficiency against workers, their cost, and classical laws; tables and figures."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def scaling_table(results: Results, metric: str) -> Table:
     chosen = results.answer.row if results.answer.verdict == "use" else None
     for row in rows:
         setting = row.setting
-        told = [configuration(setting, settings)] if mixed else []
+        how = [configuration(setting, settings)] if mixed else []
         table.add_row(
-            *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *told),
+            *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *how),
             _both(f"{number(row.step_s.value * 1e3)} ms", _narrow(row.step_s, 1e3)),
             _both(
                 number(row.samples_per_s.value * facts.units_per_sample),
@@ -111,7 +111,7 @@ def scaling_sheet(document: Document) -> Sheet:
         Column(key=f"test_{metric}", title=f"test {metric}", format=metric_value),
         REPEATS,
     )
-    found = [
+    table_rows = [
         (
             *plain_cells(row, lead),
             *(interval(row[key]) for key in ("step_s", "samples_per_s", "epoch_s", *(column.key for column in ratios))),
@@ -128,8 +128,8 @@ def scaling_sheet(document: Document) -> Sheet:
         section="scaling",
         title=against if several else f"Throughput with {counted(baseline, 'worker')}",
         columns=columns,
-        rows=tuple(found),
-        marked=next((place for place, row in enumerate(rows) if best and setting_key(row) == setting_key(best)), None),
+        rows=tuple(table_rows),
+        marked=next((index for index, row in enumerate(rows) if best and setting_key(row) == setting_key(best)), None),
         note=f"{document['study']}: {document['title']}. "
         f"Median step of the slowest rank; {LEVEL_WORDS}s over n repeats.",
     )
@@ -139,7 +139,7 @@ LAWS = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL", "karp-flatt"
 
 
 def laws(document: Document) -> Sheet | None:
-    """Of the series that the answer speaks of, or the first; the others are in the document."""
+    """Laws fitted to the recommended series, or else the first; the document has the others."""
     best = recommended_row(document)
     of_best = [entry for entry in document["laws"] if best and series_key(entry) == series_key(best)]
     entries = of_best or [entry for entry in document["laws"] if series_key(entry) == series_key(document["laws"][0])]
@@ -175,11 +175,11 @@ def laws(document: Document) -> Sheet | None:
 
 
 def _which(document: Document, entry: Fields) -> str:
-    """Where there are several series: of which one this is, and that the others are told elsewhere."""
-    rows = list(series(document).values())
-    if len(rows) < 2:
+    """Names the series, if there are several, and says where to find the others."""
+    groups = list(series(document).values())
+    if len(groups) < 2:
         return ""
-    name = next(series_name(here, document["table"]) for here in rows if series_key(here[0]) == series_key(entry))
+    name = next(series_name(group, document["table"]) for group in groups if series_key(group[0]) == series_key(entry))
     return f" with {name} (the other series: report.json)"
 
 
@@ -189,16 +189,16 @@ HOW_KNOWN = {
     "put together": " Put together: of measured steps and what lies outside them.",
     "projected": " Dashed, blue: projected.",
 }
-"""How a time of the document is known, and what to say of it."""
+"""How a time in the document is known, and its explanation in the note."""
 
 
 def speedup(document: Document) -> Figure | None:
-    """Speedup and efficiency against workers, each with the ideal, and what is projected beyond the counts measured."""
-    found = [rows for rows in series(document).values() if len(rows) > 1]
-    if not found:
+    """Speedup and efficiency against workers, with the ideal and the projection beyond the measured counts."""
+    groups = [rows for rows in series(document).values() if len(rows) > 1]
+    if not groups:
         return None
-    main = _main(document, found)
-    ordered = [main, *(rows for rows in found if rows is not main)][:MOST_SERIES]
+    main = _main(document, groups)
+    ordered = [main, *(rows for rows in groups if rows is not main)][:MOST_SERIES]
     everything = [row for rows in ordered for row in rows]
     lines: dict[str, list[Line]] = {"speedup": [], "efficiency": []}
     hues = series_colours(document)
@@ -210,7 +210,7 @@ def speedup(document: Document) -> Figure | None:
     for what in lines:
         lines[what] += projected[what]
     base = main[0]["baseline_workers"]
-    counts = sorted({x for each in lines["speedup"] for x in each.x})
+    counts = sorted({x for line in lines["speedup"] for x in line.x})
     lines["speedup"].insert(0, _reference("ideal", counts, [count / base for count in counts]))
     lines["efficiency"].insert(0, _reference("ideal", counts, [100.0] * len(counts)))
     axis = worker_axis(counts)
@@ -220,7 +220,7 @@ def speedup(document: Document) -> Figure | None:
         f"{counted(last['workers'], 'worker')}: {number(last['speedup']['value'])} x the throughput of {base}, "
         f"{percent(last['efficiency']['value'])} efficient"
     )
-    more = more_words(len(found) - MOST_SERIES, "series")
+    more = more_words(len(groups) - MOST_SERIES, "series")
     title += f", on {main[0]['place']}" if main[0]["place"] else ""
     same = {rows[0]["baseline_workers"] for rows in ordered} == {base}
     against = f"against {counted(base, 'worker')}" if same else "of each against its smallest count"
@@ -247,11 +247,11 @@ def speedup(document: Document) -> Figure | None:
     )
 
 
-def _main(document: Document, found: Sequence[list[Fields]]) -> list[Fields]:
-    """The series that the answer speaks of, or the first."""
+def _main(document: Document, groups: Sequence[list[Fields]]) -> list[Fields]:
+    """The recommended series, or else the first."""
     best = recommended_row(document)
-    same = [rows for rows in found if best is not None and any(setting_key(row) == setting_key(best) for row in rows)]
-    return (same or list(found))[0]
+    same = [rows for rows in groups if best is not None and any(setting_key(row) == setting_key(best) for row in rows)]
+    return (same or list(groups))[0]
 
 
 def _ratio_line(rows: Sequence[Fields], what: str, unit: str, factor: float, *, name: str, hue: str) -> Line:
@@ -277,7 +277,7 @@ def _reference(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 def _projected(document: Document, main: Sequence[Fields]) -> dict[str, list[Line]]:
-    """From the last count measured on, in the ratio of throughputs to the baseline's."""
+    """Projected lines that start at the largest measured count: throughput relative to the baseline."""
     entries = [entry for entry in document.get("projection") or () if not entry["measured"]]
     if not entries:
         return {"speedup": [], "efficiency": []}
@@ -287,7 +287,7 @@ def _projected(document: Document, main: Sequence[Fields]) -> dict[str, list[Lin
         (entry for entry in entries if entry["workers"] > last["workers"]), key=lambda entry: entry["workers"]
     )
     points: list[Fields] = [last, *beyond]
-    found = {}
+    lines = {}
     for what, unit in (("speedup", " x"), ("efficiency", " %")):
         per = [1.0 if what == "speedup" else 100.0 * base["workers"] / point["workers"] for point in points]
         values = [
@@ -295,7 +295,7 @@ def _projected(document: Document, main: Sequence[Fields]) -> dict[str, list[Lin
             for point, k in zip(points, per, strict=True)
         ]
         values[0] = {end: last[what][end] * (1.0 if what == "speedup" else 100.0) for end in ("value", "low", "high")}
-        found[what] = [
+        lines[what] = [
             Line(
                 name="projected",
                 colour=series_colours(document)[series_key(last)],
@@ -312,11 +312,11 @@ def _projected(document: Document, main: Sequence[Fields]) -> dict[str, list[Lin
                 ),
             )
         ]
-    return found
+    return lines
 
 
 def pareto(document: Document) -> Figure | None:
-    """Time against worker-hours, where the document has it: {workers, time_s, worker_hours, how, best}."""
+    """Time against worker-hours, if the document has it: {workers, time_s, worker_hours, how, best}."""
     entries: list[Fields] = document.get("pareto") or []
     if len(entries) < 2:
         return None
@@ -341,7 +341,7 @@ def pareto(document: Document) -> Figure | None:
         ),
         note="Numbers: workers. Every point on the line is best at its price. "
         "Slanted bars: 80 % intervals, time and worker-hours together."
-        + "".join(said for how, said in HOW_KNOWN.items() if any(entry["how"] == how for entry in entries)),
+        + "".join(words for how, words in HOW_KNOWN.items() if any(entry["how"] == how for entry in entries)),
     )
 
 
@@ -350,7 +350,7 @@ def _values(entries: Sequence[Fields], what: str) -> tuple[float, ...]:
 
 
 def _prices(entries: Sequence[Fields], how: str) -> Iterator[Line]:
-    """Points with slanted bars: worker-hours are workers times the time, so both ends lie on one line."""
+    """Points with slanted bars: worker-hours are workers times time, so both ends of an interval lie on one line."""
     kind: Literal["measured", "projected"] = "measured" if how == "measured" else "projected"
     hue = "green" if how == "put together" else "blue"
     for entry in entries:
@@ -382,5 +382,5 @@ def _time_and_cost(entry: Fields) -> str:
 
 
 def _axis_of(title: str, intervals: Sequence[Fields]) -> Axis:
-    ends = [each[end] for each in intervals for end in ("low", "high") if each[end]]
-    return axis_around(title, [each["value"] for each in intervals], ends, log=True)
+    ends = [estimate[end] for estimate in intervals for end in ("low", "high") if estimate[end]]
+    return axis_around(title, [estimate["value"] for estimate in intervals], ends, log=True)

@@ -1,4 +1,4 @@
-"""Where the time goes: the parts of a step, one step across ranks, launches and jobs; tables and figures."""
+"""Where the time goes: parts of a step, one step across ranks, launches and jobs; tables and figures."""
 
 from __future__ import annotations
 
@@ -38,44 +38,44 @@ HEADERS = {
     "optimizer": "opti-\nmizer",
     "rest": "rest",
 }
-"""Short, so that all of them fit into 80 columns: waiting for data, waiting for the slowest rank."""
+"""Short, so that all columns fit into 80 characters. "Slowest rank" is the time spent waiting for it."""
 LEAST_SHARE = 0.01
-"""A span that is nowhere more than this is not shown, nor stolen CPU time: tables are about what matters."""
+"""Spans and stolen CPU time below this share everywhere are not shown."""
 
 
 def steps_view(results: Results) -> list[Any]:
-    """Nothing for folders that know the whole step alone."""
-    shown = [each for each in results.steps if set(each.parts.spans) >= {"forward", "backward"}]
+    """Table of the parts of a step; empty if only whole steps were timed."""
+    shown = [step for step in results.steps if set(step.parts.spans) >= {"forward", "backward"}]
     if not shown:
         return []
-    spans = [name for name in HEADERS if any(each.parts.share(name) >= LEAST_SHARE for each in shown)]
+    spans = [name for name in HEADERS if any(step.parts.share(name) >= LEAST_SHARE for step in shown)]
     table = plain_table("where a step goes, in ms; mean over ranks")
-    settings = [each.setting for each in shown]
+    settings = [step.setting for step in shown]
     mixed = bool(configuration(settings[0], settings))
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), "step"):
         table.add_column(header, justify="right", overflow="fold")
     for name in spans:
         table.add_column(HEADERS[name], justify="right", no_wrap=True)
-    for each in shown:
-        setting = each.setting
-        told = [configuration(setting, settings)] if mixed else []
+    for step in shown:
+        setting = step.setting
+        how = [configuration(setting, settings)] if mixed else []
         table.add_row(
-            *(str(setting.workers), str(setting.batch_per_worker), *told, number(each.parts.step_s.value * 1e3)),
-            *(_span(each, name) for name in spans),
+            *(str(setting.workers), str(setting.batch_per_worker), *how, number(step.parts.step_s.value * 1e3)),
+            *(_span(step, name) for name in spans),
         )
     return [Text(""), table]
 
 
-def _span(each: StepParts, name: str) -> Text:
-    milliseconds = each.parts.spans[name].value * 1e3
-    share = each.parts.share(name)
+def _span(step: StepParts, name: str) -> Text:
+    milliseconds = step.parts.spans[name].value * 1e3
+    share = step.parts.share(name)
     if milliseconds < 0.001:
         return Text("0", style="dim")
     return Text.assemble(number(milliseconds), "\n", (percent(share), "dim not bold"))
 
 
 def queue_words(results: Results) -> Iterator[str]:
-    """How long jobs waited, apart from how long they ran; nothing where there were none."""
+    """How long jobs waited and how long they ran; empty if there were no jobs."""
     jobs = closed_jobs(results.folder)
     waits = [job.queued_s for job in jobs if job.queued_s is not None]
     if waits:
@@ -87,9 +87,9 @@ def queue_words(results: Results) -> Iterator[str]:
 
 
 def jobs(document: Document) -> Sheet | None:
-    """None where launches were no jobs."""
-    found = [launch for launch in document["launches"] if launch["job"] is not None]
-    if not found:
+    """Table of jobs; None if the launches were not jobs."""
+    launches = [launch for launch in document["launches"] if launch["job"] is not None]
+    if not launches:
         return None
     columns = (
         Column(key="launch", title="launch", format=integer),
@@ -105,7 +105,7 @@ def jobs(document: Document) -> Sheet | None:
         section="step",
         title="Jobs: time in the queue, apart from the time they ran",
         columns=columns,
-        rows=tuple(tuple(_cell(launch[column.key]) for column in columns) for launch in found),
+        rows=tuple(tuple(_cell(launch[column.key]) for column in columns) for launch in launches),
         note="From submission to the first start, and from the last start to the end. More attempts than one: Slurm "
         "put the job back into its queue.",
     )
@@ -116,30 +116,30 @@ def _cell(value: Any) -> Cell:
 
 
 def steps(document: Document) -> Sheet | None:
-    shown = [each for each in document["steps"] if set(each["parts"]["spans"]) >= {"forward", "backward"}]
+    shown = [step for step in document["steps"] if set(step["parts"]["spans"]) >= {"forward", "backward"}]
     if not shown:
         return None
-    settings = [each["setting"] for each in shown]
+    settings = [step["setting"] for step in shown]
     lead = (*COUNTS[:2], *how_columns(settings))
-    spans = [name for name in SPAN_WORDS if any(name in each["parts"]["spans"] for each in shown)]
-    say = decimals(min(each["parts"]["step_s"]["value"] for each in shown) * 1e3)
+    spans = [name for name in SPAN_WORDS if any(name in step["parts"]["spans"] for step in shown)]
+    format_ms = decimals(min(step["parts"]["step_s"]["value"] for step in shown) * 1e3)
     repeats = {setting_key(row): row["repeats"] for row in document["table"]}
     columns = (
         *lead,
-        Column(key="step_s", title="step", unit="ms", factor=1e3, format=say),
-        *(Column(key=f"{name}_s", title=SPAN_WORDS[name], unit="ms", factor=1e3, format=say) for name in spans),
+        Column(key="step_s", title="step", unit="ms", factor=1e3, format=format_ms),
+        *(Column(key=f"{name}_s", title=SPAN_WORDS[name], unit="ms", factor=1e3, format=format_ms) for name in spans),
         REPEATS,
     )
-    found = []
-    for each in shown:
-        parts = each["parts"]
-        told = [interval(parts["spans"].get(name)) for name in spans]
-        found.append(
+    rows = []
+    for step in shown:
+        parts = step["parts"]
+        span_cells = [interval(parts["spans"].get(name)) for name in spans]
+        rows.append(
             (
-                *plain_cells(each["setting"], lead),
+                *plain_cells(step["setting"], lead),
                 interval(parts["step_s"]),
-                *told,
-                Cell(value=repeats.get(setting_key(each["setting"]))),
+                *span_cells,
+                Cell(value=repeats.get(setting_key(step["setting"]))),
             )
         )
     note = f"Mean over ranks and the middle 90 % of steps; {LEVEL_WORDS}s over n repeats."
@@ -148,7 +148,7 @@ def steps(document: Document) -> Sheet | None:
         section="step",
         title="Where a step goes",
         columns=columns,
-        rows=tuple(found),
+        rows=tuple(rows),
         note=note,
     )
 
@@ -189,30 +189,30 @@ PHASE_COLOURS = {
 
 
 def step_parts(document: Document) -> Figure | None:
-    """Stacked spans of a step, one bar a setting."""
-    shown = [each for each in document["steps"] if set(each["parts"]["spans"]) >= {"forward", "backward"}][:MOST_BARS]
+    """Stacked spans of a step, one bar per setting."""
+    shown = [step for step in document["steps"] if set(step["parts"]["spans"]) >= {"forward", "backward"}][:MOST_BARS]
     if not shown:
         return None
-    settings = [each["setting"] for each in shown]
+    settings = [step["setting"] for step in shown]
     named = [describe_entry(setting, settings) or counted(setting["workers"], "worker") for setting in settings]
-    places = tuple(name.replace(" a worker", "") for name in named)  # narrow: a phone has little beside them
+    labels = tuple(name.replace(" a worker", "") for name in named)  # short, to leave room on a phone
     bars = []
     for name, words in SPAN_WORDS.items():
-        values = [each["parts"]["spans"].get(name) for each in shown]
+        values = [step["parts"]["spans"].get(name) for step in shown]
         if not any(
-            value and value["value"] >= LEAST_SHARE_DRAWN * each["parts"]["step_s"]["value"]
-            for value, each in zip(values, shown, strict=True)
+            value and value["value"] >= LEAST_SHARE_DRAWN * step["parts"]["step_s"]["value"]
+            for value, step in zip(values, shown, strict=True)
         ):
             continue
         bars.append(
             Bars(
                 name=words,
                 colour=SPAN_COLOURS[name],
-                places=places,
+                places=labels,
                 values=tuple(value["value"] * 1e3 if value else 0.0 for value in values),
                 hover=tuple(
-                    _span_says(place, words, value, each)
-                    for place, value, each in zip(places, values, shown, strict=True)
+                    _span_says(label, words, value, step)
+                    for label, value, step in zip(labels, values, shown, strict=True)
                 ),
             )
         )
@@ -223,24 +223,24 @@ def step_parts(document: Document) -> Figure | None:
         horizontal=True,
     )
     left = len(document["steps"]) - len(shown)
-    batches = " Batch: of a worker." if places != tuple(named) else ""
+    batches = " Batch: of a worker." if labels != tuple(named) else ""
     note = f"Mean over ranks and over the middle 90 % of steps.{batches}" + more_words(
         left, "settings" if left > 1 else "setting"
     )
     return Figure(key="step", section="step", title=_step_title(shown), panels=(panel,), note=note)
 
 
-def _span_says(place: str, words: str, value: Any, each: Fields) -> str:
+def _span_says(label: str, words: str, value: Any, step: Fields) -> str:
     if not value:
-        return f"{place}\n{words}: none"
-    share = value["value"] / each["parts"]["step_s"]["value"]
+        return f"{label}\n{words}: none"
+    share = value["value"] / step["parts"]["step_s"]["value"]
     low, high = (None if value[end] is None else value[end] * 1e3 for end in ("low", "high"))
-    whole = number(each["parts"]["step_s"]["value"] * 1e3)
-    return f"{place}\n{words} {full(value['value'] * 1e3, low, high, ' ms')}\n{percent(share)} of {whole} ms"
+    step_ms = number(step["parts"]["step_s"]["value"] * 1e3)
+    return f"{label}\n{words} {full(value['value'] * 1e3, low, high, ' ms')}\n{percent(share)} of {step_ms} ms"
 
 
 def _step_title(shown: Sequence[Fields]) -> str:
-    last = max(shown, key=lambda each: each["setting"]["workers"])
+    last = max(shown, key=lambda step: step["setting"]["workers"])
     step_s = last["parts"]["step_s"]["value"]
     share = {name: value["value"] / step_s for name, value in last["parts"]["spans"].items()}
     where = f"with {counted(last['setting']['workers'], 'worker')}"
@@ -259,7 +259,7 @@ def timeline(document: Document) -> Figure | None:
     if step is None:
         return None
     ranks = step["of_ranks"]
-    places = tuple(f"rank {rank}" for rank in range(len(ranks)))
+    labels = tuple(f"rank {rank}" for rank in range(len(ranks)))
     begin = list(step["begin_s"])
     marks = []
     for column, name in enumerate(step["spans"]):
@@ -268,16 +268,16 @@ def timeline(document: Document) -> Figure | None:
             Bars(
                 name=SPAN_WORDS.get(name, name),
                 colour=SPAN_COLOURS.get(name, "grey"),
-                places=places,
-                begin=tuple(at * 1e3 for at in begin),
+                places=labels,
+                begin=tuple(start * 1e3 for start in begin),
                 values=tuple(value * 1e3 for value in seconds),
                 hover=tuple(
-                    f"{place}: {SPAN_WORDS.get(name, name)}\n{number(value * 1e3)} ms"
-                    for place, value in zip(places, seconds, strict=True)
+                    f"{label}: {SPAN_WORDS.get(name, name)}\n{number(value * 1e3)} ms"
+                    for label, value in zip(labels, seconds, strict=True)
                 ),
             )
         )
-        begin = [at + value for at, value in zip(begin, seconds, strict=True)]
+        begin = [start + value for start, value in zip(begin, seconds, strict=True)]
     kept = [mark for mark in marks if max(mark.values) >= 0.002 * step["step_s"] * 1e3]
     left = f" {step['ranks'] - len(ranks)} more ranks are not drawn." if step["ranks"] > len(ranks) else ""
     most = max(begin) * 1e3
@@ -297,7 +297,7 @@ def timeline(document: Document) -> Figure | None:
 
 
 def wall_time(document: Document) -> Figure | None:
-    """Where the wall time above the step went: launches of one kind and count together."""
+    """Wall time by phase, for launches grouped by place, kind and worker count."""
     groups: dict[tuple[str, str, int], list[Fields]] = defaultdict(list)
     timed = [launch for launch in document["launches"] if launch["phases_s"]]
     for launch in timed:
@@ -305,33 +305,34 @@ def wall_time(document: Document) -> Figure | None:
     if not groups:
         return None
     kept = sorted(groups.items(), key=lambda item: item[0])[:MOST_BARS]
-    places = tuple(
-        f"{kind}, {counted(workers, 'worker')}" + (f", on {on}" if on else "") for (on, kind, workers), _ in kept
+    labels = tuple(
+        f"{kind}, {counted(workers, 'worker')}" + (f", on {place}" if place else "")
+        for (place, kind, workers), _ in kept
     )
     sums = [
-        {name: sum(launch["phases_s"].get(name, 0.0) for launch in here) for name in ("training", *NOT_TRAINING)}
-        for _, here in kept
+        {name: sum(launch["phases_s"].get(name, 0.0) for launch in launches) for name in ("training", *NOT_TRAINING)}
+        for _, launches in kept
     ]
     others = [name for name in NOT_TRAINING if name not in PHASE_COLOURS]
     bars = []
     total = sum(launch["wall_s"] for launch in timed)
     for name in (*PHASE_COLOURS, "other"):
-        values = [sum(of[other] for other in others) if name == "other" else of[name] for of in sums]
+        values = [sum(phases[other] for other in others) if name == "other" else phases[name] for phases in sums]
         if sum(values) < 0.005 * total:
             continue
         bars.append(
             Bars(
                 name="saving and process end" if name == "other" else "exchange probe" if name == "exchange" else name,
                 colour=PHASE_COLOURS.get(name, "grey"),
-                places=places,
+                places=labels,
                 values=tuple(values),
                 hover=tuple(
-                    f"{place}\n{name} {number(value)} s\n{counted(len(here), 'launch', 'launches')}"
-                    for place, value, (_, here) in zip(places, values, kept, strict=True)
+                    f"{label}\n{name} {number(value)} s\n{counted(len(launches), 'launch', 'launches')}"
+                    for label, value, (_, launches) in zip(labels, values, kept, strict=True)
                 ),
             )
         )
-    trained = sum(of["training"] for of in sums)
+    trained = sum(phases["training"] for phases in sums)
     panel = Panel(
         x=Axis(title="wall time, s", from_zero=True), y=Axis(title="launches"), marks=tuple(bars), horizontal=True
     )

@@ -48,7 +48,7 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
         _steps_table(plan, facts),
         Text(""),
     ]
-    scripted: set[str] = set()  # of each place the first in full: the others differ in their names and sizes
+    scripted: set[str] = set()  # one script per place is shown: the others differ only in names and sizes
     for index, launch in enumerate(plan.launches, start=1):
         parts.append(Text(f"{launch.id(index)}: {counted(len(launch.trials), 'trial')}", style=f"bold {ACCENT}"))
         parts.append(Text(f"  {launch_command(study, launch, index)}"))
@@ -62,7 +62,7 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
 
 
 def _more_to_come(spec: StudySpec) -> Iterator[str]:
-    """What is not in the plan yet, or may end before its last step."""
+    """Trials that are not in the plan yet or may end early."""
     if spec.adaptive:
         trained = "; then what it recommends is trained" if spec.train else ""
         yield (
@@ -82,7 +82,7 @@ def _more_to_come(spec: StudySpec) -> Iterator[str]:
 
 
 def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
-    """steps = epochs x samples / global batch, both ways, for each setting."""
+    """steps = epochs x samples / global batch, for each setting."""
     table = plain_table(gap=2)
     for header in ("workers", "batch/worker", "global batch", "optimizer", "rate", "steps/epoch", "steps", "epochs"):
         table.add_column(header, justify="right")
@@ -92,13 +92,19 @@ def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
         seen.setdefault(key, trial)
     trained = [trial for trial in seen.values() if trial.train] or list(seen.values())
     for trial in sorted(trained, key=_place_in_table):
-        each = steps_per_epoch(facts.train_samples, trial.global_batch)
+        epoch_steps = steps_per_epoch(facts.train_samples, trial.global_batch)
         cells = [str(trial.workers), str(trial.batch_per_worker), str(trial.global_batch)]
         if trial.train:
             steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
-            cells += [trial.optimizer.family, f"{trial.peak_lr:g}", str(each), str(steps), f"{steps / each:g}"]
+            cells += [
+                trial.optimizer.family,
+                f"{trial.peak_lr:g}",
+                str(epoch_steps),
+                str(steps),
+                f"{steps / epoch_steps:g}",
+            ]
         else:
-            cells += ["", "", str(each), "search" if trial.largest else "probe", ""]
+            cells += ["", "", str(epoch_steps), "search" if trial.largest else "probe", ""]
         table.add_row(*cells)
     return table
 
@@ -108,7 +114,7 @@ def _place_in_table(trial: TrialSpec) -> tuple[Any, ...]:
 
 
 def launch_command(study: Study, launch: Launch, number: int) -> str:
-    """What starts a launch, for a shell."""
+    """The shell command that starts a launch."""
     spec, folder, launch_id = study.sites[launch.place].spec, study.folder, launch.id(number)
     if spec.slurm is not None:
         job = job_of(spec, folder, launch_id, launch.workers, name=launch_id)
@@ -119,7 +125,7 @@ def launch_command(study: Study, launch: Launch, number: int) -> str:
 
 
 def planned_script(study: Study, launch: Launch, number: int) -> str:
-    """Of a job, in full; nothing where a launch is none."""
+    """The full job script; empty if the launch is not a job."""
     spec, launch_id = study.sites[launch.place].spec, launch.id(number)
     if spec.slurm is None:
         return ""
@@ -128,10 +134,10 @@ def planned_script(study: Study, launch: Launch, number: int) -> str:
 
 
 def job_words(sites: Mapping[str, Site], cost: Cost) -> Iterator[str]:
-    """A line for each place that takes jobs."""
-    for on, node_s in cost.node_s.items():
-        slurm = sites[on].spec.slurm
+    """One line for each place that runs jobs."""
+    for place, node_s in cost.node_s.items():
+        slurm = sites[place].spec.slurm
         assert slurm is not None
-        where = f"on {on or 'Slurm'}" + (f" in partition {slurm.partition}" if slurm.partition else "")
+        where = f"on {place or 'Slurm'}" + (f" in partition {slurm.partition}" if slurm.partition else "")
         jobs = f"{counted(slurm.max_jobs, 'job')} at once, each of {slurm.time} at most"
         yield f"{where}: about {number(node_s / 3600)} node-hours, {jobs}; waiting in the queue comes on top"

@@ -1,4 +1,4 @@
-"""What is seen while a study runs: two live bars in a terminal, plain lines elsewhere."""
+"""Progress of a running study: two live bars in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OUTCOME_WORDS = {"plateaued": "no longer got better", "stopped": "stopped as hop
 
 
 class StudyProgress(Progress):
-    """Counts work in estimated seconds, and corrects the estimate by how long trials really took."""
+    """Estimates the remaining time and corrects the estimate with measured step times."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class StudyProgress(Progress):
         self._study_bar = self._trial_bar = TaskID(0)
         self._steps: dict[str, int | None] = {}
         self._shown = ""
-        """The trial whose bar is seen: where several run side by side, the one that began last."""
+        """The trial whose bar is shown: the one that started last, if several run at once."""
 
     def __enter__(self) -> StudyProgress:
         if self._console.is_terminal and self._left:
@@ -131,7 +131,7 @@ class StudyProgress(Progress):
             rank = f" on rank {record.failure.rank}" if record.failure else ""
             result = f"out of memory{rank}"
         elif record.tries:
-            fitting = [each.batch_per_worker for each in record.tries if each.outcome == "finished"]
+            fitting = [attempt.batch_per_worker for attempt in record.tries if attempt.outcome == "finished"]
             result += f", {counted(len(record.tries), 'batch', 'batches')} tried, the largest that fits: {max(fitting)}"
         elif record.outcome in OUTCOME_WORDS:
             result += f", {OUTCOME_WORDS[record.outcome]} after {counted(len(record.epochs), 'epoch')}"
@@ -147,13 +147,13 @@ class StudyProgress(Progress):
         return f"{done} of {self._total} done" + (f", {duration(max(self.eta_s(), 1))} left" if self._left else "")
 
     def eta_s(self) -> float:
-        """What is left, at the pace seen so far: the first steps of a study replace the guess."""
+        """Estimated time left at the measured pace; before the first steps, a guess."""
         left = set(self._left)
         launches = sum(any(trial_id in left for trial_id in launch.trials) for launch in self._plan.launches)
         return launches * LAUNCH_START_S + sum(self._expected_s(self._plan.trials[trial_id]) for trial_id in left)
 
     def _expected_s(self, trial: TrialSpec) -> float:
-        """Where a setting has not run yet, by the pace a sample has had so far; before that, by a guess."""
+        """Estimated time of a trial: from measured steps of its setting, else the mean time per sample or a guess."""
         known = self._step_s.get(trial.setting)
         if known is None:
             paces = [step_s / setting.samples_per_worker_step for setting, step_s in self._step_s.items()]
@@ -164,11 +164,11 @@ class StudyProgress(Progress):
 
 @contextmanager
 def watch(study: Study, console: Console, *, retry_failed: bool = False) -> Iterator[LivePage]:
-    """Show how a study proceeds, and keep its page up to date, while `study.run(progress=...)` runs."""
+    """Show the progress of a study and keep its page up to date while `study.run(progress=...)` runs."""
     before = load(study.folder) if (study.folder / "study.yaml").exists() else None
     records = before.records.values() if before else ()
     finished = {record.trial for record in records if not (retry_failed and runs_again(record))}
-    plan = before.plan if before else study.plan  # a search may have added to it
+    plan = before.plan if before else study.plan  # a search may have extended it
     known = before.step_s() if before else {}
     with StudyProgress(console, plan, study.facts, finished, known) as shown:
         page = LivePage(shown, study.folder, study.sites)
@@ -179,7 +179,7 @@ def watch(study: Study, console: Console, *, retry_failed: bool = False) -> Iter
 
 
 class DownloadProgress:
-    """One bar a file in a terminal; a line a tenth elsewhere."""
+    """One bar per file in a terminal; elsewhere one line per 10 %."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

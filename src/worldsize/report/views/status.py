@@ -24,7 +24,7 @@ from worldsize.report.write.console import plain_table
 
 
 def status_view(results: Results, running: str | None, holder: LockFile | None) -> Group:
-    """How many are done, what runs now, why others failed."""
+    """Number of finished trials, the running trial, and why others failed."""
     outcomes = Counter(record.outcome for record in results.records.values())
     left = len(results.left()) - (1 if running else 0) - len(results.damaged)
     counts = [f"{outcomes['finished']} finished"]
@@ -37,12 +37,19 @@ def status_view(results: Results, running: str | None, holder: LockFile | None) 
             (results.spec.name, "bold"), f": {', '.join([*counts, f'{left} left'])} of {len(results.trials)}"
         ),
     ]
-    for on, each in results.by_place.items():
-        lead = f"On {on}: " if len(results.by_place) > 1 else ""
-        parts += [Text(lead + words) for words in largest_batch_sentences(each.answer)]
-        if each.series and not (each.largest and only_one_count(each.answer)):
-            parts.append(Text(lead + answer_sentence(each.answer, each.facts.metric, configuration_words(each))))
-        parts += [Text(lead + found["text"], style="yellow") for found in cautions(each)]
+    for place, place_results in results.by_place.items():
+        lead = f"On {place}: " if len(results.by_place) > 1 else ""
+        parts += [Text(lead + words) for words in largest_batch_sentences(place_results.answer)]
+        if place_results.series and not (place_results.largest and only_one_count(place_results.answer)):
+            parts.append(
+                Text(
+                    lead
+                    + answer_sentence(
+                        place_results.answer, place_results.facts.metric, configuration_words(place_results)
+                    )
+                )
+            )
+        parts += [Text(lead + caution["text"], style="yellow") for caution in cautions(place_results)]
     if holder:
         parts.append(Text(f"run by pid {holder.pid} on {holder.host}" + (f"; now {running}" if running else "")))
     for record in results.failed():
@@ -74,7 +81,7 @@ def data_view(rows: list[DataSetStatus], root: Path) -> Group:
 
 
 def job_lines(jobs: list[JobStatus]) -> list[Text]:
-    """Open jobs one by one, ended ones as far as something was the matter with them."""
+    """One line per open job, and per ended job that had a problem."""
     lines = [Text(_line(job)) for job in jobs if job.open or job.reason or job.attempts > 1]
     waits = [job.queued_s for job in jobs if job.queued_s is not None]
     if waits:

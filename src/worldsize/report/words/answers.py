@@ -28,7 +28,7 @@ from worldsize.spec.training import UntilSpec
 
 
 def answer_sentence(answer: Answer, metric: str, how: str = "") -> str:
-    """`how`: strategy, precision and accumulation of the recommended setting, where the study varies them."""
+    """`how`: strategy, precision and accumulation of the recommended setting, if the study varies them."""
     row = answer.row
     if only_one_count(answer):
         if row is None or row.metric is None:
@@ -52,17 +52,17 @@ def answer_sentence(answer: Answer, metric: str, how: str = "") -> str:
         lead += ": with more the model seems to learn less, which may be noise."
     else:
         lead += "."
-    following = [finding_sentence(found) for found in answer.findings if found.code == IN_THE_ANSWER]
+    following = [finding_sentence(finding) for finding in answer.findings if finding.code == IN_THE_ANSWER]
     return " ".join([lead, *following, metric_sentence(row, metric)]).strip()
 
 
 def largest_batch_sentences(answer: Answer) -> list[str]:
-    """The answer of a study that searches for the largest batch, one a search."""
+    """Answers of a study that searches for the largest batch, one per search."""
     return [finding_sentence(finding) for finding in answer.findings if finding.code.startswith(LARGEST_BATCH)]
 
 
 def only_one_count(answer: Answer) -> bool:
-    """A study of one count asks something else than how many: what was trained comes first then."""
+    """True for a study of one worker count, whose answer is about training, not about the number of workers."""
     return [finding.code for finding in answer.findings if finding.code in DOUBTS] == ["one-count"]
 
 
@@ -82,7 +82,7 @@ def metric_sentence(row: ScalingRow, metric: str) -> str:
 
 
 def contest_sentence(contest: VariantRanking, metric: str, until: UntilSpec | None = None) -> str:
-    """The best of each optimiser and how the others compare with it: `within the noise` where that is true."""
+    """The best variant, and how the best of each other optimizer compares: `within the noise` where that is true."""
     best = contest.best_variants[0]
     if best.target is not None and best.target.always and best.target.steps is not None:
         steps = best.target.steps
@@ -121,7 +121,7 @@ def comparison_words(comparison: VariantDifference) -> str:
 
 
 def goal_words(results: Results, question: Question) -> str:
-    """What the training is for: `accuracy of at least 0.99`, `5 epochs`."""
+    """Goal of the training: `accuracy of at least 0.99`, `5 epochs`."""
     train = results.spec.train
     if question.goal is not None:
         return f"{results.facts.metric} {question.goal:g}"
@@ -132,13 +132,13 @@ def goal_words(results: Results, question: Question) -> str:
     return counted(train.epochs, "epoch") if train.epochs else counted(train.steps or 0, "step")
 
 
-def choice_sentence(found: Prediction, goal: str = "") -> str:
+def choice_sentence(prediction: Prediction, goal: str = "") -> str:
     """`Use 8 workers (projected): 5.1 x the throughput of 1 (4.6 to 5.4), 64 % efficient. ...`"""
-    chosen, base = found.choice.knee, found.base
+    chosen, base = prediction.choice.knee, prediction.base
     rate = f", rate {chosen.lr:.3g}" if chosen.lr is not None else ""
     lead = "Use"
-    if found.doubt is not None:
-        lead = f"Not enough evidence for a number of workers: {sentence(found.doubt)} Best guess:"
+    if prediction.doubt is not None:
+        lead = f"Not enough evidence for a number of workers: {sentence(prediction.doubt)} Best guess:"
     words = (
         f"{lead} {counted(chosen.workers, 'worker')} with a batch of {chosen.batch_per_worker} each, "
         f"{chosen.global_batch} in all{rate} ({'measured' if chosen.measured else 'projected'})"
@@ -154,12 +154,12 @@ def choice_sentence(found: Prediction, goal: str = "") -> str:
     return words + "."
 
 
-def extra_sentences(found: Prediction, unit: str, per_sample: int) -> Iterable[str]:
-    choice, question = found.choice, found.question
-    if (more := next_that_does_not_pay(found)) is not None:
-        of = "" if more.wall_s else " for an epoch"
+def extra_sentences(prediction: Prediction, unit: str, per_sample: int) -> Iterable[str]:
+    choice, question = prediction.choice, prediction.question
+    if (more := next_that_does_not_pay(prediction)) is not None:
+        scope = "" if more.wall_s else " for an epoch"
         why = "that saves too little to pay" if more.time_s < choice.knee.time_s else "no faster"
-        yield f"{more.workers:,} workers would take {times_words(more.time)}{of}: {why}."
+        yield f"{more.workers:,} workers would take {times_words(more.time)}{scope}: {why}."
     if choice.unsure is not None:
         option = choice.unsure
         yield (
@@ -186,18 +186,18 @@ def extra_sentences(found: Prediction, unit: str, per_sample: int) -> Iterable[s
         )
     elif question.deadline_s is not None:
         yield f"No count is known to be done within {duration(question.deadline_s)}."
-    if question.price is not None and not any(option.cost for option in found.options):
+    if question.price is not None and not any(option.cost for option in prediction.options):
         yield "No cost is told: the time of the whole training is not known."
     if len(choice.pareto) > 1:
         yield f"Each faster than all that take fewer worker-hours: {', '.join(map(str, choice.pareto))} workers."
 
 
-def next_that_does_not_pay(found: Prediction) -> Option | None:
-    """The count after the one that is chosen, if it is known well enough to say so."""
-    knee = found.choice.knee
-    following = next((option for option in eligible(found.options) if option.workers > knee.workers), None)
+def next_that_does_not_pay(prediction: Prediction) -> Option | None:
+    """The count after the chosen one, if it is known well enough and is not worthwhile."""
+    knee = prediction.choice.knee
+    following = next((option for option in eligible(prediction.options) if option.workers > knee.workers), None)
     if (
-        found.doubt
+        prediction.doubt
         or following is None
         or not is_sure(following)
         or marginal(knee, following) >= LEAST_MARGINAL_EFFICIENCY

@@ -1,4 +1,4 @@
-"""What the findings of a study say: numbers in, a sentence out. Plain text; the caller escapes for its medium."""
+"""Findings as sentences. Plain text; the caller escapes for its medium."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from worldsize.analysis.speed.recommend import Finding
 from worldsize.report.words.settings import HOW, WORDS
 
 MOST_REPEATS = 100
-"""More are not asked for: where they would be needed, the machine is what to mend."""
+"""Upper limit of the repeats to ask for: if more are needed, fix the noisy machine."""
 IN_THE_ANSWER = "next-count-not-worth-it"
-"""What the next count would bring belongs to the answer itself."""
+"""The finding about the next count, which is part of the answer itself."""
 LARGEST_BATCH = "largest-batch-"
-"""Begins the codes of what a search for the largest batch found."""
+"""Prefix of the codes of a search for the largest batch."""
 DOUBTS = {
     "nothing-measured",
     "nothing-learned",
@@ -25,7 +25,7 @@ DOUBTS = {
     "noise-against-speed",
     "failing-against-speed",
 }
-"""Why there is no answer."""
+"""Codes of findings that explain why there is no answer."""
 SENTENCES = {
     "nothing-measured": "no trial has finished; run the study.",
     "nothing-learned": (
@@ -142,14 +142,14 @@ def finding_sentence(finding: Finding) -> str:
     if code == "too-noisy" and finding.numbers["repeats_needed"] > MOST_REPEATS:
         code = "far-too-noisy"
     sentence = plural(SENTENCES[code], finding.numbers).format(**finding.numbers, **finding.names)
-    where = ", ".join(say(finding.where[name]) for name, say in WHERE.items() if name in finding.where)
+    where = ", ".join(words(finding.where[name]) for name, words in WHERE.items() if name in finding.where)
     return f"With {where}: {sentence}" if where else sentence
 
 
 def plural(template: str, numbers: Mapping[str, float]) -> str:
-    """`{trials:.0f} trial(s)` by its number. Of the template, before any name from outside is in it."""
+    """Resolves `{trials:.0f} trial(s)` by its number. Applied to the template before any outside name is inserted."""
     return re.sub(
-        r"(\{(\w+):[^{}]*\} \w+)\(s\)", lambda found: found[1] + ("" if numbers[found[2]] == 1 else "s"), template
+        r"(\{(\w+):[^{}]*\} \w+)\(s\)", lambda match: match[1] + ("" if numbers[match[2]] == 1 else "s"), template
     )
 
 
@@ -206,7 +206,7 @@ PREDICTION_SENTENCES = {
 
 
 def sentence(finding: Finding) -> str:
-    """Of a prediction, or of the study that it is made from."""
+    """The sentence for a finding of a prediction, or of the study behind it."""
     if finding.code not in PREDICTION_SENTENCES:
         return finding_sentence(finding)
     return plural(PREDICTION_SENTENCES[finding.code], finding.numbers).format(**finding.numbers, **finding.names)

@@ -9,7 +9,7 @@ from worldsize.analysis.estimate import LEVEL, Estimate, Interval
 
 
 def with_range(estimate: Estimate, words: Callable[[float], str] | None = None) -> str:
-    """` (1.2 to 1.4)`; nothing where a single run leaves it unknown."""
+    """` (1.2 to 1.4)`; empty if a single run leaves the range unknown."""
     if estimate.low is None or estimate.high is None:
         return ""
     words = words or number
@@ -17,7 +17,7 @@ def with_range(estimate: Estimate, words: Callable[[float], str] | None = None) 
 
 
 def metric_value(value: float) -> str:
-    """Four decimals for what lies around 1, as accuracies do; four digits for the rest."""
+    """Four decimals for values from 0.001 to 100, such as accuracies; otherwise four significant digits."""
     return f"{value:.4f}" if 0.001 <= abs(value) < 100 or value == 0 else f"{value:.4g}"
 
 
@@ -34,7 +34,7 @@ def range_of(interval: Interval) -> str:
 
 
 def whole(value: float) -> str:
-    """Of steps and epochs: whole, unless a mean over few of them says more."""
+    """A number of steps or epochs: whole, unless it is a mean below 10."""
     return f"{value:,.0f}" if value >= 10 or abs(value - round(value)) < 1e-6 else number(value)
 
 
@@ -70,7 +70,7 @@ LEVEL_WORDS = f"{LEVEL:.0%} interval".replace("%", " %")
 def full(
     value: float, low: float | None, high: float | None, unit: str = "", say: Callable[[float], str] = number
 ) -> str:
-    """`1.52 x (1.43 to 1.60)`; the interval where there is one."""
+    """`1.52 x (1.43 to 1.60)`; without the parentheses if there is no interval."""
     lead = f"{say(value)}{unit}"
     return lead if low is None or high is None or (low == value == high) else f"{lead} ({say(low)} to {say(high)})"
 
@@ -87,14 +87,14 @@ def integer(value: float) -> str:
 
 
 def decimals(least: float) -> Callable[[float], str]:
-    """One resolution for a whole table of times: three digits of the shortest step, hundredths at least."""
+    """One format for a whole table of times: three digits of the shortest step, at least two decimals."""
     places = min(max(2 - math.floor(math.log10(least)), 2), 6) if least > 0 else 2
 
-    def say(value: float) -> str:
+    def format_value(value: float) -> str:
         rounded = f"{value:,.{places}f}"
         return rounded.lstrip("-") if float(rounded.replace(",", "")) == 0 else rounded
 
-    return say
+    return format_value
 
 
 def percents(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Settings in words: what tells one from the others, and which of them a figure or a table picks out."""
+"""Settings in words: what distinguishes them, and which of them a figure or a table shows."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "place": lambda place: f"on {place}",
     "variant": str,
 }
-"""A field of a setting, or of a row of a table, in words."""
+"""Puts a field of a setting, or of a table row, into words."""
 HOW = ("strategy", "precision", "accumulation", "place")
 TOLD = ("workers", "batch_per_worker", *HOW, "variant")
 
 
 def configuration(setting: Setting, among: Iterable[Setting]) -> str:
-    """Strategy, precision, accumulation and place, as far as they differ among these settings."""
+    """Strategy, precision, accumulation and place, where they differ among these settings."""
     return _differing(HOW, flat_setting(setting), [flat_setting(other) for other in among])
 
 
 def describe(setting: Setting, among: Iterable[Setting]) -> str:
-    """All that tells this setting from the others."""
+    """Everything that distinguishes this setting from the others."""
     names = ("workers", "global_batch", *HOW)
     return _differing(names, flat_setting(setting), [flat_setting(other) for other in among])
 
@@ -44,31 +44,31 @@ def _differing(names: Iterable[str], entry: Fields, among: Sequence[Fields]) -> 
 
 
 def configuration_words(results: Results) -> str:
-    """Strategy, precision and accumulation of the recommended setting, where the study has several of them."""
+    """Strategy, precision and accumulation of the recommended setting, where the study varies them."""
     row = results.answer.row
     return "" if row is None else configuration(row.setting, [other.setting for other in results.rows])
 
 
 def describe_entry(entry: Fields, among: Sequence[Fields], *, but: Iterable[str] = ()) -> str:
-    """What tells it from the others: workers, batch, strategy, ... as far as they differ."""
+    """What distinguishes an entry from the others: workers, batch, strategy, ... where they differ."""
     return _differing([name for name in TOLD if name not in but], entry, among)
 
 
 def series(document: Document) -> dict[tuple[Any, ...], list[Fields]]:
-    """Rows of the scaling table that differ in workers only, in order."""
-    found: dict[tuple[Any, ...], list[Fields]] = {}
+    """Rows of the scaling table, grouped by series: rows of one group differ only in workers."""
+    groups: dict[tuple[Any, ...], list[Fields]] = {}
     for row in document["table"]:
-        found.setdefault(series_key(row), []).append(row)
-    return found
+        groups.setdefault(series_key(row), []).append(row)
+    return groups
 
 
 def series_key(row: Fields) -> tuple[Any, ...]:
-    """What rows on one scaling curve share, as `Setting.series` does for settings."""
+    """Key shared by the rows of one scaling curve, like `Setting.series` for settings."""
     return method_key(row), row["batch_per_worker"] if row["scaling"] == "weak" else row["global_batch"]
 
 
 def method_key(row: Fields) -> tuple[Any, ...]:
-    """What counts and batches are compared within, as `Setting.method` does for settings."""
+    """Key within which worker counts and batches are compared, like `Setting.method` for settings."""
     return tuple(row[field.name] for field in fields(Method))
 
 
@@ -84,39 +84,42 @@ def series_name(rows: Sequence[Fields], among: Sequence[Fields]) -> str:
 
 
 def along_workers(document: Document, entries: Sequence[Fields]) -> dict[str, list[Fields]]:
-    """What one line joins: entries that differ in workers only, in their order, where there are at least two.
+    """Groups of at least two entries that differ only in workers, each drawn as one line.
 
-    That of the answer comes first.
+    The recommended series comes first.
     """
-    found: dict[tuple[Any, ...], list[Fields]] = {}
+    groups: dict[tuple[Any, ...], list[Fields]] = {}
     for entry in sorted(entries, key=lambda entry: entry["workers"]):
-        found.setdefault(series_key(entry), []).append(entry)
+        groups.setdefault(series_key(entry), []).append(entry)
     best = recommended_row(document)
     first = series_key(best) if best else None
-    kept = [here for key, here in sorted(found.items(), key=lambda item: item[0] != first) if len(here) > 1]
-    return {series_name(here, [entry for of in kept for entry in of]) or "trained": here for here in kept}
+    kept = [group for key, group in sorted(groups.items(), key=lambda item: item[0] != first) if len(group) > 1]
+    return {
+        series_name(group, [entry for other_group in kept for entry in other_group]) or "trained": group
+        for group in kept
+    }
 
 
 def more_words(count: int, noun: str) -> str:
-    """Of what is not drawn."""
+    """Says how many are not drawn."""
     if count <= 0:
         return ""
     return f" {count} more {noun} {'is' if count == 1 else 'are'} in the table."
 
 
 def recommended_row(document: Document) -> Fields | None:
-    """The row that the answer names."""
-    found: Fields | None = document["answer"]["setting"]
-    return found
+    """The row that the answer recommends."""
+    row: Fields | None = document["answer"]["setting"]
+    return row
 
 
 def setting_key(entry: Fields) -> tuple[Any, ...]:
-    """By which entries of one setting are found."""
+    """Key shared by the entries of one setting."""
     return tuple(entry[field.name] for field in fields(Setting))
 
 
 def best_of_settings(document: Document) -> list[Fields]:
-    """What was trained best at each setting: `learning` lists the best first."""
+    """The best training of each setting: `learning` lists the best first."""
     best: dict[tuple[Any, ...], str] = {}
     for entry in document["learning"]:
         best.setdefault(setting_key(entry), entry["variant"])

@@ -1,4 +1,4 @@
-"""Studies side by side, as a page of its own: no script, no figure, the look of the report."""
+"""Studies compared, as a separate page: no script, no figure, the style of the report."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LISTS = {
 
 
 MARK = '<meta name="generator" content="worldsize compare">'
-"""Stands in every page of a comparison, which is how we know that it may be replaced."""
+"""Marks every comparison page, so that only such a page is ever replaced."""
 
 
-def write_comparison(found: StudyComparison, path: Path) -> None:
-    """Raises OutputError where something else than such a page is there."""
+def write_comparison(comparison: StudyComparison, path: Path) -> None:
+    """Raises OutputError if the path exists and is not a comparison page."""
     if path.is_symlink() or (path.exists() and not _ours(path)):
         raise OutputError(f"{path} exists and is not a page written by `worldsize compare`; give another --page")
-    write_atomic(path, compare_html(comparison_page(found)).encode())
+    write_atomic(path, compare_html(comparison_page(comparison)).encode())
 
 
 def _ours(path: Path) -> bool:
@@ -38,7 +38,7 @@ def _ours(path: Path) -> bool:
 
 
 def compare_html(page: dict[str, Any]) -> str:
-    """Every word of the terminal's view, nothing left out for room."""
+    """Everything that the terminal shows, without shortening."""
     studies = "".join(f'<p class="eyebrow">{escape(line)}</p>' for line in page["studies"])
     caution = f'<p class="caution">{escape(page["caution"])}</p>' if page["caution"] else ""
     tables = "".join(_table(table) for table in page["tables"])
@@ -73,11 +73,11 @@ def compare_html(page: dict[str, Any]) -> str:
 
 def _table(table: dict[str, Any]) -> str:
     head = "".join(
-        f'<th scope="col"{_text(place)}>{escape(words)}</th>' for place, words in enumerate(table["headers"])
+        f'<th scope="col"{_text(index)}>{escape(words)}</th>' for index, words in enumerate(table["headers"])
     )
     rows = "".join(
         f"<tr{' class=marked' if mark else ''}>"
-        + "".join(f"<td{_text(place)}>{escape(cell)}</td>" for place, cell in enumerate(row))
+        + "".join(f"<td{_text(index)}>{escape(cell)}</td>" for index, cell in enumerate(row))
         + "</tr>"
         for row, mark in zip(table["rows"], table["significant"], strict=True)
     )
@@ -88,8 +88,8 @@ def _table(table: dict[str, Any]) -> str:
     )
 
 
-def _text(place: int) -> str:
-    return ' class="text"' if place == 0 else ""
+def _text(index: int) -> str:
+    return ' class="text"' if index == 0 else ""
 
 
 def _list(title: str, lines: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""How the terminal looks: its console, and plain tables."""
+"""Terminal output: the console and plain tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plain_table(title: str | None = None, *, gap: int = 1) -> Table:
 
 
 class PlainConsole(Console):
-    """Whatever is printed, in a table or a bar too: no character of the text steers the terminal."""
+    """A console that makes control characters visible in all printed text, including tables and bars."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -33,8 +33,8 @@ class PlainConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """No emoji codes, no markup: names and log lines are shown as they are. A file has room for a whole table."""
-    found = PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
-    if not found.is_terminal:
-        found.width = 120
-    return found
+    """No emoji codes, no markup: names and log lines are shown as they are. 120 columns wide if not a terminal."""
+    terminal = PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if not terminal.is_terminal:
+        terminal.width = 120
+    return terminal

@@ -1,4 +1,4 @@
-"""The page: one file that opens from disk, with everything inside: the document, its figures, its tables."""
+"""The page: one self-contained file that opens from disk, with the document, its figures and its tables."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from worldsize.report.words.settings import recommended_row
 
 
 def escape(words: object) -> str:
-    """Text from outside as text: no tag, no attribute, no character that steers."""
+    """Escapes text from outside: no tags, no attributes, no control characters."""
     return html.escape(visible(str(words)), quote=True)
 
 
 def figure_html(figure: Figure, first: int, *, print_figures: bool) -> str:
-    """`printed`: its files lie beside the page."""
+    """`print_figures`: the files for print are next to the page."""
     panels = []
-    for place, panel in enumerate(figure.panels, start=first):
+    for index, panel in enumerate(figure.panels, start=first):
         head = f"<h4>{escape(panel.y.title)}</h4>" if not panel.horizontal else ""
         label = escape(f"{figure.title}: {panel.x.title if panel.horizontal else panel.y.title}")
         panels.append(
             f'<div class="panel">{head}'
-            f'<div class="chart" data-chart="{place}" role="img" aria-label="{label}"></div></div>'
+            f'<div class="chart" data-chart="{index}" role="img" aria-label="{label}"></div></div>'
         )
-    one = " one" if len(panels) == 1 else ""
+    single = " one" if len(panels) == 1 else ""
     links = ", ".join(f'<a href="figures/{figure.key}.{ending}">{ending.upper()}</a>' for ending in FORMATS)
-    files = f'<p class="files">For print: {links}</p>' if print_figures else ""
+    file_links = f'<p class="files">For print: {links}</p>' if print_figures else ""
     return (
         f'<figure id="figure-{figure.key}" aria-label="{escape(figure.alt)}"><h3>{escape(figure.title)}</h3>'
-        f'<div class="panels{one}">{"".join(panels)}</div>{_legend(figure)}'
-        f"<figcaption>{escape(figure.caption)}</figcaption>{files}</figure>"
+        f'<div class="panels{single}">{"".join(panels)}</div>{_legend(figure)}'
+        f"<figcaption>{escape(figure.caption)}</figcaption>{file_links}</figure>"
     )
 
 
 def _legend(figure: Figure) -> str:
-    """Buttons, so that the keyboard reaches them."""
+    """A legend of buttons, so that it works with the keyboard."""
     named = figure.legend
     if len(named) < 2:
         return ""
     items = "".join(
-        f'<li><button data-series="{place}" aria-pressed="true">'
+        f'<li><button data-series="{index}" aria-pressed="true">'
         f'<span class="key {_look(mark)}" style="{_hue(mark)}"></span>'
         f"{escape(name)}</button></li>"
-        for place, (name, mark) in enumerate(named.items())
+        for index, (name, mark) in enumerate(named.items())
     )
     return f'<ul class="legend" aria-label="Shown series">{items}</ul>'
 
@@ -79,15 +79,15 @@ def _hue(mark: Mark) -> str:
 
 
 def table_html(sheet: Sheet) -> str:
-    """Every cell carries the document's own number; what is read is that number, rounded."""
-    text = [sheet.is_text(place) for place in range(len(sheet.columns))]
+    """Every cell has the document's exact number as data, and shows it rounded."""
+    text = [sheet.is_text(index) for index in range(len(sheet.columns))]
     heads = "".join(_head(column, words) for column, words in zip(sheet.columns, text, strict=True))
     rows = []
-    for place, row in enumerate(sheet.rows):
+    for index, row in enumerate(sheet.rows):
         cells = "".join(
             _cell(column, cell, words) for column, cell, words in zip(sheet.columns, row, text, strict=True)
         )
-        rows.append(f"<tr{' class=marked' if place == sheet.marked else ''}>{cells}</tr>")
+        rows.append(f"<tr{' class=marked' if index == sheet.marked else ''}>{cells}</tr>")
     links = ", ".join(
         f'<a href="tables/{sheet.key}.{ending}">{name}</a>'
         for ending, name in (("csv", "CSV"), ("md", "Markdown"), ("tex", "LaTeX"))
@@ -118,7 +118,7 @@ def _cell(column: Column, cell: Cell, text: bool) -> str:
 
 
 MOST_OPEN = 5
-"""Of failures; the others open with a click."""
+"""Maximum number of failures that are expanded at first."""
 
 
 def trials_section(document: Document) -> list[tuple[str, str, str]]:
@@ -131,16 +131,16 @@ def trials_section(document: Document) -> list[tuple[str, str, str]]:
 
 
 def _failures(document: Document) -> str:
-    """What failed lies open, for someone must look at it; what ran out of memory is a result, and folded."""
+    """Failures are expanded, since they need attention; out of memory is a result, and collapsed."""
     ended = [run for run in document["runs"] if run.get("failure")]
-    full = [run for run in ended if run["outcome"] == "out_of_memory"]
-    failed = [run for run in ended if run not in full]
+    out_of_memory = [run for run in ended if run["outcome"] == "out_of_memory"]
+    failed = [run for run in ended if run not in out_of_memory]
     parts = []
     if failed:
-        shown = "".join(_failure(run, opened=place < MOST_OPEN) for place, run in enumerate(failed))
+        shown = "".join(_failure(run, opened=index < MOST_OPEN) for index, run in enumerate(failed))
         parts.append(f"<h2>Failures</h2>{shown}")
-    if full:
-        parts.append(f"<h2>Out of memory</h2>{''.join(_failure(run, opened=False) for run in full)}")
+    if out_of_memory:
+        parts.append(f"<h2>Out of memory</h2>{''.join(_failure(run, opened=False) for run in out_of_memory)}")
     return "".join(parts)
 
 
@@ -166,7 +166,7 @@ def _left_out(document: Document) -> str:
 
 
 def _trials(document: Document) -> str:
-    """All of them, collapsed; many of them in groups of one kind and count."""
+    """All trials, collapsed, grouped by kind, worker count and batch."""
     runs = document["runs"]
     ends = Counter(run["outcome"].replace("_", " ") for run in runs)
     lead = ", ".join(f"{count} {outcome}" for outcome, count in ends.items())
@@ -177,9 +177,9 @@ def _trials(document: Document) -> str:
             f"{run['kind']}, {counted(run['workers'], 'worker')}, batch {run['batch_per_worker']:,}", []
         ).append(run)
     listed = "".join(
-        f'<details><summary>{escape(name)} <span class="dim">{counted(len(here), "trial")}</span></summary>'
-        f"{''.join(map(_trial, here))}</details>"
-        for name, here in groups.items()
+        f'<details><summary>{escape(name)} <span class="dim">{counted(len(group), "trial")}</span></summary>'
+        f"{''.join(map(_trial, group))}</details>"
+        for name, group in groups.items()
     )
     return (
         f"<h2>Every trial</h2><p>{counted(len(runs), 'trial')}: {escape(lead)}. Each opens to its configuration and "
@@ -190,29 +190,29 @@ def _trials(document: Document) -> str:
 
 
 MOST_LEFT_OUT = 8
-"""Weights that a trial names one by one; report.json has all."""
+"""Maximum number of pretrained weights listed per trial; report.json has all."""
 
 
 def _trial(run: Mapping[str, Any]) -> str:
-    told = dict(run["configuration"])
-    told["seed"] = run["seed"]
+    details = dict(run["configuration"])
+    details["seed"] = run["seed"]
     if run.get("wall_s") is not None:
-        told["wall time"] = duration(run["wall_s"])
-    told |= {f"test {name}": metric_value(value) for name, value in (run.get("metrics") or {}).items()}
+        details["wall time"] = duration(run["wall_s"])
+    details |= {f"test {name}": metric_value(value) for name, value in (run.get("metrics") or {}).items()}
     if run.get("diverged_at_step") is not None:
-        told["diverged at step"] = run["diverged_at_step"]
+        details["diverged at step"] = run["diverged_at_step"]
     if left_out := run.get("pretrained_left_out"):
         more = [f"and {len(left_out) - MOST_LEFT_OUT} more"] if len(left_out) > MOST_LEFT_OUT else []
-        told["pretrained weights left out"] = "; ".join([*left_out[:MOST_LEFT_OUT], *more])
+        details["pretrained weights left out"] = "; ".join([*left_out[:MOST_LEFT_OUT], *more])
     if run["environment"] is not None:
-        told["environment"] = run["environment"] + 1
+        details["environment"] = run["environment"] + 1
     outcome = run["outcome"]
     tag = (
         ""
         if outcome == "finished"
         else f' <span class="tag {escape(outcome)}">{escape(outcome.replace("_", " "))}</span>'
     )
-    return f"<details><summary>{escape(run['trial'])}{tag}</summary>{_pairs(told)}{_command(run)}</details>"
+    return f"<details><summary>{escape(run['trial'])}{tag}</summary>{_pairs(details)}{_command(run)}</details>"
 
 
 def _command(run: Mapping[str, Any]) -> str:
@@ -223,8 +223,8 @@ def _environments(document: Document) -> str:
     if not document["environments"]:
         return ""
     parts = [
-        f"<details><summary>Environment {place}</summary>{_pairs(found)}</details>"
-        for place, found in enumerate(document["environments"], start=1)
+        f"<details><summary>Environment {index}</summary>{_pairs(environment)}</details>"
+        for index, environment in enumerate(document["environments"], start=1)
     ]
     return f"<h2>Environment</h2>{''.join(parts)}"
 
@@ -259,9 +259,9 @@ THEMES = {
 }
 REFRESH_S = 15
 LONG = 150
-"""Characters of an answer beyond which it is set smaller."""
+"""Answers with more characters use a smaller font."""
 MOST_ALIKE = 4
-"""Findings of one code shown in full; of more, all but the first three are folded."""
+"""Up to this many findings of one code are shown in full; otherwise all but the first three are collapsed."""
 BAD = (
     "trials-failed",
     "trials-diverged",
@@ -271,22 +271,22 @@ BAD = (
     "target-not-reached",
     "too-noisy",
 )
-"""Findings that say that something is wrong, not only worth knowing."""
+"""Findings that mean that something is wrong."""
 
 
 def page(
     document: Document, figures: Sequence[Figure], sheets: Sequence[Sheet], *, printed: bool = True, live: bool = False
 ) -> str:
-    """`printed`: figures for print lie beside it. `live`: the study still runs; the page comes back by itself."""
+    """`printed`: figures for print are next to the page. `live`: the study still runs; the page refreshes itself."""
     charts = [chart(panel, list(figure.legend)) for figure in figures for panel in figure.panels]
     sections = [("answer", "Answer", _opening(document)), ("findings", "Findings", _findings(document))]
     first = 0
     for key, words in SECTIONS.items():
-        here = [figure for figure in figures if figure.section == key]
+        section_figures = [figure for figure in figures if figure.section == key]
         tables = [sheet for sheet in sheets if sheet.section == key]
-        if here or tables:
+        if section_figures or tables:
             parts = []
-            for figure in here:
+            for figure in section_figures:
                 parts.append(
                     figure_html(
                         figure,
@@ -315,7 +315,7 @@ def page(
 
 
 def script_json(value: Any) -> str:
-    """JSON that no HTML parser can take for the end of its script."""
+    """JSON that cannot end the surrounding script element."""
     dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return (
         dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -323,7 +323,7 @@ def script_json(value: Any) -> str:
 
 
 def plotly_js() -> str:
-    """The library as its package ships it, once."""
+    """plotly.js as shipped in the plotly package."""
     try:
         return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     except (ImportError, FileNotFoundError) as error:
@@ -334,7 +334,7 @@ def plotly_js() -> str:
 
 
 def _digest(script: str) -> str:
-    """By which the browser knows our scripts, and runs no other."""
+    """Hash for the content security policy, which lets the browser run only our scripts."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -343,12 +343,12 @@ def page_text(name: str) -> str:
 
 
 def palette() -> str:
-    def variables(place: int, theme: str) -> str:
-        every = {**{name: shades[place] for name, shades in PALETTE.items()}, **THEMES[theme]}
+    def variables(index: int, theme: str) -> str:
+        every = {**{name: shades[index] for name, shades in PALETTE.items()}, **THEMES[theme]}
         return "".join(f"--{name}:{value};" for name, value in every.items())
 
     light, dark = variables(0, "light"), variables(1, "dark")
-    # On paper, always the light one; `paper` is set while the charts for it are drawn.
+    # Paper is always light; the class `paper` is set while the charts are drawn for print.
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root:not(.paper){{{dark}}}}}"
 
 
@@ -370,8 +370,8 @@ def _opening(document: Document) -> str:
             for sentence in words["answer"][:1]
         ),
         *(f'<p class="answer">{escape(sentence)}</p>' for sentence in words["answer"][1:]),
-        *(f'<p class="caution">{escape(one["text"])}</p>' for one in words["cautions"]),
-        *(f'<p class="outlook">{escape(one["text"])}</p>' for one in words["beyond"]),
+        *(f'<p class="caution">{escape(finding["text"])}</p>' for finding in words["cautions"]),
+        *(f'<p class="outlook">{escape(finding["text"])}</p>' for finding in words["beyond"]),
         _tiles(document),
     ]
     if document["recommended_study"]:
@@ -385,33 +385,33 @@ def _opening(document: Document) -> str:
 
 
 def _tiles(document: Document) -> str:
-    """The numbers of the answer, large."""
+    """The numbers of the answer in large type."""
     row = recommended_row(document)
     if row is None:
         return ""
     unit = document["unit"]
     pace = {end: value * document["units_per_sample"] for end, value in row["samples_per_s"].items()}
-    told = [
+    facts = [
         ("workers", f"{row['workers']}", f"batch {row['batch_per_worker']:,} a worker, {row['global_batch']:,} in all"),
         ("throughput", number(pace["value"]), f"{number(pace['low'])} to {number(pace['high'])} {unit}/s"),
     ]
     if row["workers"] > row["baseline_workers"]:
         speedup, efficiency = row["speedup"], row["efficiency"]
-        told.append(
+        facts.append(
             (
                 f"speedup against {row['baseline_workers']}",
                 f"{number(speedup['value'])} x",
                 f"{number(speedup['low'])} to {number(speedup['high'])}",
             )
         )
-        told.append(
+        facts.append(
             (
                 "efficiency",
                 percent(efficiency["value"]),
                 f"{percent(efficiency['low'])} to {percent(efficiency['high'])}",
             )
         )
-    told.append(("epoch, steps alone", duration(row_epoch(document)), f"{document['train_samples']:,} samples"))
+    facts.append(("epoch, steps alone", duration(row_epoch(document)), f"{document['train_samples']:,} samples"))
     if row["metric"] is not None:
         spread = row["metric_low"] is not None
         reach = (
@@ -419,10 +419,10 @@ def _tiles(document: Document) -> str:
             if spread
             else "one run"
         )
-        told.append((f"test {document['metric']}", metric_value(row["metric"]), reach))
+        facts.append((f"test {document['metric']}", metric_value(row["metric"]), reach))
     tiles = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
-        for name, value, more in told
+        for name, value, more in facts
     )
     return f'<dl class="tiles">{tiles}</dl>'
 
@@ -434,12 +434,12 @@ def row_epoch(document: Document) -> float:
 
 
 def _findings(document: Document) -> str:
-    found = document["words"]["findings"]
-    if not found:
+    findings = document["words"]["findings"]
+    if not findings:
         return ""
     kinds: dict[str, list[str]] = {}
-    for one in found:
-        kinds.setdefault(one["code"], []).append(escape(one["text"]))
+    for finding in findings:
+        kinds.setdefault(finding["code"], []).append(escape(finding["text"]))
     items = []
     for code, texts in kinds.items():
         shown = len(texts) if len(texts) <= MOST_ALIKE else MOST_ALIKE - 1

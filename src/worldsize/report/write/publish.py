@@ -1,6 +1,6 @@
 """Writes the report of a study: the page, the document, figures and tables.
 
-The page while a study runs: written anew as trials end, by a process of its own that gives way to the workers.
+While a study runs, a separate low-priority process rewrites the page as trials end.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Published:
     tables: tuple[str, ...]
     size_bytes: int
     missing: str = ""
-    """What could not be made here, and what would help."""
+    """What could not be made, and how to fix that."""
 
 
 def publish(results: Results, folder: Path | None = None, *, printed: bool = True, live: bool = False) -> Published:
-    """Write the report into `report/` of the study folder, or into `folder`. Of what is there already, only files that
-    an earlier report wrote are replaced or removed.
+    """Write the report into `report/` of the study folder, or into `folder`. Only files that an earlier
+    report wrote are replaced or removed.
 
     `printed`: with figures for print, which are most of the work. `live`: the study still runs.
     """
@@ -54,18 +54,18 @@ def write_report(study: Results | Path | str, folder: Path | str | None = None, 
     return publish(as_results(study), None if folder is None else Path(folder), printed=print_figures).page
 
 
-def publish_document(found: Document, folder: Path, *, printed: bool = True, live: bool = False) -> Published:
-    drawn, tables = figures(found), sheets(found)
+def publish_document(report: Document, folder: Path, *, printed: bool = True, live: bool = False) -> Published:
+    drawn, tables = figures(report), sheets(report)
     render, without = _printer() if printed else (None, "")
-    content = page(found, drawn, tables, printed=render is not None, live=live).encode()
-    files = {"report.json": to_json(found).encode(), "index.html": content}
+    content = page(report, drawn, tables, printed=render is not None, live=live).encode()
+    files = {"report.json": to_json(report).encode(), "index.html": content}
     if render is not None:
         for figure in drawn:
             files |= {f"figures/{name}": image for name, image in render(figure).items()}
     for sheet in tables:
         for ending, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
             files[f"tables/{sheet.key}.{ending}"] = write(sheet).encode()
-    write_files(folder, files, last="index.html")  # a page is there with all it speaks of
+    write_files(folder, files, last="index.html")  # the page comes last, when all files it links to exist
     return Published(
         page=folder / "index.html",
         figures=tuple(figure.key for figure in drawn),
@@ -76,7 +76,7 @@ def publish_document(found: Document, folder: Path, *, printed: bool = True, liv
 
 
 def _printer() -> tuple[Callable[[Figure], dict[str, bytes]] | None, str]:
-    """matplotlib takes a second to come, and a page is worth having without it."""
+    """Imports matplotlib only if needed: it takes a second, and the page works without it."""
     try:
         from worldsize.report.figures.matplotlib import rendered
     except ImportError:
@@ -85,20 +85,20 @@ def _printer() -> tuple[Callable[[Figure], dict[str, bytes]] | None, str]:
 
 
 def report_json(results: Results) -> str:
-    """The document as JSON: what `run --json` and `report --json` print, and report.json holds."""
+    """The document as JSON: the output of `run --json` and `report --json`, and the content of report.json."""
     return to_json(document(results))
 
 
-def to_json(found: Document) -> str:
-    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+def to_json(report: Document) -> str:
+    return json.dumps(report, indent=1, allow_nan=False) + "\n"
 
 
 EVERY_S = 20.0
-"""Not more often: a page of a large study takes seconds to make."""
+"""Minimum time between pages: the page of a large study takes seconds to make."""
 
 
 def last_page(results: Results) -> str:
-    """Writes the page of a study that has ended, and says where; a page that cannot be made fails no run."""
+    """Writes the page of a finished study and says where; an error does not fail the run."""
     try:
         made = publish(results, printed=False)
     except (ReportError, OutputError, OSError) as error:
@@ -107,10 +107,10 @@ def last_page(results: Results) -> str:
 
 
 class LivePage(Progress):
-    """Stands between the driver and what shows its progress.
+    """Wraps the progress display and updates the page as trials end.
 
-    Where workers leave a core free, a page follows each trial; else only between launches, while the next one starts
-    up: a page made beside a measurement would be part of it.
+    If the workers leave a core free, the page is updated after each trial; otherwise only between launches, while
+    the next one starts: making a page during a measurement would disturb it.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class LivePage(Progress):
         self._process: subprocess.Popen[bytes] | None = None
         self._last = -EVERY_S
         self.ended = 0
-        """Trials that have ended since it began."""
+        """Number of trials that have ended so far."""
 
     def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None:
         self._inner.launch_started(launch_id, trials)
@@ -149,7 +149,7 @@ class LivePage(Progress):
         self._inner.note(text)
 
     def close(self) -> None:
-        """No page of the past may come after the last one."""
+        """Stops a page that is being made, so that it cannot overwrite the last one."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,8 +1,7 @@
-"""The report in a browser of this machine: a read-only server of the files below FOLDER/report, and of nothing else.
+"""Shows the report in a local browser: a read-only server of the files in FOLDER/report and nothing else.
 
-Whatever a page in the same browser, or a name that points here, may ask for: it listens on 127.0.0.1 only, answers only
-requests addressed to 127.0.0.1 or localhost (a name of somebody else's that resolves to 127.0.0.1 is not), and never
-follows a path or a link out of the report.
+It listens on 127.0.0.1 only, answers only requests addressed to 127.0.0.1 or localhost (not to another name that
+resolves to 127.0.0.1), and never follows a path or a link out of the report.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Of every answer. A report is made again while its page is open, so nothing is kept."""
+"""Headers of every response. A report may change while its page is open, so nothing is cached."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -45,7 +44,7 @@ TYPES = {
     ".png": "image/png",
     ".pdf": "application/pdf",
 }
-"""By hand: what the system's own table says differs from machine to machine."""
+"""Listed here because the system's own table differs between machines."""
 
 
 class ReportServer(ThreadingHTTPServer):
@@ -56,7 +55,7 @@ class ReportServer(ThreadingHTTPServer):
         super().__init__((HERE, port), _Handler)
 
     def server_bind(self) -> None:
-        """Without asking a name server what 127.0.0.1 is called, which can take seconds."""
+        """Skips the name lookup of 127.0.0.1, which can take seconds."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = HERE, int(self.server_address[1])
 
@@ -65,13 +64,13 @@ class ReportServer(ThreadingHTTPServer):
         return f"http://{HERE}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no news."""
+        """Ignores browsers that disconnect during a response."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 def report_server(folder: Path, port: int) -> ReportServer:
-    """Bound, not yet serving. Port 0: any free one."""
+    """A server that is bound but not yet serving. Port 0: any free port."""
     root = folder / "report"
     if not (root / "index.html").is_file():
         raise StoreError(f"{root / 'index.html'} is missing; `worldsize report {folder}` makes it")
@@ -86,9 +85,9 @@ def report_server(folder: Path, port: int) -> ReportServer:
 
 
 def find_file(root: Path, target: str) -> BinaryIO | None:
-    """The file that a request names, opened; None for all that is not a plain file below `root`.
+    """The requested file, opened; None for anything that is not a regular file below `root`.
 
-    The name is decoded once. Links may lead to other files of the report, nowhere else.
+    The name is decoded once. Links may only point to other files of the report.
     """
     path = target.partition("?")[0]
     try:
@@ -103,7 +102,7 @@ def find_file(root: Path, target: str) -> BinaryIO | None:
         real = root.joinpath(*parts[1:]).resolve(strict=True)
         if not real.is_relative_to(root):
             return None
-        # Links are followed by now: one put there since is not. Nor is anybody waited for, as behind a pipe.
+        # Links are resolved above; a link created since is refused. Opening a pipe must not block.
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (OSError, RuntimeError):
         return None
@@ -125,21 +124,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body=False)
 
     def __getattr__(self, name: str) -> Any:
-        """The library looks for do_POST, do_PUT and whatever else somebody sends."""
+        """The library looks up do_POST, do_PUT and any other method that a client sends."""
         if name.startswith("do_"):
             return self._refuse_method
         raise AttributeError(name)
 
     def _refuse_method(self) -> None:
-        self._say(HTTPStatus.METHOD_NOT_ALLOWED if self._is_meant() else HTTPStatus.FORBIDDEN)
+        self._send_status(HTTPStatus.METHOD_NOT_ALLOWED if self._is_meant() else HTTPStatus.FORBIDDEN)
 
     def _answer(self, *, body: bool) -> None:
         if not self._is_meant():
-            self._say(HTTPStatus.FORBIDDEN, body=body)
+            self._send_status(HTTPStatus.FORBIDDEN, body=body)
             return
         file = find_file(self.server.root, self.path)
         if file is None:
-            self._say(HTTPStatus.NOT_FOUND, body=body)
+            self._send_status(HTTPStatus.NOT_FOUND, body=body)
             return
         with file:
             self.send_response(HTTPStatus.OK)
@@ -154,12 +153,12 @@ class _Handler(BaseHTTPRequestHandler):
         return ".html" if path == "/" else Path(path).suffix.lower()
 
     def _is_meant(self) -> bool:
-        """Exactly one Host, ours: a page of another site that rebinds its name to 127.0.0.1 sends that name."""
+        """True for exactly one Host header, with our address: a site that rebinds its name to us sends its own name."""
         port = self.server.server_port
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and hosts[0].strip().lower() in (f"{HERE}:{port}", f"localhost:{port}")
 
-    def _say(self, status: HTTPStatus, *, body: bool = True) -> None:
+    def _send_status(self, status: HTTPStatus, *, body: bool = True) -> None:
         text = f"{status.value} {status.phrase}\n".encode()
         self.send_response(status)
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
@@ -176,4 +175,4 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what was asked for is nobody's business, and would be text from outside on a terminal."""
+        """Logs nothing: requests are private, and would put text from outside on the terminal."""

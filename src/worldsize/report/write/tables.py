@@ -1,4 +1,4 @@
-"""Tables as files: CSV for programs, Markdown for notes, LaTeX for papers. Text from outside steers none of them."""
+"""Tables as files: CSV for programs, Markdown for notes, LaTeX for papers. Text from outside is escaped."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ LATEX = {
     **dict.fromkeys("\n\t\u2028\u2029", " "),
 }
 HEAD_WIDTH = 10
-"""Characters of a line of a heading in LaTeX."""
+"""Characters per line of a heading in LaTeX."""
 UNSET = "«»ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ"
-"""Letters of Europe that pdfLaTeX has only in other encodings than its default one."""
+"""European letters that pdfLaTeX lacks in its default encoding."""
 SIGNS = "—‘’“”…•†‡€™→"
-"""Beyond those letters, what it has all the same."""
+"""Other characters that pdfLaTeX has in its default encoding."""
 
 
 def to_csv(sheet: Sheet) -> str:
-    """The document's own numbers in its own units, never rounded; low and high beside what has an interval."""
+    """The document's numbers in its own units, not rounded; low and high next to values with an interval."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    spread = [any(row[place].low is not None for row in sheet.rows) for place in range(len(sheet.columns))]
+    spread = [any(row[index].low is not None for row in sheet.rows) for index in range(len(sheet.columns))]
     names: list[str] = []
     for column, has in zip(sheet.columns, spread, strict=True):
         key = csv_text(column.key)
@@ -60,14 +60,14 @@ def to_csv(sheet: Sheet) -> str:
 
 
 def csv_text(words: str) -> str:
-    """A spreadsheet takes text that begins like this for a formula, and runs it: a quote mark says that it is text."""
+    """A leading quote keeps a spreadsheet from running text that looks like a formula."""
     words = visible(words)
     return f"'{words}" if words.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else words
 
 
 def to_markdown(sheet: Sheet) -> str:
     heads = [markdown_text(_head(column)) for column in sheet.columns]
-    rules = ["---" if sheet.is_text(place) else "---:" for place in range(len(sheet.columns))]
+    rules = ["---" if sheet.is_text(index) else "---:" for index in range(len(sheet.columns))]
     lines = [f"**{markdown_text(sheet.title)}**", "", _piped(heads), _piped(rules)]
     for row in sheet.rows:
         lines.append(
@@ -77,7 +77,7 @@ def to_markdown(sheet: Sheet) -> str:
 
 
 def markdown_text(words: str) -> str:
-    """One line, and no character of it is markup."""
+    """One line with all markup escaped."""
     flat = re.sub(r"\s+", " ", visible(words))
     return re.sub(r"([\\`*_\[\]<>|~#&!])", r"\\\1", flat)
 
@@ -87,15 +87,15 @@ def _piped(cells: list[str]) -> str:
 
 
 def to_latex(sheet: Sheet) -> str:
-    """A table with booktabs' rules, narrow enough for a page: headings in several lines, intervals below values."""
-    places = "".join("l" if sheet.is_text(place) else "r" for place in range(len(sheet.columns)))
+    """A table with booktabs' rules, narrow enough for a page: multi-line headings, intervals below values."""
+    alignment = "".join("l" if sheet.is_text(index) else "r" for index in range(len(sheet.columns)))
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{table}",
         "\\centering\\footnotesize\\setlength{\\tabcolsep}{3pt}",
         f"\\caption{{{latex_text(sheet.title)}. {latex_text(sheet.note)}}}",
         f"\\label{{tab:{sheet.key}}}",
-        f"\\begin{{tabular}}{{{places}}}",
+        f"\\begin{{tabular}}{{{alignment}}}",
         "\\toprule",
         *_latex_heads(sheet),
         "\\midrule",
@@ -110,7 +110,7 @@ def to_latex(sheet: Sheet) -> str:
 
 
 def _latex_heads(sheet: Sheet) -> list[str]:
-    """Lines of all headings, their last ones on one level; units below."""
+    """Lines of all headings, aligned at the bottom, with units below."""
     wrapped = [
         textwrap.wrap(visible(column.title), HEAD_WIDTH, break_long_words=False) or [""] for column in sheet.columns
     ]
@@ -130,7 +130,7 @@ def latex_text(words: str) -> str:
 
 
 def _latex_character(character: str) -> str:
-    """As it is, escaped, or as its code point: any other letter would stop pdfLaTeX."""
+    """The character as it is, escaped, or as its code point: pdfLaTeX stops at unknown characters."""
     if character in LATEX:
         return LATEX[character]
     known = character < "\x7f" or "\xa0" <= character <= "\u017e" or character in SIGNS

@@ -1,4 +1,4 @@
-"""The answer in the terminal. Text from users is never read as markup."""
+"""The answer in the terminal. Text from users is never interpreted as markup."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from worldsize.report.write.console import ACCENT
 
 
 def answer_view(results: Results) -> Group:
-    """The sentence, what else to know, the table; of several places, one after another."""
+    """The answer, other findings and the tables, for one place after another."""
     parts: list[Any] = []
-    for on, each in results.by_place.items():
-        parts += [Text(f"\nOn {on}", style=f"bold {ACCENT}")] if len(results.by_place) > 1 else []
-        parts += _answer(each)
+    for place, place_results in results.by_place.items():
+        parts += [Text(f"\nOn {place}", style=f"bold {ACCENT}")] if len(results.by_place) > 1 else []
+        parts += _answer(place_results)
     parts += [Text(words, style="dim") for words in queue_words(results)]
     parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))
     return Group(*parts)
@@ -39,9 +39,9 @@ def _answer(results: Results) -> list[Any]:
     sure = answer.verdict == "use" or searched or (only_one_count(answer) and trained)
     parts: list[Any] = [Text("")]
     parts += [Text(words, style="bold" if sure else "bold yellow") for words in answer_sentences(results)]
-    parts += [Text(found["text"], style="yellow") for found in cautions(results)]
-    parts += [Text(found["text"]) for found in beyond(outlook(results))]
-    parts += [Text(found["text"], style="dim") for found in other_findings(results)]
+    parts += [Text(finding["text"], style="yellow") for finding in cautions(results)]
+    parts += [Text(finding["text"]) for finding in beyond(outlook(results))]
+    parts += [Text(finding["text"], style="dim") for finding in other_findings(results)]
     parts += batches_view(results)
     if results.series and not (searched and only_one_count(answer)):
         parts += [Text(""), scaling_table(results, results.facts.metric)]

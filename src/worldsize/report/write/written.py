@@ -1,4 +1,4 @@
-"""Files written into a folder of the user's: a list of them is kept there, so that no other file is ever replaced or
+"""Writes files into a folder of the user and keeps a list of them there, so that no other file is ever replaced or
 removed.
 """
 
@@ -15,7 +15,7 @@ MANIFEST = "written.json"
 
 
 def write_files(folder: Path, files: Mapping[str, bytes], *, last: str) -> None:
-    """Write `files`, by path inside `folder`, and remove what an earlier call wrote and this one does not.
+    """Write `files`, keyed by path inside `folder`, and remove files that only an earlier call wrote.
 
     Raises OutputError before anything is written if a file that is not on the list is in the way.
     """
@@ -23,7 +23,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, last: str) -> None:
     for name in files:
         _check(folder, name, listed)
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    # The list comes first: a process killed in between must not leave files that the next call takes for the user's.
+    # The list comes first: after a kill, the next call must not take our files for the user's.
     write_json(folder / MANIFEST, {"files": {**listed, **digests}})
     for name in sorted(files, key=lambda name: name == last):
         write_atomic(folder / name, files[name])
@@ -39,7 +39,11 @@ def _listed(folder: Path) -> dict[str, str]:
         return {}
     try:
         files = None if path.is_symlink() or not path.is_file() else read_json(path)["files"]
-        if isinstance(files, dict) and all(map(_inside, files)) and all(isinstance(it, str) for it in files.values()):
+        if (
+            isinstance(files, dict)
+            and all(map(_inside, files))
+            and all(isinstance(digest, str) for digest in files.values())
+        ):
             return files
     except (OSError, ValueError, KeyError, TypeError):
         pass
@@ -47,7 +51,7 @@ def _listed(folder: Path) -> dict[str, str]:
 
 
 def _inside(name: object) -> bool:
-    """A list may have been tampered with: a name must not lead out of the folder."""
+    """False for a name that leads out of the folder: the list may have been tampered with."""
     if not isinstance(name, str):
         return False
     parts = PurePosixPath(name).parts
@@ -64,7 +68,7 @@ def _check(folder: Path, name: str, listed: Mapping[str, str]) -> None:
 
 
 def _remove(folder: Path, name: str, digest: str) -> None:
-    """A file that somebody has put in its place since, or that is reached through a link, stays."""
+    """Removes a file unless it has changed since or is reached through a link."""
     path = folder / name
     links = any((folder / above).is_symlink() for above in PurePosixPath(name).parents if above.parts)
     if links or path.is_symlink() or not path.is_file():
