@@ -42,8 +42,18 @@ def times(trial: TrialSpec) -> dict[str, float]:
     return {"forward": 0.01, "communication": 0.001 * trial.workers}
 
 
-def study(folder: Path, telemetry: dict[str, float], text: str = STUDY) -> Results:
-    return write_study(folder, text, Made(times=times, telemetry=telemetry))
+def study(folder: Path, telemetry: dict[str, float] | None = None, text: str = STUDY) -> Results:
+    return write_study(folder, text, Made(times=times, telemetry=telemetry or PROCESS | QUIET))
+
+
+def codes(results: Results) -> set[str]:
+    return {finding.code for finding in results.answer.findings}
+
+
+def test_one_count_is_said_and_two_are_not(tmp_path: Path) -> None:
+    """The shortest test of a finding: a study that has it, and one that does not."""
+    assert "one-count" in codes(study(tmp_path / "one", text=STUDY.replace("[1, 2, 4]", "[2]")))
+    assert "one-count" not in codes(study(tmp_path / "more"))
 
 
 def stolen(results: Results) -> list[Finding]:

@@ -67,7 +67,7 @@ def _unsaid(results: Results) -> list[dict[str, str]]:
     return [
         {"code": finding.code, "text": finding_sentence(finding)}
         for finding in answer.findings
-        if finding.code not in stated and LARGEST_BATCH not in finding.code
+        if finding.code not in stated and not finding.code.startswith(LARGEST_BATCH)
     ]
 
 

@@ -15,6 +15,16 @@ IN_THE_ANSWER = "next-count-not-worth-it"
 """The finding about the next count, which is part of the answer itself."""
 LARGEST_BATCH = "largest-batch-"
 """Prefix of the codes of a search for the largest batch."""
+BAD = (
+    "trials-failed",
+    "trials-diverged",
+    "learning-lost",
+    "straggler",
+    "overfitting",
+    "target-not-reached",
+    "too-noisy",
+)
+"""Findings that mean that something is wrong."""
 DOUBTS = {
     "nothing-measured",
     "nothing-learned",

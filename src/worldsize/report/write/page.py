@@ -17,6 +17,7 @@ from worldsize.report.blocks import Cell, Column, Document, Sheet
 from worldsize.report.figures.model import FORMATS, PALETTE, Bars, Figure, Line, Mark
 from worldsize.report.figures.plotly import chart
 from worldsize.report.pages import SECTIONS
+from worldsize.report.words.findings import BAD
 from worldsize.report.words.numbers import counted, duration, metric_value, number, percent
 from worldsize.report.words.settings import recommended_row
 
@@ -262,16 +263,6 @@ LONG = 150
 """Answers with more characters use a smaller font."""
 MOST_ALIKE = 4
 """Up to this many findings of one code are shown in full; otherwise all but the first three are collapsed."""
-BAD = (
-    "trials-failed",
-    "trials-diverged",
-    "learning-lost",
-    "straggler",
-    "overfitting",
-    "target-not-reached",
-    "too-noisy",
-)
-"""Findings that mean that something is wrong."""
 
 
 def page(
