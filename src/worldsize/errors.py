@@ -1,4 +1,4 @@
-"""The errors worldsize raises on purpose: each names the value, the rule it breaks and the remedy."""
+"""The errors that worldsize raises on purpose: each gives the value, the rule it breaks and the fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class WorldsizeError(Exception):
-    """Something the user can mend. The command line prints it in one line and exits with `exit_code`."""
+    """An error that the user can fix. The command line prints it on one line and exits with `exit_code`."""
 
     exit_code = 2
 
@@ -33,7 +33,7 @@ class DataError(WorldsizeError):
 
 
 class ReportError(WorldsizeError):
-    """A page that cannot be made here: a library it needs is missing."""
+    """A page that cannot be made because a library is missing."""
 
     exit_code = 1
 
@@ -45,7 +45,7 @@ class DiskFullError(WorldsizeError):
 
 
 class OutputError(WorldsizeError):
-    """A place to write to that holds something else. Nothing has been written when it is raised."""
+    """An output location that holds something else. Nothing has been written when it is raised."""
 
 
 class LaunchError(WorldsizeError):
@@ -56,19 +56,19 @@ class LaunchError(WorldsizeError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a study or a table, and where it stands."""
+    """One thing wrong with a study or a table, and its location."""
 
     text: str
     where: str = ""
-    """`study.yaml, line 7`, or the command-line option that brought the value."""
+    """`study.yaml, line 7`, or the command-line option that set the value."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.text}" if self.where else self.text
 
 
 def visible(text: str) -> str:
-    """Text from outside (names, log lines, messages) as it can be shown: no character of it steers a terminal, turns
-    the direction of what follows, or cannot be written at all."""
+    """Escape characters in outside text (names, log lines, messages) that control a terminal, change the text direction
+    or cannot be encoded."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -80,22 +80,21 @@ def visible(text: str) -> str:
 
 
 class DamagedError(StoreError, ValueError):
-    """A file of a study folder that is not what the program writes. A record that it belongs to is damaged."""
+    """A file of a study folder that this program did not write like this. The record it belongs to is damaged."""
 
 
 def shorten(value: Any) -> str:
-    """A value as an error shows it: as JSON, which is also YAML, in one line of at most 60 characters."""
+    """A value as errors show it: JSON, which is also YAML, on one line of at most 60 characters."""
     try:
         text = json.dumps(value, default=str, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):  # a key that JSON does not have, a list inside itself
+    except (TypeError, ValueError, RecursionError):  # a key that JSON does not allow, or a list that contains itself
         text = repr(value)
     text = visible(text)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6, otherwise: str = "") -> str:
-    """The sentence after one that says what is not known: the nearest name. Where none is near, `otherwise`, or all
-    that are known."""
+    """Suggest the nearest known name, as a sentence. If none is near: `otherwise`, or the list of all known names."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     return f'Did you mean "{near[0]}"?' if near else otherwise or f"Choose one of: {', '.join(names)}."

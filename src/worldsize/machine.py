@@ -1,4 +1,4 @@
-"""This machine: the cores and GPUs that workers may use, and the processes and plain files on it. No torch."""
+"""This machine: the cores and GPUs that workers may use, its processes and regular files. Without torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Machine:
         return wanted
 
     def capacity(self, device: Literal["cpu", "cuda"], threads: int) -> int:
-        """How many workers fit without sharing a core or a GPU."""
+        """Number of workers that fit without sharing a core or a GPU."""
         return self.gpus if device == "cuda" else max(self.cores // threads, 1)
 
 
@@ -36,7 +36,7 @@ def this_machine() -> Machine:
 
 
 def visible_gpus() -> int:
-    """GPUs that NVML counts, less what CUDA_VISIBLE_DEVICES hides."""
+    """Number of GPUs according to NVML, minus those that CUDA_VISIBLE_DEVICES hides."""
     import pynvml
 
     try:
@@ -55,19 +55,19 @@ PR_SET_PDEATHSIG = 1
 
 
 def tie_to_parent(parent: int | None = None) -> None:
-    """This process is killed when its parent ends, however that ends. Linux only; it survives exec.
+    """Kill this process when its parent ends, however it ends. Linux only; survives exec.
 
     The tie follows the thread that forked, so children are started from the main thread.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and os.getppid() != parent:  # it ended before the tie was made
+    if parent is not None and os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 
 def process_started_at(pid: int) -> float | None:
-    """A pid is used again; with its start time it identifies one process forever."""
+    """Start time of a process. Pids are reused; pid and start time together identify a process."""
     import psutil
 
     try:
@@ -77,17 +77,17 @@ def process_started_at(pid: int) -> float | None:
 
 
 def same_process(pid: int, started_at: float) -> bool:
-    found = process_started_at(pid)
-    return found is not None and abs(found - started_at) < 0.5
+    actual = process_started_at(pid)
+    return actual is not None and abs(actual - started_at) < 0.5
 
 
 MOST_TEXT_BYTES = 2**28
-"""The most for a file that is read whole: JSON, events, logs."""
+"""Size limit of files that are read at once: JSON, events, logs."""
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
-    """A plain file, open to be read: a pipe would be waited for, a device read without end, a link leads elsewhere.
-    `follow` is for files that the user names."""
+    """Open a regular file for reading. A pipe would block, a device may never end, and a link may lead elsewhere.
+    `follow` allows links, for files that the user names."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
@@ -101,7 +101,7 @@ def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
 
 
 def read_regular(path: Path, *, most: int = MOST_TEXT_BYTES, follow: bool = False) -> bytes:
-    """The content of a plain file, which every file of a study folder is read with."""
+    """Read a regular file. Every file of a study folder is read with this function."""
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:

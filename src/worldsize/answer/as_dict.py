@@ -1,4 +1,4 @@
-"""Results as plain dicts, for machines: what `--json` prints and report.json holds."""
+"""Results as plain dicts: what `--json` prints and report.json holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def as_dict(results: Results) -> dict[str, Any]:
-    """The answer, the tables, and how every trial ended."""
+    """Return the answer, the tables and the outcome of every trial."""
     row = results.answer.row
     return {
         "study": results.spec.name,
@@ -34,20 +34,20 @@ def as_dict(results: Results) -> dict[str, Any]:
             "findings": [plain_finding(finding) for finding in results.answer.findings],
         },
         "table": results.table(),
-        "largest_batch": [{**asdict(each), "setting": plain_setting(each.setting)} for each in results.largest],
-        "steps": [_step(each) for each in results.steps],
-        "hardware": [{**flat_setting(setting), **asdict(found)} for setting, found in results.hardware],
+        "largest_batch": [{**asdict(batch), "setting": plain_setting(batch.setting)} for batch in results.largest],
+        "steps": [_step(step) for step in results.steps],
+        "hardware": [{**flat_setting(setting), **asdict(hardware)} for setting, hardware in results.hardware],
         "links": [_link(kind, link) for kind, link in results.links],
-        "mfu": [{**flat_setting(setting), **asdict(found)} for setting, found in results.mfus.items()],
+        "mfu": [{**flat_setting(setting), **asdict(mfu)} for setting, mfu in results.mfus.items()],
         "noise_scale": [
-            {**flat_setting(setting), "variant": variant, **asdict(found)}
-            for setting, variant, found in results.noise_scales
+            {**flat_setting(setting), "variant": variant, **asdict(scale)}
+            for setting, variant, scale in results.noise_scales
         ],
         "learning": results.learning(),
         "comparisons": [
-            {**flat_setting(contest.setting), **asdict(comparison)}
-            for contest in results.variant_rankings
-            for comparison in contest.differences
+            {**flat_setting(ranking.setting), **asdict(comparison)}
+            for ranking in results.variant_rankings
+            for comparison in ranking.differences
         ],
         "trials": {
             trial_id: results.records[trial_id].outcome if trial_id in results.records else "left"
@@ -56,51 +56,51 @@ def as_dict(results: Results) -> dict[str, Any]:
     }
 
 
-def flat(found: ScalingRow | VariantSummary) -> dict[str, Any]:
-    """With what its setting says beside its own."""
-    own = asdict(found)
-    del own["setting"]
-    return {**flat_setting(found.setting), **own}
+def flat(row: ScalingRow | VariantSummary) -> dict[str, Any]:
+    """Return a row as a dict, with the fields of its setting beside its own."""
+    fields = asdict(row)
+    del fields["setting"]
+    return {**flat_setting(row.setting), **fields}
 
 
 def columns(row: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a row: an interval becomes three columns, `step_s`, `step_s_low` and `step_s_high`."""
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, dict):
-            found |= {name if end == "value" else f"{name}_{end}": number for end, number in value.items()}
+            cells |= {name if end == "value" else f"{name}_{end}": number for end, number in value.items()}
         else:
-            found[name] = value
-    return found
+            cells[name] = value
+    return cells
 
 
-def _step(each: StepParts) -> dict[str, Any]:
-    traffic = each.traffic
-    own = {**asdict(each), "setting": plain_setting(each.setting)}
+def _step(step: StepParts) -> dict[str, Any]:
+    traffic = step.traffic
+    fields = {**asdict(step), "setting": plain_setting(step.setting)}
     if traffic is not None:
-        own["traffic"] |= {"algbw": traffic.algbw, "busbw": traffic.busbw}
-    return own
+        fields["traffic"] |= {"algbw": traffic.algbw, "busbw": traffic.busbw}
+    return fields
 
 
 def _link(kind: str, link: Link) -> dict[str, Any]:
-    """Strict JSON has no infinity: a bandwidth that no size showed is None."""
-    own = asdict(link)
-    own["bandwidth_bytes_per_s"] = {
-        key: value if math.isfinite(value) else None for key, value in own["bandwidth_bytes_per_s"].items()
+    """Return a link as a dict. Strict JSON has no infinity: a bandwidth that no message size reveals is None."""
+    fields = asdict(link)
+    fields["bandwidth_bytes_per_s"] = {
+        key: value if math.isfinite(value) else None for key, value in fields["bandwidth_bytes_per_s"].items()
     }
-    return {"kind": kind, **own, "poor": link.is_poor}
+    return {"kind": kind, **fields, "poor": link.is_poor}
 
 
 def plain_setting(setting: Setting) -> dict[str, Any]:
-    """Its own fields, the strategy by its label."""
+    """Return the fields of a setting, the strategy as its label."""
     return {**asdict(setting), "strategy": setting.strategy.label}
 
 
 def flat_setting(setting: Setting) -> dict[str, Any]:
-    """A setting as every row has it: its fields and its global batch."""
+    """Return the fields of a setting and its global batch, as every row has them."""
     return {**plain_setting(setting), "global_batch": setting.global_batch}
 
 
 def plain_finding(finding: Finding) -> dict[str, Any]:
-    """`where` only of a finding that is about some of the settings."""
+    """Return a finding as a dict; `where` only if it applies to some of the settings."""
     return {key: value for key, value in asdict(finding).items() if value or key != "where"}

@@ -1,4 +1,4 @@
-"""Study folders side by side: what their records say, what differs in configuration and environment."""
+"""Study folders side by side: differences in results, configuration and environment."""
 
 from __future__ import annotations
 
@@ -41,38 +41,39 @@ from worldsize.spec.setting import Setting
 
 NAMES = string.ascii_uppercase
 LEAST_LOAD = 0.2
-"""Cores: what a system does anyway is less."""
+"""Cores. The background load of an idle system is lower."""
 UNCOMPARED = ("name", "small")
-"""Of a study file: they change nothing that is measured."""
+"""Fields of a study file that do not affect measurements."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyComparison:
-    """All that was compared, for the terminal, a page or --json."""
+    """The complete comparison, for the terminal, a page or --json."""
 
     studies: tuple[Results, ...]
     compared: Compared
     configuration: Mapping[str, tuple[str, ...]]
-    """Of each other study: what its study file has that the first one's has not, `train.epochs: 2 -> 3`."""
+    """Changes in the study file of each other study, relative to the first: `train.epochs: 2 -> 3`."""
     environment: Mapping[str, tuple[str, ...]]
-    """What is not the same in all of them, `torch`: its value in each study."""
+    """Facts that differ between studies, such as `torch`, with the value in each study."""
     gap_s: float | None
-    """The longest time between the end of one study and the beginning of the next; None: they overlap."""
+    """Longest time between the end of one study and the start of the next; None if they overlap."""
     foreign_cores: tuple[float | None, ...]
-    """Cores of the machine that were busy with other work, on average, while each study trained; None: not known."""
+    """Average number of cores busy with other work while each study trained; None if unknown."""
 
     @property
     def other_load(self) -> bool:
-        """Whether other work took clearly more of the machine from one study than from another."""
+        """Whether other work took clearly more of the machine during one study than during another."""
         known = [cores for cores in self.foreign_cores if cores is not None]
         return len(known) > 1 and max(known) - min(known) > LEAST_LOAD
 
     @property
     def cautions(self) -> dict[str, list[Finding]]:
-        """What each study says that puts in question what it measured."""
-        named = zip(self.compared.names, self.studies, strict=True)
+        """Findings of each study that cast doubt on its measurements."""
+        named_studies = zip(self.compared.names, self.studies, strict=True)
         return {
-            name: [each for one in results.by_place.values() for each in one.answer.cautions] for name, results in named
+            name: [finding for at_place in results.by_place.values() for finding in at_place.answer.cautions]
+            for name, results in named_studies
         }
 
     @property
@@ -86,10 +87,10 @@ def compare_studies(baseline: Results | Path | str, *others: Results | Path | st
     if len(studies) > len(NAMES):
         raise InputError(f"{len(studies)} studies are too many to compare at once; give at most {len(NAMES)}")
     homes = [results.folder.path for results in studies]
-    for place, home in enumerate(homes):
-        if home.resolve() in {other.resolve() for other in homes[:place]}:
+    for index, home in enumerate(homes):
+        if home.resolve() in {other.resolve() for other in homes[:index]}:
             raise InputError(f"{home} is given twice; compare it with another study folder")
-        if not studies[place].records:
+        if not studies[index].records:
             raise InputError(f"{home} has no finished trial to compare; run the study first")
     specs = [_numbered(results.spec.model_dump(mode="json", exclude=set(UNCOMPARED))) for results in studies]
     comparable = [_same_goal(studies[0], results) for results in studies]
@@ -106,9 +107,9 @@ def compare_studies(baseline: Results | Path | str, *others: Results | Path | st
     )
 
 
-def to_dict(found: StudyComparison) -> dict[str, Any]:
-    """For machines, and for whoever draws it. Strict JSON."""
-    compared = found.compared
+def to_dict(comparison: StudyComparison) -> dict[str, Any]:
+    """Return the comparison as strict JSON, for `--json` and for figures."""
+    compared = comparison.compared
     return {
         "studies": [
             {
@@ -119,9 +120,9 @@ def to_dict(found: StudyComparison) -> dict[str, Any]:
                 "finished": len(results.records) - len(results.failed()),
                 "trials": len(results.trials),
             }
-            for name, results in zip(compared.names, found.studies, strict=True)
+            for name, results in zip(compared.names, comparison.studies, strict=True)
         ],
-        "metric": found.metric,
+        "metric": comparison.metric,
         "level": LEVEL,
         "alpha": ALPHA,
         "correction": "holm",
@@ -130,25 +131,27 @@ def to_dict(found: StudyComparison) -> dict[str, Any]:
         "significant": len(compared.significant),
         "differences": [
             {
-                **flat_setting(each.setting),
-                "side": each.side,
-                "quantity": each.quantity,
-                "kind": "ratio" if each.quantity in RATIOS else "difference",
-                "first": each.first,
-                "other": each.other,
-                **asdict(each.estimate),
-                "p": each.p,
-                "p_holm": each.p_holm,
-                "significant": each.significant,
+                **flat_setting(difference.setting),
+                "side": difference.side,
+                "quantity": difference.quantity,
+                "kind": "ratio" if difference.quantity in RATIOS else "difference",
+                "first": difference.first,
+                "other": difference.other,
+                **asdict(difference.estimate),
+                "p": difference.p,
+                "p_holm": difference.p_holm,
+                "significant": difference.significant,
             }
-            for each in compared.differences
+            for difference in compared.differences
         ],
         "only": {name: [flat_setting(setting) for setting in settings] for name, settings in compared.only.items()},
-        "configuration": {name: list(lines) for name, lines in found.configuration.items()},
-        "environment": {key: list(values) for key, values in found.environment.items()},
-        "gap_s": found.gap_s,
-        "foreign_cores": list(found.foreign_cores),
-        "cautions": {name: [plain_finding(each) for each in said] for name, said in found.cautions.items()},
+        "configuration": {name: list(lines) for name, lines in comparison.configuration.items()},
+        "environment": {key: list(values) for key, values in comparison.environment.items()},
+        "gap_s": comparison.gap_s,
+        "foreign_cores": list(comparison.foreign_cores),
+        "cautions": {
+            name: [plain_finding(finding) for finding in findings] for name, findings in comparison.cautions.items()
+        },
     }
 
 
@@ -156,27 +159,27 @@ def _side(name: str, results: Results, goal: tuple[bool, bool]) -> Side:
     means: dict[Setting, dict[str, Mean]] = {}
     step_s, baselines = {}, {}
     for pace in (pace for group in paces(results.setting_times, adaptive=results.spec.adaptive) for pace in group):
-        here = means.setdefault(pace.setting, {})
-        here[THROUGHPUT] = of_sampled(pace.throughput)
+        quantities = means.setdefault(pace.setting, {})
+        quantities[THROUGHPUT] = of_sampled(pace.throughput)
         if pace.setting.workers != pace.baseline.workers:  # the baseline is 1 by definition
-            here[EFFICIENCY] = of_share(pace.efficiency)
+            quantities[EFFICIENCY] = of_share(pace.efficiency)
         step_s[pace.setting], baselines[pace.setting] = pace.step.value, pace.baseline.workers
-    for contest in results.variant_rankings:
-        means.setdefault(contest.setting, {}).update(_learned(contest, results, *goal))
-    for each in results.steps:
-        means[each.setting].update(of_parts(each.parts.of_repeats))
+    for ranking in results.variant_rankings:
+        means.setdefault(ranking.setting, {}).update(_learned(ranking, results, *goal))
+    for step in results.steps:
+        means[step.setting].update(of_parts(step.parts.of_repeats))
     return Side(name=name, means=means, step_s=step_s, baselines=baselines)
 
 
 def _same_goal(first: Results, other: Results) -> tuple[bool, bool]:
-    """Whether their metric, and their target, mean the same."""
+    """Whether the metrics, and whether the targets, of two studies are comparable."""
     metric = first.facts.metric == other.facts.metric and first.spec.workload.name == other.spec.workload.name
     return metric, first.goal is not None and metric and first.goal == other.goal
 
 
-def _learned(contest: VariantRanking, results: Results, metric: bool, target: bool) -> Iterable[tuple[str, Mean]]:
-    """Of the best variant; nothing of one that diverged or missed the target: what is left is no fair sample."""
-    best = contest.variants[0]
+def _learned(ranking: VariantRanking, results: Results, metric: bool, target: bool) -> Iterable[tuple[str, Mean]]:
+    """Metric and steps of the best variant. Nothing if any run diverged or stopped: the rest is a biased sample."""
+    best = ranking.variants[0]
     if best.diverged or best.stopped:
         return
     if metric and best.metrics:
@@ -184,56 +187,56 @@ def _learned(contest: VariantRanking, results: Results, metric: bool, target: bo
         grain = 1 / results.facts.test_samples if known and known.is_counted else 0.0
         yield METRIC, of_values(list(best.metrics.values()), grain)
     if target and best.target is not None and best.target.always and best.target.epochs is not None:
-        # Evaluations are an epoch apart: nobody knows within that when the target was met.
+        # Evaluations are one epoch apart, so the step at which the target was met is known only to within an epoch.
         grain = 1 / best.target.epochs.value
-        yield STEPS, of_values([math.log(at.steps) for at in best.target.of_repeats.values()], grain)
+        yield STEPS, of_values([math.log(reached.steps) for reached in best.target.of_repeats.values()], grain)
 
 
 def _numbered(value: Any) -> Any:
-    """Lists of several values each as `axes.optimizer.0.lr`, so that only what differs of an entry is told."""
+    """Number the entries of lists, as in `axes.optimizer.0.lr`, so that only changed fields are listed."""
     if isinstance(value, dict):
-        return {key: _numbered(each) for key, each in value.items()}
-    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
-        return {str(place): _numbered(each) for place, each in enumerate(value)}
+        return {key: _numbered(item) for key, item in value.items()}
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return {str(index): _numbered(item) for index, item in enumerate(value)}
     return value
 
 
 def _environment(studies: Sequence[Results]) -> dict[str, tuple[str, ...]]:
-    """What the workers wrote down of where they ran, as far as it is not the same everywhere."""
-    seen = [_facts(results) for results in studies]
-    keys = dict.fromkeys(key for facts in seen for key in facts)
-    values = {key: tuple(", ".join(facts.get(key, ())) or "not known" for facts in seen) for key in keys}
-    return {key: told for key, told in values.items() if len(set(told)) > 1}
+    """Facts about the environment, as recorded by the workers, that differ between studies."""
+    environments = [_facts(results) for results in studies]
+    keys = dict.fromkeys(key for facts in environments for key in facts)
+    values = {key: tuple(", ".join(facts.get(key, ())) or "not known" for facts in environments) for key in keys}
+    return {key: by_study for key, by_study in values.items() if len(set(by_study)) > 1}
 
 
 def _facts(results: Results) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
+    facts: dict[str, set[str]] = {}
     for record in results.records.values():
         for key, value in record.environment.items():
-            each = value if isinstance(value, list) else [value]
-            found.setdefault(key, set()).update(str(one) for one in each if one is not None)
-    if "hosts" in found:  # of all ranks; `host` is rank 0's
-        found.pop("host", None)
-    return {key: sorted(values) for key, values in found.items()}
+            items = value if isinstance(value, list) else [value]
+            facts.setdefault(key, set()).update(str(item) for item in items if item is not None)
+    if "hosts" in facts:  # `hosts` covers all ranks, `host` only rank 0
+        facts.pop("host", None)
+    return {key: sorted(values) for key, values in facts.items()}
 
 
 def _foreign_cores(results: Results) -> float | None:
-    """Over trials that ran on one host, so that the rest of its cores is known."""
-    ended = [
+    """Average over the trials that ran on a single host: only there is the load of all cores known."""
+    pairs = [
         (results.trials[trial_id], record)
         for trial_id, record in results.records.items()
         if len(set(_listed(record.environment.get("hosts")))) == 1
     ]
-    known = [cores for ranks in usages(results.folder, ended) if (cores := foreign_cores(ranks)) is not None]
+    known = [cores for ranks in usages(results.folder, pairs) if (cores := foreign_cores(ranks)) is not None]
     return sum(known) / len(known) if known else None
 
 
 def _listed(value: Any) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else []
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _gap_s(studies: Sequence[Results]) -> float | None:
-    """A machine is not the same an hour later, and no interval of one study knows of that."""
+    """Longest gap between studies. A machine changes over hours, which the intervals of one study cannot show."""
     times = []
     for results in studies:
         records = results.records.values()

@@ -1,4 +1,4 @@
-"""What is wrong or worth knowing beside the answer: from results to findings, which the report words."""
+"""Findings that go with the answer: what went wrong and what is worth knowing. The report puts them into words."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from worldsize.answer.results import Results
 
 SHARP_EDGE = 1.25
-"""An edge is a number while the two rates around it differ by no more than this factor; else it is a range."""
+"""An edge is reported as a number if the two rates around it differ by at most this factor, else as a range."""
 STOLEN_SHARE, STOLEN_S = 0.05, 0.1
-"""Of the CPU time that its machine wanted, and core-seconds, from which on a trial was disturbed. A quiet host keeps
-less than 1 %; and it is counted in hundredths of a second, of which two are a large share of a short probe."""
+"""A trial counts as disturbed from this share of the CPU time its machine wanted and this many core-seconds. A quiet
+host takes less than 1 %. The counter has a resolution of 0.01 s, and two ticks are a large share of a short probe."""
 FEW_TRIALS, FEW_SHARE = 1, 0.05
-"""So many disturbed trials are not worth a word: a guest next door that started something."""
+"""Up to this many disturbed trials are not reported: another guest on the host may have started something."""
 GAP_SHARE = 0.02
-"""A gap between training and test metric below this share of the metric is not worth a word."""
+"""A gap between training and test metric below this share of the metric is not reported."""
 
 
 def findings(results: Results, answer: Answer) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
     if answer.row is not None:
         yield from _overfitting(results, answer.row.setting)
     reached = [record.precision_reached for record in results.records.values()]
-    reached += [each.precision_reached for record in results.records.values() for each in record.tries]
+    reached += [attempt.precision_reached for record in results.records.values() for attempt in record.tries]
     imprecise = reached.count(False)
     if imprecise and results.spec.probe:
         percent = results.spec.probe.tolerance * 100
@@ -61,48 +61,48 @@ def _stragglers(results: Results) -> Iterator[Finding]:
         slow = straggler(step.parts)
         if slow is not None:
             setting = step.setting
-            others = [each.setting for each in results.steps if each.setting.workers == setting.workers]
+            others = [other.setting for other in results.steps if other.setting.workers == setting.workers]
             where = _distinguishing(setting, others)
             numbers = {"workers": setting.workers, "rank": slow[0], "extra_ms": slow[1] * 1e3}
             yield Finding(code="straggler", numbers=numbers, where=where)
 
 
 def _stolen(results: Results) -> Iterator[Finding]:
-    """Timings of a machine that others were given in part say little of the machine, and less of how it scales."""
-    every = results.stolen
-    disturbed = [each.share for each in every if each.share >= STOLEN_SHARE and each.seconds >= STOLEN_S]
-    if len(disturbed) > max(FEW_TRIALS, FEW_SHARE * len(every)):
-        numbers = {"trials": len(disturbed), "of": len(every), "percent": 100 * float(np.median(disturbed))}
+    """CPU time stolen by other guests: such timings say little about the machine, and less about its scaling."""
+    trials = results.stolen
+    disturbed = [trial.share for trial in trials if trial.share >= STOLEN_SHARE and trial.seconds >= STOLEN_S]
+    if len(disturbed) > max(FEW_TRIALS, FEW_SHARE * len(trials)):
+        numbers = {"trials": len(disturbed), "of": len(trials), "percent": 100 * float(np.median(disturbed))}
         yield Finding(code="cpu-stolen", numbers={**numbers, "most": 100 * max(disturbed)})
 
 
 def _adaptive(results: Results) -> Finding:
-    """Worker-seconds of the probes that ran, over those of the full grid at the same seconds a probe."""
+    """Worker-seconds of the probes that ran, relative to the full grid at the same seconds per probe."""
     probes = [trial for trial in results.trials.values() if trial.kind == "probe"]
     took: dict[int, list[float]] = defaultdict(list)
     for trial in probes:
         if trial.id in results.records:
             took[trial.workers].append(results.records[trial.id].wall_s)
-    every = [seconds for here in took.values() for seconds in here]
+    all_s = [seconds for times in took.values() for seconds in times]
     grid = [trial.workers for trial in full_grid(results.spec)]
-    spent = sum(workers * sum(here) for workers, here in took.items())
-    # A count that was never probed would have taken what the others took.
-    whole = sum(workers * float(np.mean(took.get(workers) or every)) for workers in grid) if every else 0.0
+    spent = sum(workers * sum(times) for workers, times in took.items())
+    # A count that was never probed is assumed to take as long as the others.
+    grid_s = sum(workers * float(np.mean(took.get(workers) or all_s)) for workers in grid) if all_s else 0.0
     numbers = {"probes": float(len(probes)), "of": float(len(grid)), "worker_s": spent}
-    return Finding(code="adaptive", numbers={**numbers, "percent": 100 * spent / whole if whole else 100.0})
+    return Finding(code="adaptive", numbers={**numbers, "percent": 100 * spent / grid_s if grid_s else 100.0})
 
 
 def _memory(results: Results) -> Iterator[Finding]:
-    """What searches for the largest batch found; batches that were listed and do not fit."""
-    for found in results.largest:
+    """Results of searches for the largest batch, and listed batches that do not fit."""
+    for largest in results.largest:
         numbers: dict[str, float] = {
-            "workers": found.setting.workers,
-            "fits": found.fits or 0,
-            "enough": found.enough or 0,
-            "tried": found.too_large or found.rows[-1].batch_per_worker,
+            "workers": largest.setting.workers,
+            "fits": largest.fits or 0,
+            "enough": largest.enough or 0,
+            "tried": largest.too_large or largest.rows[-1].batch_per_worker,
         }
-        code = "largest-batch-none" if found.fits is None else f"largest-batch-{found.ended}"
-        where = _distinguishing(found.setting, [other.setting for other in results.largest], but="batch_per_worker")
+        code = "largest-batch-none" if largest.fits is None else f"largest-batch-{largest.ended}"
+        where = _distinguishing(largest.setting, [other.setting for other in results.largest], but="batch_per_worker")
         yield Finding(code=code, numbers=numbers, where=where)
     full: dict[tuple[int, int], int] = Counter(
         (trial.workers, trial.batch_per_worker)
@@ -114,7 +114,7 @@ def _memory(results: Results) -> Iterator[Finding]:
 
 
 def _distinguishing(setting: Setting, among: list[Setting], but: str | None = None) -> dict[str, int | str]:
-    """The fields in which these settings differ, with this one's values."""
+    """Fields in which the settings differ, with the values of this setting."""
     others = [plain_setting(other) for other in among]
     return {
         name: value
@@ -124,9 +124,9 @@ def _distinguishing(setting: Setting, among: list[Setting], but: str | None = No
 
 
 def _targets(results: Results) -> Iterator[Finding]:
-    """Trials that ran to their last epoch without it; those that ended early are told elsewhere."""
+    """Trials that ran to their last epoch without reaching the target; other findings cover those that ended early."""
     until = results.spec.train.until if results.spec.train else None
-    aimed = [variant for contest in results.variant_rankings for variant in contest.variants if variant.target]
+    aimed = [variant for ranking in results.variant_rankings for variant in ranking.variants if variant.target]
     if until is None or not aimed:
         return
     targets = [variant.target for variant in aimed if variant.target]
@@ -147,11 +147,11 @@ def _targets(results: Results) -> Iterator[Finding]:
 
 
 def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
-    """Throughput alone would hide that a larger batch needs more epochs to the same target."""
+    """The setting that reaches the target soonest: throughput alone hides that larger batches need more epochs."""
     times = {
-        contest.setting: seconds.value
-        for contest in results.variant_rankings
-        if (target := contest.variants[0].target) and target.always and (seconds := target.seconds)
+        ranking.setting: seconds.value
+        for ranking in results.variant_rankings
+        if (target := ranking.variants[0].target) and target.always and (seconds := target.seconds)
     }
     soonest = min(times, key=lambda setting: times[setting], default=None)
     if answer.row is not None and soonest is not None and soonest != answer.row.setting:
@@ -161,14 +161,13 @@ def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
 
 def _edges(results: Results) -> Iterator[Finding]:
     known = {name: value for record in results.records.values() for name, value in record.known.items()}
-    for (setting, _, kin), edge in results.edges.items():
+    alone = len(results.variant_rankings) == 1
+    for (setting, _, label), edge in results.edges.items():
         numbers = {"rate": edge.estimate, "held": edge.stable_lr, "diverged": edge.diverged}
-        names = {
-            "optimizer": kin if len(results.variant_rankings) == 1 else f"{kin} (global batch {setting.global_batch})"
-        }
+        names = {"optimizer": label if alone else f"{label} (global batch {setting.global_batch})"}
         sharp = edge.diverged <= edge.stable_lr * SHARP_EDGE
         yield Finding(code="rate-edge" if sharp else "rate-edge-wide", numbers=numbers, names=names)
-        if sharp and kin == "sgd" and "largest_stable_rate" in known:
+        if sharp and label == "sgd" and "largest_stable_rate" in known:
             theory = known["largest_stable_rate"]
             percent = (edge.estimate / theory - 1) * 100
             yield Finding(code="rate-edge-theory", numbers={"theory": theory, "percent": percent})
@@ -189,31 +188,32 @@ def _edges_not_found(results: Results) -> Iterator[Finding]:
 
 
 def _large_batches(results: Results) -> Iterator[Finding]:
-    """Only at equal epochs: at equal steps a larger batch has seen more."""
+    """What scaling the learning rate recovers at large batches. Only at equal epochs: at equal steps, a larger batch
+    sees more samples."""
     if results.spec.train is None or results.spec.train.epochs is None:
         return
-    for each in recovered(results.variant_rankings, higher_is_better=results.facts.higher_is_better):
-        assert each.share.low is not None  # a loss is clear only over several repeats
-        assert each.share.high is not None
+    for recovery in recovered(results.variant_rankings, higher_is_better=results.facts.higher_is_better):
+        assert recovery.share.low is not None  # a loss is clear only over several repeats
+        assert recovery.share.high is not None
         yield Finding(
             code="large-batch",
             numbers={
-                "batch": each.global_batch,
-                "factor": each.global_batch / each.base_batch,
-                "lost": each.lost.value,
-                "percent": each.share.value * 100,
-                "low": each.share.low * 100,
-                "high": each.share.high * 100,
+                "batch": recovery.global_batch,
+                "factor": recovery.global_batch / recovery.base_batch,
+                "lost": recovery.lost.value,
+                "percent": recovery.share.value * 100,
+                "low": recovery.share.low * 100,
+                "high": recovery.share.high * 100,
             },
-            names={"metric": results.facts.metric, "unscaled": each.unscaled, "variant": each.variant},
+            names={"metric": results.facts.metric, "unscaled": recovery.unscaled, "variant": recovery.variant},
         )
 
 
 def _overfitting(results: Results, setting: Setting) -> Iterator[Finding]:
-    best = next((contest.variants[0] for contest in results.variant_rankings if contest.setting == setting), None)
+    best = next((ranking.variants[0] for ranking in results.variant_rankings if ranking.setting == setting), None)
     if best is None or best.gap is None or best.metric is None:
         return
-    # One run cannot say how runs differ: then only a gap that is large beside the metric itself counts.
+    # One run does not show run-to-run variation: then only a gap that is large relative to the metric counts.
     low = best.gap.low if best.gap.low is not None else best.gap.value / 2
     if low > GAP_SHARE * abs(best.metric.value):
         numbers = {"gap": best.gap.value, "value": best.metric.value}

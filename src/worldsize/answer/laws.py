@@ -1,7 +1,7 @@
-"""What describes a study beside its answer: classical laws of its scaling, steps to the target against batch.
+"""Descriptive fits: classical scaling laws, and steps to the target as a function of the batch.
 
-Neither is the projection: that is made from spans and links (`prediction`), and a law of two or three parameters would
-be surer of it than it may be.
+Projections do not use them: those are built from spans and links (`predict`). A law with two or three parameters would
+claim more certainty than the data support.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from worldsize.answer.as_dict import plain_setting
 from worldsize.answer.results import Results
 
 LEAST_COUNTS = 3
-"""Two points lie on any of these curves."""
+"""Any of these curves passes through two points."""
 FITS = (fit_amdahl, fit_gustafson, fit_usl)
 
 
 def scaling_laws(results: Results) -> list[dict[str, Any]]:
-    """Of each series of at least three counts: one entry a law, one a count for Karp and Flatt's fraction."""
+    """Fits for each series with at least three counts: an entry per law, and one per count for Karp-Flatt."""
     long = [series for series in results.series if len(series.rows) >= LEAST_COUNTS]
     return [entry for series in long for entry in _of_series(series)]
 
@@ -39,33 +39,40 @@ def _of_series(series: Series) -> list[dict[str, Any]]:
         "counts": len(counts),
     }
     fits = [fit(counts, rates, mode) for fit in FITS]
-    found = [
+    entries = [
         {
             **where,
             "law": fit.law,
             "workers": None,
             "as_meant": fit.fits_mode,
-            **_told(fit.parameters),
+            **_law_parameters(fit.parameters),
             "residual": fit.rms_relative_residual,
         }
         for fit in fits
         if fit.converged
     ]
-    found += [
-        {**where, "law": "karp-flatt", "workers": row.workers, "as_meant": True, **_told({}), "residual": None}
+    entries += [
+        {
+            **where,
+            "law": "karp-flatt",
+            "workers": row.workers,
+            "as_meant": True,
+            **_law_parameters({}),
+            "residual": None,
+        }
         | {"serial_fraction": row.karp_flatt}
         for row in speedups(counts, rates)
         if row.karp_flatt is not None
     ]
-    return found
+    return entries
 
 
-def _told(parameters: Mapping[str, float]) -> dict[str, float | None]:
+def _law_parameters(parameters: Mapping[str, float]) -> dict[str, float | None]:
     return {name: parameters.get(name) for name in ("serial_fraction", "contention", "coherence", "peak_workers")}
 
 
 def batch_models(results: Results) -> list[dict[str, Any]]:
-    """S_min and B_crit of variants that reached the target at two batches or more."""
+    """S_min and B_crit of the variants that reached the target at two or more batches."""
     if results.goal is None:
         return []
     return [_of_variant(study) for study in results.batch_studies if study.steps and study.steps.basis == "batches"]

@@ -1,4 +1,4 @@
-"""Running it again: every trial with its configuration and its command, and the recommended study to copy."""
+"""How to run it again: configuration and command of every trial, and the recommended study as a file to copy."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from worldsize.spec.study import TrialSpec
 
 MOST_LOG_LINES = 20
 OWN = {"id", "kind", "repeat", "seed", "search", "scaling", "start"}
-"""Fields of a trial that are told elsewhere, or are the same in all."""
+"""Fields of a trial that are shown elsewhere, or are the same in all trials."""
 
 
 def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All trials, and the distinct environments that they name by number."""
+    """All trials, and the distinct environments, to which trials refer by index."""
     environments: dict[str, int] = {}
     details = []
     common = _common(results)
     for trial_id, trial in results.trials.items():
         record = results.records.get(trial_id)
-        place = None
+        environment = None
         if record is not None and record.environment:
             key = json.dumps(record.environment, sort_keys=True)
-            place = environments.setdefault(key, len(environments))
-        found: dict[str, Any] = {
+            environment = environments.setdefault(key, len(environments))
+        detail: dict[str, Any] = {
             "trial": trial_id,
             "kind": trial.kind,
             "workers": trial.workers,
@@ -43,12 +43,12 @@ def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str
             "repeat": trial.repeat,
             "seed": trial.seed,
             "outcome": record.outcome if record else "damaged" if trial_id in results.damaged else "left",
-            "configuration": {key: value for key, value in _told(trial).items() if common.get(key) != value},
+            "configuration": {key: value for key, value in _own_fields(trial).items() if common.get(key) != value},
             "command": shlex.join(rerun_command(results, trial)),
-            "environment": place,
+            "environment": environment,
         }
         if record is not None:
-            found |= {
+            detail |= {
                 "launch": record.launch,
                 "wall_s": record.wall_s,
                 "phases_s": record.phases_s,
@@ -56,16 +56,16 @@ def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str
                 "diverged_at_step": record.diverged_at_step,
             }
             if record.transfer:
-                found["pretrained_left_out"] = list(record.transfer)
+                detail["pretrained_left_out"] = list(record.transfer)
             if record.failure is not None:
                 failure = record.failure
-                found["failure"] = {
+                detail["failure"] = {
                     "rank": failure.rank,
                     "step": failure.step,
                     "error": failure.error,
                     "log": list(failure.log[-MOST_LOG_LINES:]),
                 }
-        details.append(found)
+        details.append(detail)
     return details, [json.loads(key) for key in environments]
 
 
@@ -74,18 +74,20 @@ def common_configuration(results: Results) -> dict[str, Any]:
 
 
 def _common(results: Results) -> dict[str, Any]:
-    """What all trials share: told once."""
-    told = [_told(trial) for trial in results.trials.values() if trial.kind != "pretrain"]
-    if not told:
+    """Configuration shared by all trials, shown once."""
+    configurations = [_own_fields(trial) for trial in results.trials.values() if trial.kind != "pretrain"]
+    if not configurations:
         return {}
-    counts = Counter(key for each in told for key in each)
+    counts = Counter(key for configuration in configurations for key in configuration)
     return {
-        key: value for key, value in told[0].items() if counts[key] == len(told) and all(t[key] == value for t in told)
+        key: value
+        for key, value in configurations[0].items()
+        if counts[key] == len(configurations) and all(other[key] == value for other in configurations)
     }
 
 
-def _told(trial: TrialSpec) -> dict[str, Any]:
-    """Dotted fields, without those that are at their defaults and mean nothing here."""
+def _own_fields(trial: TrialSpec) -> dict[str, Any]:
+    """Configuration of a trial as dotted fields, without defaults."""
     return dict(_leaves(trial.model_dump(mode="json", exclude_defaults=True, exclude=OWN), ""))
 
 
@@ -98,7 +100,7 @@ def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 
 def rerun_command(results: Results, trial: TrialSpec) -> list[str]:
-    """The command that runs this one trial, in a folder of its own: the study with every axis at one value."""
+    """The command that runs only this trial, in its own folder: the study with each axis at a single value."""
     if trial.kind == "pretrain":
         return ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
     axes = results.spec.axes
@@ -128,7 +130,7 @@ def rerun_command(results: Results, trial: TrialSpec) -> list[str]:
 
 
 def _differs(results: Results, key: str, value: Any) -> bool:
-    """Whether the study says something else there: short commands are read, long ones are not."""
+    """Whether the value differs from the study's. Only differences are listed, to keep commands short."""
     node: Any = results.spec
     for part in key.split("."):
         node = getattr(node, part, None)
@@ -142,7 +144,7 @@ def _differs(results: Results, key: str, value: Any) -> bool:
 
 
 def recommended_study(results: Results) -> str | None:
-    """The recommended setting alone, as a study file; None where nothing was measured. Left out: the defaults."""
+    """The recommended setting as a study file without defaults; None if nothing was measured."""
     row = results.answer.row
     if row is None:
         return None
@@ -176,7 +178,7 @@ def recommended_study(results: Results) -> str | None:
 
 
 def short_optimizer(trial: TrialSpec) -> dict[str, Any]:
-    """As one would write it."""
+    """The optimizer as one would write it in a study file."""
     optimizer = trial.optimizer
     given = optimizer.model_dump(mode="json", exclude_defaults=True)
     if optimizer.momentum == 0 == USUAL_MOMENTUM.get(optimizer.name, 0.0):
@@ -185,15 +187,15 @@ def short_optimizer(trial: TrialSpec) -> dict[str, Any]:
 
 
 def _trial_of(results: Results, row: ScalingRow) -> TrialSpec:
-    """One that was trained with the best variant of the row; where nothing was trained, a probe of it."""
-    here = [trial for trial in results.trials.values() if trial.kind != "pretrain" and _runs(trial, row.setting)]
-    best = [trial for trial in here if trial.kind == "train" and trial.variant == row.variant]
-    return (best or here)[0]
+    """A training trial with the best variant of the row, or a probe if nothing was trained."""
+    trials = [trial for trial in results.trials.values() if trial.kind != "pretrain" and _runs(trial, row.setting)]
+    best = [trial for trial in trials if trial.kind == "train" and trial.variant == row.variant]
+    return (best or trials)[0]
 
 
 def _runs(trial: TrialSpec, setting: Setting) -> bool:
-    """A search for the largest batch ran every batch it tried."""
-    own = trial.setting
-    return own == setting or (
-        trial.largest is not None and replace(own, batch_per_worker=setting.batch_per_worker) == setting
+    """Whether the trial ran this setting. A search for the largest batch ran every batch it tried."""
+    trial_setting = trial.setting
+    return trial_setting == setting or (
+        trial.largest is not None and replace(trial_setting, batch_per_worker=setting.batch_per_worker) == setting
     )

@@ -1,4 +1,4 @@
-"""A study folder, read: its records, and what follows from them. Works on any machine, on a folder that still grows."""
+"""Read a study folder: its records and the results. Works on any machine, also while the study is running."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from worldsize.spec.study import StudySpec, TrialSpec
 
 @dataclass(frozen=True)
 class Results:
-    """Its spec, the records so far, and what follows from them."""
+    """The spec of a study, its records so far, and the results computed from them."""
 
     folder: StudyFolder
     spec: StudySpec
@@ -61,67 +61,67 @@ class Results:
 
     @cached_property
     def by_place(self) -> dict[str, Results]:
-        """What ran on each target: kinds of hardware are never pooled in an answer or a projection."""
+        """Results by place: different kinds of hardware are never pooled in an answer or a projection."""
         names = dict.fromkeys(trial.place for trial in self.trials.values())
-        return {on: self._only(on) for on in names} if len(names) > 1 else dict.fromkeys(names, self)
+        return {place: self._only(place) for place in names} if len(names) > 1 else dict.fromkeys(names, self)
 
-    def _only(self, on: str) -> Results:
-        trials = {name: trial for name, trial in self.trials.items() if trial.place == on}
+    def _only(self, place: str) -> Results:
+        trials = {name: trial for name, trial in self.trials.items() if trial.place == place}
         return replace(
             self,
-            spec=at_place(self.spec, on),
-            plan=Plan(trials=trials, launches=tuple(each for each in self.plan.launches if each.place == on)),
+            spec=at_place(self.spec, place),
+            plan=Plan(trials=trials, launches=tuple(launch for launch in self.plan.launches if launch.place == place)),
             records={name: record for name, record in self.records.items() if name in trials},
             damaged=tuple(name for name in self.damaged if name in trials),
         )
 
     @cached_property
     def series(self) -> list[Series]:
-        best = {contest.setting: contest.variants[0] for contest in self.variant_rankings}
+        best = {ranking.setting: ranking.variants[0] for ranking in self.variant_rankings}
         return scaling(self.setting_times, best, adaptive=self.spec.adaptive)
 
     @cached_property
     def setting_times(self) -> list[SettingTimes]:
-        """Step times of each setting, repeat by repeat."""
+        """Step times of each setting, by repeat."""
         return setting_times(from_records.measured(self.folder, self._ended))
 
     @cached_property
     def rows(self) -> list[ScalingRow]:
-        """Of the scaling table, series after series."""
+        """Rows of the scaling table, series by series."""
         return [row for series in self.series for row in series.rows]
 
     @cached_property
     def largest(self) -> list[LargestBatch]:
-        """What searches for the largest batch found; empty where the study lists its batches."""
+        """Results of searches for the largest batch; empty if the study lists its batches."""
         search = self.spec.axes.largest
         if search is None:
             return []
-        tried = [
-            each
+        attempts = [
+            attempt
             for name, record in self.records.items()
-            for each in from_records.batch_tries(self.trials[name], record)
+            for attempt in from_records.batch_tries(self.trials[name], record)
         ]
         paces = {row.setting: row.samples_per_s for row in self.rows}
-        return largest_batches(tried, paces, train_samples=self.facts.train_samples, most=search.max)
+        return largest_batches(attempts, paces, train_samples=self.facts.train_samples, most=search.max)
 
     @cached_property
     def variant_rankings(self) -> list[VariantRanking]:
-        """What was trained, setting by setting, the best first."""
+        """Trained variants of each setting, the best first."""
         better, bounds = self.facts.higher_is_better, metric_bounds(self.facts.metric)
-        found = summaries(self._trained, higher_is_better=better, target=self.goal, bounds=bounds)
-        met = variant_rankings(found, higher_is_better=better, by_target=self.goal is not None)
-        return sorted(met, key=lambda contest: setting_order(contest.setting))
+        variants = summaries(self._trained, higher_is_better=better, target=self.goal, bounds=bounds)
+        rankings = variant_rankings(variants, higher_is_better=better, by_target=self.goal is not None)
+        return sorted(rankings, key=lambda ranking: setting_order(ranking.setting))
 
     @cached_property
     def edges(self) -> dict[tuple[Setting, str, str], DivergenceEdge]:
-        """Above which rate training diverges, by setting, family of the optimizer and its label without the rate."""
+        """Learning rate above which training diverges, by setting, optimizer family and label without the rate."""
         return divergence_edges(self._trained)
 
     @cached_property
     def answer(self) -> Answer:
-        """Of several places, that of the one with most throughput; the others have their own (`by_place`)."""
+        """The recommendation. With several places, that of the place with the highest throughput; see `by_place`."""
         if len(self.by_place) > 1:
-            answers = [each.answer for each in self.by_place.values()]
+            answers = [results.answer for results in self.by_place.values()]
             return max(answers, key=lambda answer: answer.row.samples_per_s.value if answer.row else 0.0)
         answer = recommend(
             self._compared,
@@ -133,17 +133,17 @@ class Results:
 
     @property
     def _compared(self) -> list[Series]:
-        """A search tries other batches with each count: what one count alone tried says nothing about counts. Where
-        there is but one count, the batch to use is the smallest that is about as fast as any."""
+        """Series to recommend from. A search may try different batches at each count, and a batch tried at one count
+        says nothing about scaling. With a single count, use the smallest batch that is about as fast as any."""
         if self.spec.axes.largest is None:
             return self.series
         several = [series for series in self.series if len(series.rows) > 1]
-        enough = {replace(each.setting, batch_per_worker=each.enough) for each in self.largest if each.enough}
-        return several or [each for each in self.series if each.rows[0].setting in enough] or self.series
+        enough = {replace(batch.setting, batch_per_worker=batch.enough) for batch in self.largest if batch.enough}
+        return several or [series for series in self.series if series.rows[0].setting in enough] or self.series
 
     @cached_property
     def steps(self) -> list[StepParts]:
-        """Where a step goes, setting by setting, in the order of the scaling table."""
+        """Breakdown of a step for each setting, in the order of the scaling table."""
         timed = from_records.probes_first(
             (trial, record) for trial, record in self._ended if record.outcome != "diverged" and record.spans
         )
@@ -151,32 +151,34 @@ class Results:
 
     @cached_property
     def hardware(self) -> list[tuple[Setting, Hardware]]:
-        """How busy and how full the hardware was, setting by setting."""
+        """Load and memory use of the hardware for each setting."""
         watched = from_records.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
-        used = {setting: from_records.usages(self.folder, here) for setting, here in watched.items()}
-        return [(setting, hardware(used[setting])) for setting in sorted(used, key=setting_order) if used[setting]]
+        usages = {setting: from_records.usages(self.folder, pairs) for setting, pairs in watched.items()}
+        return [
+            (setting, hardware(usages[setting])) for setting in sorted(usages, key=setting_order) if usages[setting]
+        ]
 
     @cached_property
     def stolen(self) -> list[Stolen]:
-        """What a hypervisor kept for others while each trial ran, of those in which that was seen."""
+        """CPU time that the hypervisor gave to others while each trial ran, for the trials that recorded it."""
         watched = [(self.trials[name], record) for name, record in self.records.items() if record.telemetry]
-        return [found for ranks in from_records.usages(self.folder, watched) if (found := stolen(ranks))]
+        return [taken for ranks in from_records.usages(self.folder, watched) if (taken := stolen(ranks))]
 
     @cached_property
     def mfus(self) -> dict[Setting, Interval]:
-        """Of settings whose probes know what a sample costs and what the device can do.
+        """Model FLOPs utilization of the settings whose cost per sample and peak rate are known.
 
-        More than 1 is not told: the peak is then not what it was held against.
+        Values above 1 are left out: then the assumed peak is wrong.
         """
-        found = {}
+        shares = {}
         known = {trial.setting: record.compute for trial, record in self._ended if record.compute}
         for row in self.rows:
             facts: dict[str, Any] = dict(known.get(row.setting, {}))
             flop, peak = facts.get("flop_per_sample"), facts.get("peak_flop_s")
             if flop and peak:
                 workers = row.setting.workers
-                found[row.setting] = mfu(row.samples_per_s, flop_per_sample=flop, workers=workers, peak_flop_s=peak)
-        return {setting: share for setting, share in found.items() if share.value <= 1}
+                shares[row.setting] = mfu(row.samples_per_s, flop_per_sample=flop, workers=workers, peak_flop_s=peak)
+        return {setting: share for setting, share in shares.items() if share.value <= 1}
 
     @cached_property
     def noise_scales(self) -> list[tuple[Setting, str, NoiseScale]]:
@@ -184,12 +186,12 @@ class Results:
 
     @cached_property
     def batch_studies(self) -> list[BatchStudy]:
-        """What a larger batch will take: steps to the target, or epochs until stable and the metric."""
+        """Effect of a larger batch: steps to the target, or epochs until stable and the metric."""
         return self.batch_studies_for(self.goal)
 
     def batch_studies_for(self, target: Goal | None, variant: str | None = None) -> list[BatchStudy]:
-        """The same for a target of one's own, which is one of the metric that the answer quotes; of one variant alone,
-        where it is named: a search has hundreds."""
+        """The same for another target of the metric that the answer quotes. `variant` limits it to one variant: a
+        search has hundreds."""
         chosen = [curve for curve in self._trained if variant is None or curve.variant == variant]
         curves = chosen if target == self.goal else [replace(curve, goal=None) for curve in chosen]
         return batch_studies(
@@ -210,7 +212,7 @@ class Results:
         return None if until is None else Goal(value=until.value, at_least=until.at_least is not None)
 
     def table(self) -> list[dict[str, Any]]:
-        """The scaling table, a dict a row: workers, batches, step time, samples/s, speedup, efficiency, metric."""
+        """The scaling table, one dict per row: workers, batches, step time, samples/s, speedup, efficiency, metric."""
         return [flat(row) for row in self.rows]
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -218,11 +220,11 @@ class Results:
         return [columns(row) for row in self.table()]
 
     def learning(self) -> list[dict[str, Any]]:
-        """What was trained, a dict a variant: its setting, metric, steps to the target, epochs until stable, gap."""
-        return [flat(variant) for contest in self.variant_rankings for variant in contest.variants]
+        """Trained variants, one dict each: setting, metric, steps to the target, epochs until stable, gap."""
+        return [flat(variant) for ranking in self.variant_rankings for variant in ranking.variants]
 
     def step_s(self) -> dict[Setting, float]:
-        """Measured median step time of each setting."""
+        """Median step time of each setting."""
         return {row.setting: row.step_s.value for row in self.rows}
 
     def left(self) -> list[str]:
@@ -232,15 +234,15 @@ class Results:
         return [record for record in self.records.values() if record.outcome == "failed"]
 
     def to_dict(self) -> dict[str, Any]:
-        """For machines: the answer, the tables, and how every trial ended."""
+        """Return plain values: the answer, the tables and the outcome of every trial."""
         return as_dict(self)
 
     @cached_property
     def _ended(self) -> list[from_records.TrialResult]:
         return [
-            ended
+            pair
             for trial_id, record in self.records.items()
-            for ended in from_records.usable_trials(self.trials[trial_id], record)
+            for pair in from_records.usable_trials(self.trials[trial_id], record)
         ]
 
     @cached_property
@@ -251,22 +253,22 @@ class Results:
             if trial.kind == "train"
         ]
 
-    def _parts(self, setting: Setting, here: list[from_records.TrialResult]) -> StepParts:
-        repeats = from_records.spans(self.folder, here)
-        found, totals, traffic = from_records.exchange(self.folder, here, setting.workers)
+    def _parts(self, setting: Setting, pairs: list[from_records.TrialResult]) -> StepParts:
+        repeats = from_records.spans(self.folder, pairs)
+        exposed, totals, traffic = from_records.exchange(self.folder, pairs, setting.workers)
         slowest = [spans.sum(axis=2).max(axis=1) for spans in repeats.values()]
         return StepParts(
             setting=setting,
             parts=breakdown(SPANS, repeats),
             outlier_share=float(np.mean(np.concatenate([outliers(step_s) for step_s in slowest]))),
             by_subtraction_s=self._by_subtraction(setting),
-            exposed=found,
+            exposed=exposed,
             total_s=mean_interval(totals).within(0.0, math.inf) if totals else None,
             traffic=traffic,
         )
 
     def _by_subtraction(self, setting: Setting) -> float | None:
-        """Its step less that of one worker with the same batch a worker: what people take for communication."""
+        """Step time minus that of one worker with the same batch per worker: a common estimate of communication."""
         step_s = self.step_s()
         alone = step_s.get(replace(setting, workers=1))
         if setting.workers == 1 or setting.scaling == "strong" or alone is None:
@@ -275,7 +277,7 @@ class Results:
 
 
 def load(folder: Path | str) -> Results:
-    """Reads a study folder, finished or not, on any machine. Damaged records are named, never used."""
+    """Read a study folder, finished or not, on any machine. Damaged records are listed, never used."""
     home = StudyFolder.existing(Path(folder))
     spec = read_study(home)
     records, damaged = {}, []
@@ -298,12 +300,12 @@ def load(folder: Path | str) -> Results:
 
 
 def as_results(study: Results | Path | str) -> Results:
-    """Results as they are, or those of a study folder."""
+    """Return results as they are, or load them from a study folder."""
     return study if isinstance(study, Results) else load(study)
 
 
 def read_study(home: StudyFolder) -> StudySpec:
-    """The study as it was run."""
+    """Return the study as it was run."""
     spec = StudyFile.read(home.study_file).spec()
     if not spec.is_resolved:
         raise StoreError(

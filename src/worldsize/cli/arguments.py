@@ -1,4 +1,4 @@
-"""What people type: arguments and options, worker counts, durations, networks. The rule is in the error."""
+"""Arguments and options of the command line: worker counts, durations, networks. Errors state the rule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_WORKERS = 10_000_000
 
 
 def option_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
-    """A parser for `typer.Option(parser=...)`: what is wrong with the text is told with the name of the option."""
+    """Make a parser for `typer.Option(parser=...)` whose errors name the option."""
 
     def parsed(text: str) -> Parsed:
         try:
@@ -36,7 +36,7 @@ def option_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
 
 
 def worker_counts(text: str) -> tuple[int, ...]:
-    """`8,16,1024`."""
+    """Parse worker counts such as `8,16,1024`."""
     for part in text.split(","):
         if not re.fullmatch(r"\s*[0-9]{1,8}\s*", part) or not 0 < int(part) <= MOST_WORKERS:
             raise InputError(f"{part.strip()!r} is not a number of workers; write --workers 8,16,1024")
@@ -48,7 +48,7 @@ def counts_or_auto(text: str) -> tuple[int, ...] | str:
 
 
 def seconds(text: str) -> float:
-    """`90 min`, `1h30min`, `2d`."""
+    """Parse a duration such as `90 min`, `1h30min` or `2d`."""
     parts = DURATION_PART.findall(text.strip())
     if not parts or DURATION_PART.sub("", text).strip() or not sum(float(number) for number, _ in parts):
         raise InputError(f"{text!r} is not a duration; write 45s, 90min, 1h30min or 2d")
@@ -66,7 +66,7 @@ def number(text: str) -> float:
 
 
 def amount(text: str) -> float:
-    """Of money."""
+    """Parse an amount of money."""
     if (value := number(text)) < 0:
         raise InputError(f"{text!r} is negative; write 0 or more")
     return value
@@ -79,7 +79,7 @@ def network(text: str) -> Network:
 
 
 def formats(text: str) -> tuple[str, ...]:
-    """`csv,mlflow`."""
+    """Parse export formats such as `csv,mlflow`."""
     from worldsize.exports.study import check_formats
 
     return check_formats(text)
@@ -125,7 +125,7 @@ def study_of(
     on: str | None,
     machine: Machine | None = None,
 ) -> Study:
-    """The study as it is asked for; problems with a value name the option that it came from."""
+    """Build the study from the options. Errors about a value name the option it came from."""
     from worldsize.spec.file import StudyFile, find_study
     from worldsize.study.study import Study
 
@@ -143,7 +143,7 @@ def study_of(
 
 
 def refuse_for_tables(given: Mapping[str, object]) -> None:
-    """A table holds neither parts of a step nor what training costs."""
+    """Refuse options that need a study folder: a table has neither parts of a step nor training costs."""
     for name, value in given.items():
         if value is not None:
             raise InputError(f"--{name} needs a study folder: a table has only throughput or times; leave it out")

@@ -1,6 +1,4 @@
-"""The command line: parse, call study/study.py, print. Whatever a command needs is imported inside it, so --help is
-quick.
-"""
+"""The command line: parse, call study/study.py, print. Each command imports what it needs, so --help is fast."""
 
 from __future__ import annotations
 
@@ -115,12 +113,12 @@ def _callback(
 
 
 RENAMED = {"worker-command": "by-hand", "--target": "--until"}
-"""Words that the command line once knew."""
+"""Former names of commands and options."""
 
 
 def main() -> None:
-    """Errors that a user can mend are one line and an exit code; a terminated driver stops as on Ctrl-C."""
-    # Not what SIGINT does: a driver started in the background ignores that, and must not ignore this.
+    """Run the command line. Errors that users can fix become one line and an exit code; SIGTERM acts like Ctrl-C."""
+    # Not the current SIGINT handler: a driver started in the background ignores SIGINT, but must not ignore SIGTERM.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
@@ -134,7 +132,7 @@ def main() -> None:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        else:  # a full disk, a folder that may not be written to: what is finished is kept
+        else:  # a full disk, or a folder without write permission: finished trials are kept
             print(f"worldsize: {visible(str(error))}; mend that, then the same command continues", file=sys.stderr)
         sys.exit(1)
 

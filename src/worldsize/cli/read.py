@@ -1,4 +1,4 @@
-"""The commands that read a study folder and run nothing: status, predict, report, compare, export, serve."""
+"""Commands that read a study folder without running anything: status, predict, report, compare, export, serve."""
 
 from __future__ import annotations
 
@@ -37,8 +37,13 @@ def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
     jobs = job_statuses(results.folder)
     if as_json:
         run_by = holder.model_dump(mode="json") if holder else None
-        told = {"trials": results.to_dict()["trials"], "running": running, "run_by": run_by, "jobs": job_dicts(jobs)}
-        print(json.dumps(told, indent=1))
+        document = {
+            "trials": results.to_dict()["trials"],
+            "running": running,
+            "run_by": run_by,
+            "jobs": job_dicts(jobs),
+        }
+        print(json.dumps(document, indent=1))
     else:
         console().print(status_view(results, running, holder))
         for line in job_lines(jobs):
@@ -46,7 +51,7 @@ def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
 
 def _running_trial(results: Any) -> str | None:
-    """The last trial that has begun and has no record."""
+    """The last trial that has begun and has no record yet."""
     begun = [trial_id for trial_id in results.left() if any(results.folder.events(trial_id))]
     return begun[-1] if begun else None
 
@@ -149,7 +154,7 @@ def predict(
     if as_json:
         from dataclasses import asdict
 
-        print(json.dumps([asdict(each) for each in projected], indent=1, allow_nan=False))
+        print(json.dumps([asdict(projection) for projection in projected], indent=1, allow_nan=False))
     else:
         console().print(table_view(projected))
 
@@ -191,15 +196,15 @@ def compare(
     from worldsize.report.sections.comparison import comparison_view
     from worldsize.report.write.console import console
 
-    found = compare_studies(baseline, *others)
+    comparison = compare_studies(baseline, *others)
     if page is not None:
         from worldsize.report.write.comparison_page import write_comparison
 
-        write_comparison(found, page)
+        write_comparison(comparison, page)
     if as_json:
-        print(json.dumps(to_dict(found), indent=1, allow_nan=False))
+        print(json.dumps(to_dict(comparison), indent=1, allow_nan=False))
     else:
-        console().print(comparison_view(found))
+        console().print(comparison_view(comparison))
 
 
 def export(

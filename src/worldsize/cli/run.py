@@ -1,4 +1,4 @@
-"""The commands that plan and run a study. Whatever a command needs is imported inside it, so --help is quick."""
+"""Commands that plan and run a study. Each command imports what it needs, so --help is fast."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def plan(
     the_study = study_of(study, set_, workers, folder=folder, small=small, data=data, on=on)
     cost = the_study.estimate()
     if as_json:
-        told = {"estimate": asdict(cost), "missing_data": the_study.missing_data()}
-        print(json.dumps({**the_study.plan.model_dump(mode="json"), **told}, indent=1))
+        extra = {"estimate": asdict(cost), "missing_data": the_study.missing_data()}
+        print(json.dumps({**the_study.plan.model_dump(mode="json"), **extra}, indent=1))
     else:
         console().print(plan_view(the_study, cost, everything), soft_wrap=True)
 

@@ -1,7 +1,7 @@
 """Binary image files as arrays: the idx format of MNIST and Fashion-MNIST, and CIFAR-10's batches.
 
-idx: Two zero bytes, one byte for the type (8: uint8), one for the number of axes, the length of each axis as a big-
-endian uint32, then the values row by row. https://yann.lecun.com/exdb/mnist
+idx: two zero bytes, one byte for the type (8: uint8), one for the number of axes, the length of each axis as a
+big-endian uint32, then the values row by row. https://yann.lecun.com/exdb/mnist
 
 CIFAR-10's binary batches: a label byte, then 1,024 red, 1,024 green and 1,024 blue bytes, row by row.
 """
@@ -30,12 +30,12 @@ Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.uint
 
 
 def read_mnist(folder: Path) -> Arrays:
-    """The four official files, packed or not. Images N x 28 x 28; labels int64, as a loss takes them."""
+    """Read the four official files, gzipped or not. Images are N x 28 x 28; labels are int64, as losses expect them."""
     return (*_read_idx_part(folder, "train"), *_read_idx_part(folder, "t10k"))
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """The array in one idx file, unpacked when its name ends in .gz."""
+    """Read the array in one idx file, decompressed if its name ends in .gz."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             return _parse(file, path)
@@ -66,7 +66,7 @@ def _parse(file: gzip.GzipFile | io.BufferedReader, path: Path) -> npt.NDArray[n
     shape = struct.unpack(f">{head[3]}I", lengths)
     expected = math.prod(shape)
     values = bytearray()
-    # In pieces and no further than one byte too many: neither a size in the header nor a packed flood is trusted.
+    # In pieces, and at most one byte too many: neither the size in the header nor the compressed data is trusted.
     while len(values) <= expected and (piece := file.read(min(PIECE_BYTES, expected + 1 - len(values)))):
         values += piece
     if len(values) != expected:
@@ -93,16 +93,16 @@ def _read_idx_part(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.
     if not len(labels):
         raise DataError(f"{images_file} holds no images; fetch it again")
     if labels.max() >= MNIST_CLASSES:
-        place = int(np.argmax(labels >= MNIST_CLASSES))
+        index = int(np.argmax(labels >= MNIST_CLASSES))
         raise DataError(
-            f"{labels_file} holds the label {labels[place]} (number {place:,}); labels are 0 to {MNIST_CLASSES - 1}: "
+            f"{labels_file} holds the label {labels[index]} (number {index:,}); labels are 0 to {MNIST_CLASSES - 1}: "
             "fetch it again"
         )
     return images, labels.astype(np.int64)
 
 
 def _find_idx(folder: Path, name: str) -> Path:
-    """The packed file first: gzip carries a checksum, and an interrupted unpacking leaves half a file beside it."""
+    """Find a file, preferring the gzipped one: it has a checksum, and interrupted decompression leaves half a file."""
     for path in (folder / f"{name}.gz", folder / name):
         if path.is_file():
             return path
@@ -121,15 +121,15 @@ CIFAR_CLASSES = 10
 
 
 def read_cifar10(folder: Path) -> Arrays:
-    """Images N x 3 x 32 x 32; labels int64. The folder holds the batches, or their folder, or cifar10/ with it."""
+    """Read images N x 3 x 32 x 32 and int64 labels from batches in the folder or in its usual subfolder."""
     batches = _find_batches(folder)
     return (*_read_cifar_part(batches, TRAIN_FILES), *_read_cifar_part(batches, TEST_FILES))
 
 
 def _find_batches(folder: Path) -> Path:
-    for place in (folder, folder / FOLDER, folder / "cifar10" / FOLDER):
-        if any((place / name).is_file() for name in TRAIN_FILES + TEST_FILES):
-            return place
+    for candidate in (folder, folder / FOLDER, folder / "cifar10" / FOLDER):
+        if any((candidate / name).is_file() for name in TRAIN_FILES + TEST_FILES):
+            return candidate
     raise DataError(
         f"{folder} holds no CIFAR-10 batches ({TRAIN_FILES[0]} and five more, or {FOLDER} with them); "
         "`worldsize data fetch` downloads them"
@@ -137,7 +137,7 @@ def _find_batches(folder: Path) -> Path:
 
 
 def _read_cifar_part(folder: Path, names: tuple[str, ...]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    # Filled batch by batch: joining five arrays afterwards would need the memory twice.
+    # Filled batch by batch: concatenating five arrays would need twice the memory.
     images = np.empty((len(names) * RECORDS, *SHAPE), np.uint8)
     labels = np.empty(len(names) * RECORDS, np.int64)
     for number, name in enumerate(names):
@@ -165,9 +165,9 @@ def _read_batch(path: Path) -> npt.NDArray[np.uint8]:
         )
     batch = content.reshape(RECORDS, 1 + PIXELS)
     if batch[:, 0].max() >= CIFAR_CLASSES:
-        place = int(np.argmax(batch[:, 0] >= CIFAR_CLASSES))
+        index = int(np.argmax(batch[:, 0] >= CIFAR_CLASSES))
         raise DataError(
-            f"{path} holds the label {batch[place, 0]} (record {place:,}); labels are 0 to {CIFAR_CLASSES - 1}: "
+            f"{path} holds the label {batch[index, 0]} (record {index:,}); labels are 0 to {CIFAR_CLASSES - 1}: "
             "fetch the data set again"
         )
     return batch

@@ -1,12 +1,12 @@
-"""Images decoded once, by all cores, and kept as one array that every rank of a host maps into its memory.
+"""Decode images once, on all cores, into one array that every rank of a host memory-maps.
 
 <cache>/64x64-3f2a.../
   images.npy   rows of height x width x 3 bytes, in the order of the sources, without those skipped
-  index.json   what was skipped and why, a checksum of the content
+  index.json   skipped files with reasons, and a checksum of the content
 
-The key of an entry is made of the size and of every source's name, length in bytes and time of last change. These come
-with the listing, so that a second start opens no image; hashing the bytes would read the whole data set again. A file
-whose content changes while its length and time stay goes unnoticed: then remove the cache folder.
+The key of an entry consists of the image size and the name, length in bytes and modification time of every source.
+These come with the listing, so a second start opens no image; hashing the bytes would read the whole data set again. A
+file whose content changes but not its length and time goes unnoticed: then remove the cache folder.
 
 Decoding processes: `data/decode.py` once per core, fed chunk by chunk through pipes.
 
@@ -44,7 +44,7 @@ from worldsize.folder.files import read_json, write_json
 
 
 def decode_chunks(output: Output, chunks: Sequence[Chunk], workers: int | None) -> Generator[DecodedChunk]:
-    """Answers in the order in which they come. One worker is this process itself; None: all cores it may use."""
+    """Yield chunks in the order in which they finish. One worker is this process itself; None: all cores it may use."""
     workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(chunks))
     if workers <= 1:
         for chunk in chunks:
@@ -57,7 +57,7 @@ def _in_processes(output: Output, chunks: Sequence[Chunk], workers: int) -> Gene
     waiting = iter(chunks)
     processes = []
     try:
-        # All are started before the first is fed: they import side by side.
+        # All are started before the first gets work, so that they import in parallel.
         processes = [_start_decoder(output) for _ in range(workers)]
         with selectors.DefaultSelector() as selector:
             for process in processes:
@@ -67,7 +67,7 @@ def _in_processes(output: Output, chunks: Sequence[Chunk], workers: int) -> Gene
             while selector.get_map():
                 for key, _ in selector.select():
                     decoded = _receive(key.data)
-                    # Fed again before its result is dealt with, so that no core waits for this process.
+                    # Gets more work before its result is handled, so that no core waits for this process.
                     if (chunk := next(waiting, None)) is not None:
                         _send(key.data, chunk)
                     else:
@@ -79,8 +79,8 @@ def _in_processes(output: Output, chunks: Sequence[Chunk], workers: int) -> Gene
 
 
 def _start_decoder(output: Output) -> subprocess.Popen[str]:
-    # The same search path, however this process came by it.
-    path = os.pathsep.join(os.path.abspath(place) for place in sys.path)  # noqa: PTH100 - "" is the folder it is in
+    # The same search path as this process, wherever it came from.
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # noqa: PTH100 - "" is the folder it is in
     try:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", decode.__name__, json.dumps(output)],
@@ -95,7 +95,7 @@ def _start_decoder(output: Output) -> subprocess.Popen[str]:
 
 def _send(process: subprocess.Popen[str], chunk: Chunk) -> None:
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended: reading its answer says so
+    with suppress(BrokenPipeError):  # it has ended, which reading its answer reports
         process.stdin.write(json.dumps(chunk) + "\n")
         process.stdin.flush()
 
@@ -116,29 +116,29 @@ def _receive(process: subprocess.Popen[str]) -> DecodedChunk:
 
 
 def _end_decoder(process: subprocess.Popen[str]) -> None:
-    """Killed, not asked: at the normal end it has nothing left to do, and otherwise its rows are thrown away."""
+    """Kill a process: at a normal end it has nothing left to do, and otherwise its rows are discarded."""
     process.kill()
     process.communicate()
 
 
 FORMAT = 1
-"""Part of the key: raised when decoding would give other pixels."""
+"""Part of the key: increased when decoding would give different pixels."""
 CHUNK_FILES = 64
 CHUNK_BYTES = 8 * 1024**2
 NAMED = 3
-"""How many bad files an error names; the rest is counted."""
+"""Number of bad files that an error names; the rest are counted."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of images done and their total."""
+"""Called with the number of images done and the total."""
 Skipped = tuple[str, str]
-"""A file's name and the reason."""
+"""File name and reason."""
 
 
 class Source(NamedTuple):
-    """One image file, as the listing saw it."""
+    """One image file, as listed."""
 
     name: str
-    """As messages show it, relative to the data set."""
+    """Name in messages, relative to the data set."""
     path: str
     length: int
     changed_ns: int
@@ -147,17 +147,17 @@ class Source(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Decoded:
     images: npt.NDArray[np.uint8]
-    """Memory-mapped, copied on writing: torch wants arrays that may be written to, the file stays as it is."""
+    """Memory-mapped, copy on write: torch wants writable arrays, and the file must not change."""
     kept: npt.NDArray[np.int64]
-    """Which source each row is."""
+    """Index of the source of each row."""
     skipped: list[Skipped]
     content_sha256: str
-    """sha256 over the names and bytes of all sources: distinguishes two data sets, wherever they are."""
+    """sha256 over the names and bytes of all sources: identifies a data set wherever it is stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRequest:
-    """The images wanted, in this order, at this size."""
+    """Images to decode, in this order, at this size."""
 
     sources: Sequence[Source]
     height: int
@@ -175,7 +175,7 @@ class DecodeRequest:
         return rows, self.height, self.width, 3
 
     def chunks(self) -> list[Chunk]:
-        """Small enough that the cores finish together, large enough that a chunk is one write."""
+        """Chunks small enough that the cores finish together, large enough that each is one write."""
         files = max(1, min(CHUNK_FILES, CHUNK_BYTES // self.row_bytes()))
         return [
             Chunk(first, [source.path for source in self.sources[first : first + files]])
@@ -186,7 +186,7 @@ class DecodeRequest:
 def decode_once(
     request: DecodeRequest, cache: Path, *, workers: int | None = None, on_progress: OnProgress | None = None
 ) -> Decoded:
-    """Reads the images from the cache, or decodes them into it. If several processes start at once, one decodes and the
+    """Read the images from the cache, or decode them into it. If several processes start at once, one decodes and the
     others wait."""
     if min(request.height, request.width) < 1:
         raise DataError(
@@ -198,7 +198,7 @@ def decode_once(
         return decoded
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        # One lock for the whole cache: two data sets at once would not be faster, each takes all cores.
+        # One lock for the whole cache: two data sets at once would not be faster, because each uses all cores.
         with FileLock(cache / "decoding.lock"):
             decoded = _read(entry, request)
             if decoded is None:
@@ -217,13 +217,13 @@ def decode_once(
 
 
 def list_some(skipped: Sequence[Skipped]) -> str:
-    """The first bad files with their reasons, for an error."""
+    """Format the first bad files with their reasons, for an error message."""
     named = "; ".join(f"{name!r}: {reason}" for name, reason in skipped[:NAMED])
     return named + (f"; and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else "")
 
 
 def _read(entry: Path, request: DecodeRequest) -> Decoded | None:
-    """None when there is no such entry, or one that a failing disk has damaged."""
+    """Read an entry; None if it does not exist or is damaged."""
     try:
         index: dict[str, Any] = read_json(entry / "index.json")
         skipped = {int(row): str(reason) for row, reason in index["skipped"]}
@@ -243,7 +243,7 @@ def _read(entry: Path, request: DecodeRequest) -> Decoded | None:
 
 
 def _write(entry: Path, request: DecodeRequest, workers: int | None, on_progress: OnProgress | None) -> None:
-    """Under a temporary name, renamed when it is whole: an interrupted decoding leaves no entry."""
+    """Write an entry under a temporary name and rename it when complete: interrupted decoding leaves no entry."""
     temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=_leftover_prefix()))
     try:
         array = temporary / "images.npy"
@@ -270,7 +270,7 @@ def _write(entry: Path, request: DecodeRequest, workers: int | None, on_progress
 def _decode(
     array: Path, request: DecodeRequest, workers: int | None, on_progress: OnProgress | None
 ) -> list[DecodedChunk]:
-    """Pixels into the array's file, each image at its place; the chunks in the order of the sources."""
+    """Decode the images into the array's file, each at its row. Returns the chunks in the order of the sources."""
     output = Output(str(array), len(_npy_header(request.shape(len(request.sources)))), request.height, request.width)
     decoded: list[DecodedChunk] = []
     done = 0
@@ -284,7 +284,7 @@ def _decode(
 
 
 def _finish(path: Path, request: DecodeRequest, skipped: set[int]) -> None:
-    """Closes the gaps of skipped rows and writes the header, for which decoding has left room."""
+    """Close the gaps of skipped rows and write the header, for which decoding left room."""
     rows = len(request.sources)
     room = len(_npy_header(request.shape(rows)))
     if skipped:
@@ -294,7 +294,7 @@ def _finish(path: Path, request: DecodeRequest, skipped: set[int]) -> None:
                 array[new] = array[old]
         array.flush()
     header = _npy_header(request.shape(rows - len(skipped)))
-    # numpy pads headers so that an array may grow along its first axis; a shorter one fits all the more.
+    # numpy pads headers so that an array can grow along its first axis, so that of a shorter array has the same size.
     assert len(header) == room
     with path.open("r+b") as file:
         file.write(header)
@@ -304,29 +304,29 @@ def _finish(path: Path, request: DecodeRequest, skipped: set[int]) -> None:
 
 
 def _npy_header(shape: tuple[int, ...]) -> bytes:
-    """Written last, not by open_memmap beforehand: only then is known how many rows there are."""
+    """The .npy header. It is written last, not by open_memmap: the number of rows is known only then."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return buffer.getvalue()
 
 
 def _rename(temporary: Path, entry: Path) -> None:
-    shutil.rmtree(entry, ignore_errors=True)  # damaged, or it would have been used
+    shutil.rmtree(entry, ignore_errors=True)  # it is damaged, or it would have been used
     try:
         temporary.rename(entry)
     except OSError:
-        # Another host was faster, on a shared disk whose locks do not reach across hosts: its entry is as good.
+        # Another host was faster, on a shared disk without locks across hosts: its entry is just as good.
         if not entry.is_dir():
             raise
 
 
 def _leftover_prefix() -> str:
-    """Named after the host: where locks do not reach across hosts, another's unfinished work must be left alone."""
+    """Prefix with the host name: without locks across hosts, unfinished work of another host must be left alone."""
     return f".decoding@{socket.gethostname()}@"
 
 
 def _remove_leftovers(cache: Path) -> None:
-    """What a killed process left. Under the lock nobody else of this host is decoding."""
+    """Remove what a killed process left behind. Under the lock, no other process on this host is decoding."""
     for leftover in cache.iterdir():
         if leftover.name.startswith(_leftover_prefix()):
             shutil.rmtree(leftover, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""What the driver must know about a workload without training it: sizes, metric, unit, roughly what a sample costs.
+"""What the driver needs to know about a workload before training: sizes, metric, unit, rough cost per sample.
 
-Counting is cheap: a listing, a table's rows, a file's length. Nothing is decoded and torch is not imported; a workload
-of the user's own is asked by a process of its own (`worldsize.worker.workloads.own`).
+Counting is cheap: a listing, the rows of a table, the length of a file. Nothing is decoded and torch is not imported. A
+user's own workload is queried in a separate process (`worldsize.worker.workloads.own`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from worldsize.spec.workload import WorkloadSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What is known about a metric, whichever workload measures it."""
+    """What is known about a metric, for any workload."""
 
     higher_is_better: bool
     least: float = -math.inf
     most: float = math.inf
-    """No model reaches less or more."""
+    """Bounds of the metric."""
     is_counted: bool = False
-    """A share of the test samples, which changes by whole samples."""
+    """Whether it is a share of the test samples, which changes in steps of one sample."""
 
 
 METRICS = {
@@ -41,11 +41,11 @@ METRICS = {
     "rmse": Metric(higher_is_better=False),
     "bits_per_byte": Metric(higher_is_better=False),
 }
-"""By name. A workload of the user's own may measure others."""
+"""Metrics by name. A user's own workload may measure others."""
 
 
 def metric_bounds(metric: str) -> tuple[float, float]:
-    """The least and the most that a model can reach; infinite where that is not known."""
+    """Lower and upper bound of a metric; infinite if unknown."""
     known = METRICS.get(metric)
     return (known.least, known.most) if known else (-math.inf, math.inf)
 
@@ -55,55 +55,55 @@ class WorkloadFacts(Frozen):
     train_samples: int
     test_samples: int
     metric: Label
-    """The metric that the answer quotes."""
+    """The metric quoted in the answer."""
     higher_is_better: bool = True
     metrics: tuple[Label, ...] = ()
-    """All that are measured, the loss among them: what a target may name."""
+    """All measured metrics, including the loss: those that a target may name."""
     classifies: bool = False
-    """Whether targets are classes, which labels can be smoothed for."""
+    """Whether targets are classes, so that label smoothing applies."""
     unit: Label = "samples"
     units_per_sample: int = 1
-    """A sample of text is a window of tokens, and people count tokens."""
+    """For text, a sample is a window of tokens, and throughput is counted in tokens."""
     train_flop_per_sample: float
-    """Forward and backward of the built-in model; only the estimate before the first measurement uses it."""
+    """FLOP of the forward and backward pass of the built-in model; only for the estimate before any measurement."""
 
 
 class Counts(NamedTuple):
-    """What only the data of a workload can say."""
+    """Facts that depend on the data of a workload."""
 
     train: int
     test: int
     units_per_sample: int = 1
     without: tuple[Label, ...] = ()
-    """Metrics that mean nothing for these data."""
+    """Metrics that do not apply to these data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A built-in workload: what is fixed about it, what it takes, how its samples are counted."""
+    """A built-in workload: its fixed facts, the fields it accepts, and how to count its samples."""
 
     data: str
-    """What it trains on, in words."""
+    """Description of its data."""
     model: str = ""
-    """What it trains unless the study names a model, in words."""
+    """Description of its default model."""
     metric: Label = "accuracy"
     metrics: tuple[Label, ...] = ("loss", "accuracy", "top5")
     classifies: bool = True
     unit: Label = "samples"
     flop: float
-    """Forward and backward of one sample, with its own model."""
+    """FLOP of the forward and backward pass of one sample, with the default model."""
     side: int | None = None
-    """Pixels along a side of its images, from which the cost of another model follows; None: it is not estimated."""
+    """Side length of its images in pixels, used to estimate the cost of another model; None: no estimate."""
     takes: tuple[str, ...] = ()
-    """Fields of WorkloadSpec that mean something to it, besides those of every workload."""
+    """Fields of WorkloadSpec that it accepts, besides those of every workload."""
     needs: tuple[str, ...] = ()
     dataset: str | None = None
-    """The data set that must be there, by the name that `worldsize data fetch` knows."""
+    """The data set it needs, by its name in `worldsize data fetch`."""
     count: Callable[[WorkloadSpec, Path], Counts]
 
 
 FLOP_PER_PIXEL = {"plain-cnn": 1.1e4, "cnn": 1.4e4, "mlp": 6e3, "softmax": 60, "resnet18": 3.3e6, "resnet50": 7.8e6}
-"""Forward and backward of one image, over its pixels, with the stem for small images; rough, for estimates only."""
+"""FLOP of the forward and backward pass per pixel, with the stem for small images; rough, for estimates only."""
 
 
 def _flop(model: str, side: int) -> float:
@@ -142,7 +142,7 @@ def _count_points(spec: WorkloadSpec, _root: Path) -> Counts:
 
 
 def _images(data: str, model: str, flop: float, side: int, counts: Counts, dataset: str | None = None) -> Entry:
-    """Images of ten classes, whose number is known."""
+    """An entry for images of ten classes with known counts."""
     return Entry(
         data=data, model=model, flop=flop, side=side, takes=("augment",), dataset=dataset, count=lambda *_: counts
     )
@@ -197,11 +197,11 @@ WORKLOADS: dict[str, Entry] = {
     ),
 }
 OWN_TAKES = ("augment", "data_options")
-"""The fields that the user's own function takes; it says the rest itself."""
+"""Fields that a user's own function accepts; it decides the rest itself."""
 
 
 def workload_problem(workload: WorkloadSpec) -> str | None:
-    """What is wrong with this workload as described; None if nothing is."""
+    """What is wrong with the description of a workload; None if nothing is."""
     entry = WORKLOADS.get(workload.name)
     if entry is None and not workload.own:
         return f"unknown workload {shorten(workload.name)}. {did_you_mean(workload.name, WORKLOADS)}"
@@ -217,7 +217,7 @@ def workload_problem(workload: WorkloadSpec) -> str | None:
 
 
 def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
-    """Raises DataError when data that must be counted are not there."""
+    """Facts of a workload. Raises DataError if data that must be counted are missing."""
     if workload.own:
         return _ask(workload, root)
     entry = WORKLOADS[workload.name]
@@ -240,7 +240,7 @@ def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
 
 
 def _ask(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
-    """The user's function is called where torch may be imported, not here."""
+    """Call the user's function in another process, because it may import torch."""
     command = [sys.executable, "-m", "worldsize.worker.workloads.own", workload.model_dump_json(), str(root)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:

@@ -1,7 +1,6 @@
-"""One image file to pixels, and the program that does it for a list of files.
+"""Decode image files to pixels, as a function and as a program for lists of files.
 
-Imports Pillow but neither numpy nor torch: `data/cache.py` starts this file once per core, and everybody waits for what
-it imports.
+Imports Pillow but neither numpy nor torch: `data/cache.py` starts this file once per core and waits for its imports.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from PIL import Image, UnidentifiedImageError
 from worldsize.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF")
-"""What a file may be inside, whatever its name: Pillow's other readers include some that start programs (EPS)."""
+"""Accepted formats, whatever the name of the file: some of Pillow's other readers start programs (EPS)."""
 MAX_PIXELS = 89_478_485
-"""Pillow's own limit for a decompression bomb, here an error instead of a warning."""
+"""Pillow's own limit for decompression bombs; here an error instead of a warning."""
 MAX_FILE_BYTES = 256 * 1024**2
-"""A file is read whole, by every core at once; no sane image is larger."""
+"""Every core reads a whole file into memory at the same time; no reasonable image is larger."""
 ORIENTATION = 0x0112
-"""The EXIF tag that says which side was up."""
-# ImageOps.exif_transpose also writes the rest of the EXIF back, and fails where that is damaged: the image would stay
-# on its side.
+"""The EXIF tag for the orientation."""
+# ImageOps.exif_transpose also rewrites the rest of the EXIF data and fails if that is damaged: the image would stay
+# unrotated.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -41,7 +40,7 @@ TURNS = {
 
 
 class Output(NamedTuple):
-    """Where the pixels go: rows of height x width x 3 bytes in a file that exists."""
+    """Where to write the pixels: rows of height x width x 3 bytes in an existing file."""
 
     path: str
     data_at: int
@@ -58,19 +57,19 @@ class Chunk(NamedTuple):
 class DecodedChunk(NamedTuple):
     first_row: int
     digests: list[str]
-    """sha256 of each file, read while it was in memory anyway."""
+    """sha256 of each file."""
     skipped: list[tuple[int, str]]
-    """Row and reason; its pixels are zero."""
+    """Row and reason of each skipped file; its pixels are zero."""
 
 
 def decode_chunk(output: Output, chunk: Chunk) -> DecodedChunk:
-    """Decodes the files into their rows. A damaged image is skipped; a file that cannot be read at all is an error."""
+    """Decode the files into their rows. A damaged image is skipped; a file that cannot be read is an error."""
     row_bytes = output.height * output.width * 3
     pixels = bytearray(len(chunk.files) * row_bytes)
     digests: list[str] = []
     skipped: list[tuple[int, str]] = []
     with warnings.catch_warnings():
-        # Corrupt EXIF, odd palettes, large pictures: the pixels count, and what they say cannot be helped here.
+        # Corrupt EXIF, odd palettes, large pictures: only the pixels matter, and the user cannot act on these warnings.
         warnings.simplefilter("ignore")
         for number, file in enumerate(chunk.files):
             content = read_file(file)
@@ -81,7 +80,7 @@ def decode_chunk(output: Output, chunk: Chunk) -> DecodedChunk:
                 )
             except MemoryError:
                 raise
-            except Exception as error:  # Pillow raises nearly every kind for hostile bytes: none may end the study
+            except Exception as error:  # damaged files raise almost any kind of error, and none may end the study
                 skipped.append((chunk.first_row + number, _reason(error)))
     _write_at(output, chunk.first_row * row_bytes, pixels)
     return DecodedChunk(chunk.first_row, digests, skipped)
@@ -97,7 +96,7 @@ def read_file(path: str) -> bytes:
 
 
 def decode_image(content: bytes, height: int, width: int) -> bytes:
-    """Short side resized, center cropped, upright, RGB: height x width x 3 bytes."""
+    """Resize the short side and crop the center, upright, in RGB: height x width x 3 bytes."""
     if not content:
         raise ValueError("the file is empty")
     if len(content) > MAX_FILE_BYTES:
@@ -122,28 +121,28 @@ def centre_box(image_width: int, image_height: int, height: int, width: int) -> 
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would cut off at 255
+    if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip at 255
         return image.point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
     return image.convert("RGB")
 
 
 def _upright(image: Image.Image, picture: Image.Image) -> Image.Image:
-    """The picture turned as the image's EXIF says. Damaged EXIF says nothing: the pixels may still be right."""
+    """Rotate the picture as the EXIF data of the image say. Damaged EXIF data are ignored: the pixels may be right."""
     try:
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # as many kinds as the decoders raise
+    except Exception:  # damaged EXIF raises almost any kind of error
         return picture
     return picture if turn is None else picture.transpose(turn)
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):  # its own text names a memory address
+    if isinstance(error, UnidentifiedImageError):  # its message contains a memory address
         return f"not an image ({', '.join(FORMATS).lower()})"
     return str(error) or type(error).__name__
 
 
 def _write_at(output: Output, offset: int, pixels: bytearray) -> None:
-    """Plain writes, not a memory map: on a full disk a write is an error, a touched page a killed process."""
+    """Write pixels without a memory map: on a full disk, a write is an error, but touching a page kills the process."""
     descriptor = os.open(output.path, os.O_WRONLY)
     try:
         rest = memoryview(pixels)
@@ -155,12 +154,12 @@ def _write_at(output: Output, offset: int, pixels: bytearray) -> None:
 
 
 def main() -> None:
-    """The output as argument, chunks on standard input, results on standard output: one JSON per line.
+    """Take the output as argument, chunks on standard input, results on standard output: one JSON per line.
 
-    Ends with its input, thus also when the parent is killed; an interrupt is the parent's to handle.
+    Ends with its input, and so also when the parent is killed. The parent handles interrupts.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody is left to read the answer: end without a word
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody is left to read the answer: end silently
     output = Output(*json.loads(sys.argv[1]))
     for line in sys.stdin:
         reply: dict[str, object]

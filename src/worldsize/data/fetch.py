@@ -1,8 +1,8 @@
-"""Downloads that survive a bad connection: resumed after a break, tried at several addresses, named once checked.
+"""Downloads that survive a bad connection: resumed after an interruption, tried at several addresses, then verified.
 
-A file grows as `NAME.part` and gets its name only when its SHA-256 is right, so nobody ever reads half of one. Because
-size and checksum are known beforehand, a part may be resumed at any address that has the file: should the pieces not
-fit together, it is fetched once more from its first byte.
+A file grows as `NAME.part` and gets its name only when its SHA-256 is right, so nobody ever reads an incomplete file.
+Because size and checksum are known beforehand, a download can resume at any address that has the file. If the pieces do
+not match, the file is fetched again from its first byte.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from worldsize.folder.files import sync
 CHUNK_BYTES = 1 << 18
 LONGEST_PAUSE_S = 30.0
 MAY_PASS = {408, 425, 429, *range(500, 600)}
-"""HTTP answers that the same request may not get the next time."""
+"""HTTP status codes that may be temporary."""
 
 OnBytes = Callable[[DataFile, int, int], None]
-"""Called with the file, the bytes that are there and the bytes it will have."""
+"""Called with the file, its bytes so far and its total bytes."""
 
 
 class _PassingError(Exception):
-    """This attempt failed; the next may not."""
+    """This attempt failed, but the next may succeed."""
 
 
 class _LastingError(Exception):
-    """This address does not have the file, however often it is asked."""
+    """This address does not have the file; trying again does not help."""
 
 
 def fetch(
@@ -52,10 +52,10 @@ def fetch(
     timeout_s: float = 30.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Afterwards `dataset` is complete and checked under `root`; what was so before is not downloaded again.
+    """Download what is missing of `dataset` into `root` and verify it.
 
-    `attempts` counts those in a row that brought no further byte. If several processes start at once, one downloads and
-    the others wait.
+    Gives up after `attempts` attempts in a row without a new byte. If several processes start at once, one downloads
+    and the others wait.
     """
     if not missing_or_damaged(dataset, root, deep=True, cached=False):
         return
@@ -70,7 +70,7 @@ def fetch(
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f".{dataset.name}.lock"):
-            # Looked at again: whoever held the lock may have brought the set.
+            # Checked again: the previous holder of the lock may have downloaded the set.
             wanted = [fault.file for fault in missing_or_damaged(dataset, root, deep=True)]
             if dataset.archive is None:
                 for file in wanted:
@@ -85,7 +85,7 @@ def fetch(
 
 
 def _fetch_packed(archive: DataFile, wanted: list[DataFile], download: _Download) -> None:
-    """An archive that somebody put there is used and left; a downloaded one stays a part, and goes once unpacked."""
+    """Use an archive that is already there and keep it; a downloaded one stays a part and is removed once unpacked."""
     if find_fault(archive, download.root, deep=True, cached=False) is None:
         unpack(archive.under(download.root), download.set_name, wanted, download.root)
         return
@@ -95,9 +95,9 @@ def _fetch_packed(archive: DataFile, wanted: list[DataFile], download: _Download
 
 
 def unpack(packed: Path, set_name: str, wanted: Iterable[DataFile], root: Path) -> None:
-    """Takes the wanted files out of the tar file `packed`, which lies where its members are to be, and nothing else.
+    """Extract only the wanted files from the tar file `packed`, which is in the folder where they belong.
 
-    Where a file goes is decided by its entry in `DATASETS`, never by a name, link or mode inside the archive.
+    The entry in `DATASETS` decides where a file goes, never a name, link or mode inside the archive.
     """
     left = {file.under(root).relative_to(packed.parent).as_posix(): file for file in wanted}
     remedy = f"remove {packed} and run `worldsize data fetch {set_name}` again"
@@ -131,7 +131,7 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, file: DataFile
 
 
 def _publish(part: Path, final: Path, sha256: str) -> None:
-    """The checked part under its name, also after a power cut."""
+    """Give the verified part its final name, in a way that survives a power failure."""
     sync(part)
     part.replace(final)
     sync(final.parent)
@@ -148,7 +148,7 @@ class _Download:
     sleep: Callable[[float], None]
 
     def checked_part(self, file: DataFile) -> Path:
-        """The complete part of `file`, its checksum right. All addresses are tried before the first pause."""
+        """Download `file` completely and verify its checksum. All addresses are tried before the first pause."""
         part = file.part_under(self.root)
         part.parent.mkdir(parents=True, exist_ok=True)
         left = list(file.urls)
@@ -210,7 +210,7 @@ class _Download:
     def _open(self, url: str, part: Path, have: int) -> http.client.HTTPResponse:
         if urlsplit(url).scheme not in ("http", "https"):
             raise _LastingError("not an http or https address")
-        # Compressed on the way, neither the length nor a range would be the file's.
+        # With compression, neither the length nor a range would be that of the file.
         request = urllib.request.Request(url, headers={"User-Agent": "worldsize", "Accept-Encoding": "identity"})
         if have:
             request.add_header("Range", f"bytes={have}-")
@@ -229,7 +229,7 @@ class _Download:
 
 
 def _first_byte(response: http.client.HTTPResponse, file: DataFile, part: Path, have: int) -> int:
-    """Where in the file the answer begins: a server may ignore the range and send all of it."""
+    """Offset at which the response begins: a server may ignore the range and send the whole file."""
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         if response.length not in (None, file.size_bytes):
             raise _LastingError(f"offers {response.length:,} bytes, the file has {file.size_bytes:,}")
@@ -243,7 +243,7 @@ def _first_byte(response: http.client.HTTPResponse, file: DataFile, part: Path, 
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Through the environment's proxies, and by no redirection to ftp: or file:."""
+    """An opener that uses the proxies of the environment and follows no redirect to ftp: or file:."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),

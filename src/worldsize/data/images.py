@@ -1,7 +1,7 @@
-"""Any folder of images, one folder per class.
+"""Folders of images, one folder per class.
 
 Two layouts: root/train/<class>/* with root/test/<class>/* (or val, validation, valid), or one tree root/<class>/* (or
-only root/train/<class>/*), which is split here by class with a seed.
+only root/train/<class>/*), which is split by class with a seed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from worldsize.errors import DataError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 TEST_FOLDERS = ("test", "val", "validation", "valid")
 IGNORED_FOLDERS = ("__MACOSX",)
-"""What archives made on a Mac bring along; it holds no images of its own."""
+"""Part of archives made on a Mac; contains no images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolder:
-    """Which files there are; nothing is decoded. A class's number is its place in `classes`."""
+    """The files of a data set, not decoded. The label of a class is its index in `classes`."""
 
     classes: list[str]
     train: list[Source]
@@ -59,10 +59,10 @@ def load_images(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Images:
-    """All images as size x size squares: short side resized, center cropped. Decoded once, then read from the cache.
+    """Load all images as size x size squares: short side resized, center cropped. Decoded once, then cached.
 
-    `workers` processes decode (None: one per core this process may use). `test_fraction` and `seed` are for a tree
-    without a test folder.
+    `workers` is the number of decoding processes (None: one per core this process may use). `test_fraction` and `seed`
+    are for a tree without a test folder.
     """
     folder = list_images(root, test_fraction=test_fraction, seed=seed)
     request = DecodeRequest(sources=folder.train + folder.test, height=size, width=size)
@@ -83,7 +83,7 @@ def load_images(
 
 
 def list_images(root: Path, *, test_fraction: float = 0.2, seed: int = 0) -> ImageFolder:
-    """Classes by name, files by name: the same on every machine."""
+    """List the images, with classes and files sorted by name: the same on every machine."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder; give the folder that holds one folder of images per class")
     train_root = root / "train" if _holds_folders(root / "train") else root
@@ -101,10 +101,9 @@ def list_images(root: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Ima
 
 
 def split(names: Sequence[str], share: float, seed: int) -> set[str]:
-    """The names that go to the test part: a share of them, at least one, never all.
+    """Choose the names for the test part: a share of them, at least one, never all.
 
-    Ordered by a hash of seed and name: the same with every version of every library, and a new file does not move the
-    others.
+    Ordered by a hash of seed and name: independent of library versions, and a new file does not move the others.
     """
     if not 0 < share < 1:
         raise DataError(f"test_fraction={share} leaves one part empty; use a number between 0 and 1, such as 0.2")
@@ -153,16 +152,16 @@ def _list_classes(root: Path, tree: Path) -> dict[str, list[Source]]:
 
 def _list_files(root: Path, folder: os.DirEntry[str]) -> list[Source]:
     sources = []
-    place = Path(folder.path).relative_to(root).as_posix()
+    class_path = Path(folder.path).relative_to(root).as_posix()
     for entry in _visible(Path(folder.path)):
         if entry.name.lower().endswith(SUFFIXES) and entry.is_file():
             status = entry.stat()
-            sources.append(Source(f"{place}/{entry.name}", entry.path, status.st_size, status.st_mtime_ns))
+            sources.append(Source(f"{class_path}/{entry.name}", entry.path, status.st_size, status.st_mtime_ns))
     return sources
 
 
 def _visible(folder: Path) -> list[os.DirEntry[str]]:
-    """By name, without hidden ones (among them the ._ files of a Mac)."""
+    """Entries sorted by name, without hidden ones (including the ._ files of a Mac)."""
     try:
         with os.scandir(folder) as entries:
             return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
@@ -175,7 +174,7 @@ def _is_class(entry: os.DirEntry[str]) -> bool:
 
 
 def _holds_folders(path: Path) -> bool:
-    """Distinguishes the folder `train` of a split from a class of that name."""
+    """Whether the folder has subfolders: distinguishes the folder `train` of a split from a class of that name."""
     return path.is_dir() and any(_is_class(entry) for entry in _visible(path))
 
 

@@ -20,7 +20,7 @@ class LinearData:
     """samples x features."""
     targets: npt.NDArray[np.float32]
     weights: Floats
-    """The exact minimizer of the loss, where the loss is noise^2 / 2."""
+    """The exact minimizer of the loss; there the loss is noise^2 / 2."""
     largest_eigenvalue: float
     """Largest eigenvalue of the Hessian: gradient descent converges below a rate of 2 / largest_eigenvalue and diverges
     above."""
@@ -36,19 +36,19 @@ def linear_regression(
     largest_eigenvalue: float = 1.0,
     stream: int = 0,
 ) -> LinearData:
-    """A regression through the origin (no bias) whose Hessian has stated eigenvalues, in the sample as drawn.
+    """Draw a regression without bias whose Hessian, for this very sample, has the given eigenvalues.
 
     loss(w) = mean over samples of (w.x - y)^2 / 2, so its Hessian is X^T X / N. With orthonormal U and V,
 
         X = sqrt(N) U diag(sqrt(l)) V^T   =>   X^T X / N = V diag(l) V^T
 
-    and l runs from largest / condition_number to largest in equal ratios. The targets are X w* plus noise of that root
-    mean square, orthogonal to X: it moves the minimum up and not aside. w* has the length 1 in each eigendirection, so
-    that from w = 0 at rate r, after t steps,
+    and l runs from largest / condition_number to largest in equal ratios. The targets are X w* plus noise with root
+    mean square `noise`, orthogonal to X: it raises the minimum without moving it. w* has length 1 in each
+    eigendirection, so that from w = 0 at rate r, after t steps,
 
         loss = (noise^2 + sum of l_i (1 - r l_i)^(2t)) / 2.
 
-    Another `stream` is another sample of the same w* and the same Hessian: test data.
+    Another `stream` gives another sample with the same w* and the same Hessian, for testing.
     """
     _check_regression(samples, features, condition_number, noise, largest_eigenvalue)
     law, draws = np.random.default_rng([seed, THE_LAW]), np.random.default_rng([seed, 1 + stream])
@@ -69,7 +69,7 @@ def linear_regression(
 
 
 def _orthonormal(draws: np.random.Generator, rows: int, columns: int) -> Floats:
-    """Columns of length 1 at right angles, evenly distributed: signs are fixed, as QR leaves them to the library."""
+    """Random orthonormal columns, uniformly distributed. Signs are fixed, because QR leaves them to the library."""
     basis, triangle = np.linalg.qr(draws.standard_normal((rows, columns)))
     return basis * np.where(np.diag(triangle) < 0, -1.0, 1.0)
 
@@ -92,13 +92,13 @@ class LinearOptions(Options):
     samples: PositiveInt = 1_000
     features: PositiveInt = 20
     condition_number: Annotated[float, Field(ge=1)] = 30.0
-    """Largest over smallest eigenvalue of the Hessian: how much slower the slowest direction is learned."""
+    """Ratio of largest to smallest eigenvalue of the Hessian: how much slower the slowest direction is learned."""
     noise: Annotated[float, Field(ge=0)] = 0.1
     largest_eigenvalue: PositiveFloat = 1.0
     source_seed: Annotated[int, Field(ge=0)] = 0
 
     def draw(self, stream: int) -> LinearData:
-        """Stream 0 is the training sample, others are test samples of the same law."""
+        """Draw a sample. Stream 0 is the training sample; others are test samples of the same distribution."""
         return linear_regression(
             self.samples,
             self.features,

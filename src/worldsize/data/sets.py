@@ -1,9 +1,9 @@
-"""The data sets that `worldsize data fetch` brings: what they consist of, where they are, whether they are complete.
+"""The data sets of `worldsize data fetch`: their files, where they are, and whether they are complete.
 
-Every file is known by its size and its SHA-256, so damage is found before a study spends hours on it and an address
-needs no trust: one of the official ones is plain http, and the MD5 that authors publish can be forged.
+The size and SHA-256 of every file are known, so damage is found before a study spends hours on it, and addresses need
+not be trusted: one of the official ones is plain http, and the MD5 sums that authors publish can be forged.
 
-Also: where data is looked for, and where decoded images are kept.
+Also: where to look for data, and where to keep decoded images.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from worldsize.folder.files import read_json, write_json
 from worldsize.spec.workload import WorkloadSpec
 
 SUMS_NAME = ".checksums.json"
-"""Beside the data: the checksums found, each with the size and time of the file it was found for."""
+"""File beside the data with known checksums, each with the size and time of its file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
     path: str
-    """Below the data folder, with forward slashes."""
+    """Path below the data folder, with forward slashes."""
     size_bytes: int
     sha256: str
     urls: tuple[str, ...] = ()
-    """Tried in this order. None for a file that comes out of the set's archive."""
+    """Tried in this order. Empty for a file from the archive of the set."""
 
     def under(self, root: Path) -> Path:
         return root / PurePosixPath(self.path)
@@ -47,9 +47,9 @@ class DataSet:
     licence: str
     source: str
     files: tuple[DataFile, ...]
-    """What a study reads."""
+    """Files that a study reads."""
     archive: DataFile | None = None
-    """What is downloaded when `files` come packed. Seen from its folder, its members have the paths of `files`."""
+    """The archive to download if `files` come packed. Relative to its folder, its members have the paths of `files`."""
 
     @property
     def size_bytes(self) -> int:
@@ -70,7 +70,7 @@ class DataSetStatus:
     name: str
     title: str
     state: Literal["present", "missing", "damaged", "partial"]
-    """partial: some of its files, its archive or a download that broke off are there."""
+    """partial: some of its files, its archive or an interrupted download are there."""
     size_bytes: int
     """When complete."""
     licence: str
@@ -168,9 +168,9 @@ def dataset_named(name: str) -> DataSet:
 
 
 def missing_or_damaged(dataset: DataSet, root: Path, *, deep: bool, cached: bool = True) -> list[Fault]:
-    """What keeps the set from being used. Shallow looks at sizes, deep at every byte.
+    """List the files that cannot be used. A shallow check looks at sizes, a deep one at every byte.
 
-    A deep check remembers what it found beside the data, for as long as size and time of the file stay; `cached=False`
+    A deep check stores checksums beside the data, valid while size and time of the file stay the same; `cached=False`
     reads every byte again.
     """
     faults = (find_fault(file, root, deep=deep, cached=cached) for file in dataset.files)
@@ -194,7 +194,7 @@ def find_fault(file: DataFile, root: Path, *, deep: bool, cached: bool = True) -
 
 
 def require(name: str, root: Path, *, deep: bool = True) -> None:
-    """Before a study starts: the set is there and right, `deep` to the last byte, or one DataError says what to do."""
+    """Check that a set is complete before a study starts, `deep` to the last byte. A DataError says what to do."""
     faults = missing_or_damaged(dataset_named(name), root, deep=deep)
     if faults:
         more = f" (and {len(faults) - 1} more of its files)" if len(faults) > 1 else ""
@@ -236,10 +236,10 @@ def file_sha256(path: Path) -> str:
 
 
 def remember_sum(path: Path, sha256: str) -> None:
-    """Stores a checksum, so that the next check need not read the file. A failure costs only that read, so it is
+    """Store a checksum, so that the next check need not read the file. A failure costs only that read, so it is
     ignored."""
     folder = path.parent
-    # A folder that denies writing to everybody is a finished, shared store: root too leaves it as it is.
+    # A folder without any write permission is a finished, shared store: even root leaves it unchanged.
     if folder.stat().st_mode & 0o222:
         with suppress(OSError):
             write_json(folder / SUMS_NAME, {**_sums(folder), path.name: {**_identity(path), "sha256": sha256}})
@@ -268,13 +268,13 @@ def _sums(folder: Path) -> dict[str, Any]:
 
 
 def find_path(spec: WorkloadSpec, root: Path) -> Path:
-    """`path` of a workload: from the current folder, then from the data folder."""
+    """Find the `path` of a workload, relative to the current folder, then to the data folder."""
     assert spec.path is not None
-    places = [Path(spec.path).expanduser().absolute(), root / spec.path]
-    for place in places:
-        if place.exists():
-            return place
-    looked = " and ".join(str(place) for place in dict.fromkeys(places))
+    candidates = [Path(spec.path).expanduser().absolute(), root / spec.path]
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    looked = " and ".join(str(candidate) for candidate in dict.fromkeys(candidates))
     raise DataError(
         f"path={spec.path!r} of the workload {spec.name} is not there (looked at {looked}); correct it, or give the "
         "folder that holds it with --data FOLDER or WORLDSIZE_DATA"
@@ -289,6 +289,6 @@ def cache_root() -> Path:
 
 
 def _user_cache() -> Path:
-    """Our part of $XDG_CACHE_HOME, or of ~/.cache: the XDG rule is to ignore a relative path there."""
+    """Our folder in $XDG_CACHE_HOME, or in ~/.cache. The XDG rule is to ignore a relative path."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "worldsize"

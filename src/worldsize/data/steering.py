@@ -1,6 +1,6 @@
 """Camera frames and steering angles, from a CSV with the columns `image` and `angle`.
 
-The split is by time: neighboring frames are nearly the same picture, so a random split would test on what was trained.
+The split is by time: neighboring frames are nearly identical, so a random split would test on training data.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_steering(
     workers: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Steering:
-    """Frames as height x width; the first rows train, the last `test_fraction` of them test.
+    """Read frames at height x width. The first rows are for training, the last `test_fraction` for testing.
 
     Image paths are relative to the table's folder or to images/ beside it.
     """
@@ -78,9 +78,9 @@ def read_steering(
 
 
 def read_rows(table: Path) -> list[FrameRow]:
-    """Image and angle of every row, in order, each checked."""
+    """Read and check the image and angle of every row, in order."""
     try:
-        # utf-8-sig: spreadsheets put a mark before the first column's name.
+        # utf-8-sig: spreadsheets put a byte order mark before the first column name.
         with table.open(encoding="utf-8-sig", newline="") as file:
             rows = list(_parse(file, table))
     except UnicodeDecodeError as error:

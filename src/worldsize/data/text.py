@@ -1,4 +1,4 @@
-"""Text as bytes: any file, or the built-in Markov source; cut into windows that do not overlap.
+"""Text as bytes, from any file or the built-in Markov source, cut into windows that do not overlap.
 
 The Markov source is seeded, and its entropy is known exactly.
 """
@@ -19,32 +19,32 @@ from worldsize.spec.workload import Options
 Floats = npt.NDArray[np.float64]
 
 FIRST_SYMBOL = ord("A")
-"""Symbols are printable, so that a text can be looked at."""
+"""Symbols are printable, so that a text can be read."""
 MOST_SYMBOLS = ord("~") - FIRST_SYMBOL + 1
 MOST_CONTEXTS = 1024
-"""The stationary distribution solves a system of this many equations."""
+"""The stationary distribution takes a system of this many equations."""
 ANY_SYMBOL = 0.02
-"""The share of each row that is spread evenly: every symbol can follow, so there is one stationary distribution."""
+"""Share of each row that is spread evenly: any symbol can follow, so the stationary distribution is unique."""
 
 FADING = 2 / 3
-"""How much a symbol decides, relative to the one after it."""
+"""Influence of a symbol, relative to the one after it."""
 
 THE_LAW = 0
-"""The random stream of a seed that draws what training and test data have in common."""
+"""The random stream for what training and test data have in common."""
 
 
 def markov_text(
     length: int, *, states: int = 24, order: int = 2, concentration: float = 0.05, seed: int = 0, stream: int = 0
 ) -> npt.NDArray[np.uint8]:
-    """`length` bytes of a stationary Markov source. Another `stream` is another text of the same source: test data."""
+    """Draw `length` bytes of a stationary Markov source. Another `stream` is another text of the same source."""
     if length < order:
         raise InputError(f"length={length} is shorter than order={order}, the first context; ask for more")
     table = markov_table(states, order, concentration, seed)
     draws = np.random.default_rng([seed, 1 + stream])
     contexts = len(table)
     context = int(draws.choice(contexts, p=stationary(table)))
-    digits = [context // states**place % states for place in reversed(range(order))]
-    # Lists and bisect: one draw at a time, they are ten times as fast as arrays.
+    digits = [context // states**position % states for position in reversed(range(order))]
+    # Lists and bisect: for one draw at a time, they are ten times as fast as arrays.
     rows = np.cumsum(table, axis=1)[:, :-1].tolist()
     for uniform in draws.random(length - order).tolist():
         symbol = bisect_right(rows[context], uniform)
@@ -64,9 +64,9 @@ def markov_table(states: int, order: int, concentration: float, seed: int) -> Fl
 
         p(s | context) = sum over j of share_j P_j(s | the symbol j places back),    share_j ~ FADING^j
 
-    with Dirichlet rows in each P_j: the smaller the concentration, the more a symbol decides. A table with rows of its
-    own for every pair would hold a model up at the entropy of single symbols for most of a short training; here each
-    place that it learns to look at pays at once, and from order 2 on it must look back to get to the entropy.
+    with Dirichlet rows in each P_j: the smaller the concentration, the more influence a symbol has. With an independent
+    row for every pair, a model would stay at the entropy of single symbols for most of a short training. Here, each
+    position it learns to use pays off at once, and from order 2 on it must look back to reach the entropy.
     """
     if not 2 <= states <= MOST_SYMBOLS:
         raise InputError(f"states={states} is not in 2..{MOST_SYMBOLS}, the printable symbols; use fewer or more")
@@ -88,13 +88,13 @@ def markov_table(states: int, order: int, concentration: float, seed: int) -> Fl
 
 
 def stationary(table: Floats) -> Floats:
-    """pi = pi T with sum(pi) = 1, where T leads from a context to those that drop its oldest symbol for a new one."""
+    """Solve pi = pi T with sum(pi) = 1, where T drops the oldest symbol of a context and appends a new one."""
     contexts, states = table.shape
     transition = np.zeros((contexts, contexts))
     rows = np.arange(contexts)[:, None]
     transition[rows, (rows * states + np.arange(states)) % contexts] = table
     system = transition.T - np.eye(contexts)
-    # The equations of pi = pi T add up to 0, so one of them says nothing new: the sum takes its place.
+    # The equations of pi = pi T add up to 0, so one of them is redundant: the condition on the sum replaces it.
     system[-1] = 1.0
     return np.linalg.solve(system, np.eye(contexts)[-1])
 
@@ -104,9 +104,9 @@ Bytes = npt.NDArray[np.uint8]
 
 class TextOptions(Options):
     context: Annotated[int, Field(ge=2, le=65_536)] = 64
-    """Tokens (bytes) of a window, which is one sample."""
+    """Tokens (bytes) per window, which is one sample."""
     length: Annotated[int, Field(ge=1_000)] = 1_000_000
-    """Bytes of the Markov source, test part included. A file has a length of its own."""
+    """Bytes of the Markov source, including the test part. A file has its own length."""
     states: PositiveInt = 24
     order: PositiveInt = 2
     concentration: PositiveFloat = 0.05
@@ -119,7 +119,7 @@ class TextOptions(Options):
 
 
 def windows(length: int, context: int, test_fraction: float) -> tuple[int, int]:
-    """Windows of the training and of the test part: each window needs one byte more, the last one's target."""
+    """Number of windows in the training and test part. Each part needs one extra byte, the target of its last token."""
     test = round(length * test_fraction)
     counts = (length - test - 1) // context, (test - 1) // context
     if min(counts) < 1:
@@ -131,7 +131,7 @@ def windows(length: int, context: int, test_fraction: float) -> tuple[int, int]:
 
 
 def read_text(path: Path | None, options: TextOptions, test_fraction: float) -> tuple[Bytes, Bytes]:
-    """Training and test bytes. A file is cut once: its end is the test part, never seen in training."""
+    """Read training and test bytes. A text is cut once: its end is the test part, never seen in training."""
     if path is None:
         text = markov_text(
             options.length,

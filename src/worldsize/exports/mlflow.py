@@ -1,4 +1,4 @@
-"""MLflow: a run a trial, in a SQLite file that `mlflow ui --backend-store-uri sqlite:///.../mlflow.db` shows."""
+"""MLflow: one run per trial, in a SQLite file for `mlflow ui --backend-store-uri sqlite:///.../mlflow.db`."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from worldsize.folder.record import TrialRecord
 
 DATABASE = "mlflow.db"
 STATUS = {"failed": "FAILED", "stopped": "KILLED"}
-"""Of MLflow's words for how a run ended; FINISHED is the rest, and the tag `outcome` has ours."""
+"""MLflow status by outcome; FINISHED for the rest. The tag `outcome` has our own word."""
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""That MLflow takes in one call."""
+"""Most entries that MLflow accepts in one call."""
 MOST_CHARACTERS = 5000
 T = TypeVar("T")
 TELEMETRY = "MLFLOW_DISABLE_TELEMETRY"
 
 
 def write_mlflow(results: Results, stage: Path, steps: bool, *, artifacts: Path) -> None:
-    """The database is made where SQLite is safe, and copied: study folders live on NFS and Lustre. It names the folder
-    where artifacts would be once the export is in its place."""
+    """Write the database to a local disk and copy it: study folders live on NFS and Lustre, where SQLite is not safe.
+    `artifacts` is where artifacts will be once the export is in place."""
     with _quiet(), tempfile.TemporaryDirectory() as local:
-        database, whole = Path(local) / "open.db", Path(local) / DATABASE
+        database, snapshot = Path(local) / "open.db", Path(local) / DATABASE
         _write(results, database, artifacts.absolute().as_uri(), steps)
-        # MLflow keeps its file open; SQLite itself knows how to take a whole copy of it.
-        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(whole)) as copy:
+        # MLflow keeps its file open; SQLite's backup makes a consistent copy of it.
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(snapshot)) as copy:
             source.backup(copy)
-        shutil.copyfile(whole, stage / DATABASE)
+        shutil.copyfile(snapshot, stage / DATABASE)
 
 
 def _write(results: Results, database: Path, artifacts: str, steps: bool) -> None:
@@ -57,14 +57,14 @@ def _write(results: Results, database: Path, artifacts: str, steps: bool) -> Non
             for name, value, at_s, step in _metrics(results, trial_id, record, steps)
         ]
         client.log_batch(run, params=params[:MOST_PARAMS], tags=tags)
-        for some in _chunks(metrics, MOST_METRICS):
-            client.log_batch(run, metrics=some)
+        for chunk in _chunks(metrics, MOST_METRICS):
+            client.log_batch(run, metrics=chunk)
         client.set_terminated(run, STATUS.get(record.outcome, "FINISHED"), ended_ms)
 
 
 def _params(results: Results, trial_id: str) -> dict[str, Scalar]:
-    found = parameters(results.trials[trial_id])
-    return {key: value for key, value in found.items() if value is not None and key != "trial"}
+    fields = parameters(results.trials[trial_id])
+    return {key: value for key, value in fields.items() if value is not None and key != "trial"}
 
 
 def _tags(results: Results, trial_id: str, record: TrialRecord) -> dict[str, Scalar]:
@@ -76,7 +76,7 @@ def _tags(results: Results, trial_id: str, record: TrialRecord) -> dict[str, Sca
 def _metrics(
     results: Results, trial_id: str, record: TrialRecord, steps: bool
 ) -> Iterator[tuple[str, float, float, int]]:
-    """Name, value, seconds since the trial began, step: the number of the epoch, and of the step with --steps."""
+    """Yield name, value, seconds since the trial began, and step: the epoch number, or the step number with --steps."""
     for row in epoch_rows(record):
         at_s, epoch = row["time_s"], row["epoch"]
         assert isinstance(at_s, float)
@@ -88,12 +88,12 @@ def _metrics(
         for name, value in step_row(results, results.trials[trial_id]).items():
             if name.endswith("_s") and isinstance(value, float):
                 yield f"median_{name}", value, record.wall_s, 0
-        for place, seconds in enumerate(results.folder.step_s(record).max(axis=1).tolist()) if steps else ():
-            yield "each_step_s", seconds, record.wall_s, place + record.warmup_steps
+        for index, seconds in enumerate(results.folder.step_s(record).max(axis=1).tolist()) if steps else ():
+            yield "each_step_s", seconds, record.wall_s, index + record.warmup_steps
 
 
 def _key(name: str) -> str:
-    """MLflow refuses other characters."""
+    """Replace characters that MLflow refuses."""
     return re.sub(r"[^A-Za-z0-9_\-. /]", "_", name)[:250]
 
 
@@ -107,15 +107,15 @@ def _chunks(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """MLflow neither calls home from a compute node, nor tells a user how it sets its tables up."""
+    """Keep MLflow from calling home from a compute node, and from logging how it sets up its tables."""
     asked = os.environ.get(TELEMETRY)
-    os.environ.setdefault(TELEMETRY, "true")  # read when it is first imported
+    os.environ.setdefault(TELEMETRY, "true")  # read at the first import
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in loggers]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SQLAlchemy's, about MLflow's code
-            import mlflow.tracking  # noqa: F401 - it sets its own levels when it is first imported
+            import mlflow.tracking  # noqa: F401 - its first import sets log levels
 
             for logger in loggers:
                 logger.setLevel(logging.WARNING)

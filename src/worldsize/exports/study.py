@@ -1,4 +1,4 @@
-"""What a study measured, for the tools people already use. One folder a format, put in place whole or not at all."""
+"""Export a study for the tools people already use. One folder per format, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from worldsize.errors import InputError, OutputError
 from worldsize.folder.files import read_json, replace_folder, write_json
 
 MARK = "export.json"
-"""Lies in every folder that was exported and lists its files: a folder with any other file is not replaced."""
+"""The file in every exported folder that lists its files: a folder with any other file is not replaced."""
 NEEDS = {
     "csv": (),
     "parquet": ("pyarrow",),
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
 }
-"""The formats, and what each must be able to import."""
+"""The formats, and the packages that each needs."""
 
 
 def check_formats(formats: str | Sequence[str]) -> tuple[str, ...]:
-    """Formats, as a list or as `csv,mlflow`: each once. All are known, and what they need is installed."""
+    """Return the formats, given as a list or as `csv,mlflow`, each once. Checks that they are known and installed."""
     names = formats.split(",") if isinstance(formats, str) else formats
     asked = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not asked:
@@ -60,7 +60,7 @@ def export(
 
 
 def export_study(results: Results, formats: Sequence[str], out: Path, *, steps: bool = False) -> Iterator[Path]:
-    """Writes out/FORMAT for each format, and names it once it is there. What was exported there before is replaced."""
+    """Write out/FORMAT for each format and yield it once it is complete. An earlier export there is replaced."""
     for name in formats:
         _check_ours(out / name)
     out.mkdir(parents=True, exist_ok=True)
@@ -89,11 +89,11 @@ def export_study(results: Results, formats: Sequence[str], out: Path, *, steps: 
 
 
 Writer = Callable[[Results, Path, bool], None]
-"""Results, the folder to write into, whether every step is wanted."""
+"""Takes the results, the folder to write into, and whether to include every step."""
 
 
 def _writer(name: str, target: Path) -> Writer:
-    """Each imports its library only when it is asked for."""
+    """The writer of a format. Its library is imported only when needed."""
     if name in ("csv", "parquet"):
         from worldsize.exports.tables import write_tables
 
@@ -108,7 +108,7 @@ def _writer(name: str, target: Path) -> Writer:
 
 
 def _check_ours(target: Path) -> None:
-    """Nothing that somebody else put there is ever replaced."""
+    """Refuse to replace files that an export did not write."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise OutputError(f"{target} exists and is not a folder; give another --out")
     if foreign := sorted(_contents(target) - _exported(target)):
@@ -119,7 +119,7 @@ def _check_ours(target: Path) -> None:
 
 
 def _contents(folder: Path) -> set[str]:
-    """Files and links in a folder, and folders without any, by their path inside it."""
+    """Files, links and empty folders inside a folder, as relative paths."""
     return {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
@@ -128,7 +128,7 @@ def _contents(folder: Path) -> set[str]:
 
 
 def _exported(target: Path) -> set[str]:
-    """What an export wrote there, by its own list."""
+    """Files that an earlier export wrote there, from its own list."""
     try:
         mark = read_json(target / MARK) if (target / MARK).is_file() else {}
     except ValueError:

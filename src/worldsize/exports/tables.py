@@ -1,6 +1,6 @@
 """A study as plain tables: its trials, their epochs, where their steps went, its settings; raw spans on request.
 
-CSV: RFC 4180, UTF-8, no value as an empty cell. Text that a spreadsheet would run is told to be text.
+CSV: RFC 4180, UTF-8, an empty cell for a missing value. Text that a spreadsheet would run is marked as text.
 Parquet: the same tables with their types.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Scalar = str | int | float | bool | None
 FACTS = ("host", "device", "gpu", "torch", "worldsize")
-"""Of the environment of a trial."""
+"""Environment facts that are exported for each trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ExportTable:
 
 
 def tables(results: Results) -> list[ExportTable]:
-    """Every cell a number, a text, or None where there is no value."""
+    """The tables of a study. Every cell is a number, a text, or None for a missing value."""
     trials = list(results.trials.values())
     return [
         _table("trials", (trial_row(results, trial) for trial in trials)),
@@ -48,7 +48,7 @@ def tables(results: Results) -> list[ExportTable]:
 
 
 def span_tables(results: Results) -> Iterator[ExportTable]:
-    """Every step of every rank after warm-up, seconds; a table a trial, so that one is in memory at a time."""
+    """Seconds of every step of every rank after warm-up. One table per trial, so only one is in memory at a time."""
     for trial in results.trials.values():
         if _has_spans(results, trial):
             record = results.records[trial.id]
@@ -68,7 +68,7 @@ def trial_row(results: Results, trial: TrialSpec) -> dict[str, Scalar]:
 
 
 def parameters(trial: TrialSpec) -> dict[str, Scalar]:
-    """What was asked for. The optimiser and its rates only of what was trained: a probe has none."""
+    """Parameters of a trial. Optimizer and learning rates only if it trained: a probe has none."""
     trained = trial.kind != "probe"
     optimizer = trial.optimizer
     return {
@@ -96,7 +96,7 @@ def parameters(trial: TrialSpec) -> dict[str, Scalar]:
 
 
 def outcome(results: Results, trial_id: str, record: TrialRecord | None) -> dict[str, Scalar]:
-    """`left`: it has not run yet."""
+    """How the trial ended; `left` if it has not run yet."""
     if record is None:
         return {"outcome": "damaged" if trial_id in results.damaged else "left"}
     failure = record.failure.error.splitlines() if record.failure else []
@@ -109,7 +109,7 @@ def outcome(results: Results, trial_id: str, record: TrialRecord | None) -> dict
 
 
 def finals(record: TrialRecord | None) -> dict[str, Scalar]:
-    """Of the last evaluation."""
+    """Metrics of the last evaluation."""
     return {f"test_{name}": value for name, value in record.metrics.items()} if record else {}
 
 
@@ -135,7 +135,7 @@ def epoch_rows(record: TrialRecord | None) -> Iterator[dict[str, Scalar]]:
 
 
 def step_row(results: Results, trial: TrialSpec) -> dict[str, Scalar]:
-    """Medians over the steps after warm-up: of the slowest rank's step, and of each span's mean over ranks."""
+    """Medians over the steps after warm-up: the step of the slowest rank, and the mean of each span over ranks."""
     record = results.records[trial.id]
     spans = results.folder.span_s(record)
     slowest = spans.sum(axis=2).max(axis=1)
@@ -149,7 +149,7 @@ def step_row(results: Results, trial: TrialSpec) -> dict[str, Scalar]:
 
 
 def safe_name(text: str) -> str:
-    """As the name of a file or folder: nothing that leads elsewhere or hides."""
+    """A safe file or folder name: no separators, not hidden."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text).lstrip(".") or "_"
 
 
@@ -172,14 +172,14 @@ def _has_spans(results: Results, trial: TrialSpec) -> bool:
 
 
 def _table(name: str, rows: Iterable[dict[str, Scalar]]) -> ExportTable:
-    """Columns in the order in which they are first seen; None where a row has none."""
+    """Build a table. Columns are in the order of first appearance; None if a row has no value."""
     kept = list(rows)
     columns = tuple(dict.fromkeys(column for row in kept for column in row))
     return ExportTable(name=name, columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in kept))
 
 
 def write_tables(results: Results, stage: Path, steps: bool, *, suffix: str) -> None:
-    """The same tables as CSV or Parquet."""
+    """Write the tables as CSV or Parquet."""
     write = {"csv": _write_csv, "parquet": _write_parquet}[suffix]
     for table in tables(results):
         write(stage / f"{table.name}.{suffix}", table)
@@ -188,8 +188,8 @@ def write_tables(results: Results, stage: Path, steps: bool, *, suffix: str) -> 
 
 
 def cell(value: Scalar) -> Scalar:
-    """Numbers as they are, -0.1 too; a text that begins like a formula gets a quote mark before it, and what would
-    steer a terminal is written out."""
+    """A CSV cell. Numbers stay as they are, also -0.1; text that begins like a formula gets a leading quote mark, and
+    control characters are escaped."""
     return csv_text(value) if isinstance(value, str) else value
 
 
@@ -207,12 +207,12 @@ def _write_parquet(path: Path, table: ExportTable) -> None:
 
     path.parent.mkdir(exist_ok=True)
     values = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
-    columns = {name: _parquet_column(list(each)) for name, each in zip(table.columns, values, strict=True)}
+    columns = {name: _parquet_column(list(cells)) for name, cells in zip(table.columns, values, strict=True)}
     pq.write_table(pa.table(columns), path)
 
 
 def _parquet_column(cells: list[Scalar]) -> pa.Array:
-    """The type of all its values, so that 1 among 1.5 is no surprise to whoever reads it; null where it has none."""
+    """A column with one type for all values, so that 1 among 1.5 is a float; of type null if it has no values."""
     import pyarrow as pa
 
     values = [visible(cell) if isinstance(cell, str) else cell for cell in cells]

@@ -1,4 +1,4 @@
-"""TensorBoard event files, by TensorBoard's own writer: a run a trial, with its hyperparameters."""
+"""TensorBoard event files, written by TensorBoard's own writer: one run per trial, with its hyperparameters."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from worldsize.folder.record import TrialRecord
 from worldsize.spec.study import TrialSpec
 
 SCALARS = ("train_s", "evaluation_s", "train_loss")
-"""Of an epoch, besides its metrics."""
+"""Values of an epoch that are exported besides its metrics."""
 
 
 def write_tensorboard(results: Results, stage: Path, steps: bool) -> None:
-    """One folder a trial: `tensorboard --logdir` shows each as a run of that name."""
+    """Write one folder per trial: `tensorboard --logdir` shows each as a run of that name."""
     for trial_id, record in results.records.items():
         trial = results.trials[trial_id]
         writer = EventFileWriter(str(stage / safe_name(trial_id)))
         try:
             facts = parameters(trial).items()
-            known = {key: visible(each) if isinstance(each, str) else each for key, each in facts if each is not None}
+            known = {
+                key: visible(value) if isinstance(value, str) else value for key, value in facts if value is not None
+            }
             hparams = hparams_pb(known, trial_id=trial_id, start_time_secs=record.started_at)
             writer.add_event(Event(wall_time=record.started_at, summary=hparams))
             for tag, step, at_s, value in _scalars(results, trial, record, steps):
@@ -40,7 +42,7 @@ def write_tensorboard(results: Results, stage: Path, steps: bool) -> None:
 def _scalars(
     results: Results, trial: TrialSpec, record: TrialRecord, steps: bool
 ) -> Iterator[tuple[str, int, float, float]]:
-    """Tag, step, seconds since the trial began, value. `test/accuracy` and `train/loss` over steps."""
+    """Yield tag, step, seconds since the trial began, and value. Tags are `test/accuracy`, `train/loss` and so on."""
     for row in epoch_rows(record):
         step, at_s = row["step"], row["time_s"]
         assert isinstance(step, int)
@@ -57,12 +59,12 @@ def _scalars(
             if name.endswith("_s") and isinstance(value, float):
                 yield f"step/{name}", 0, record.wall_s, value
         if steps:
-            for place, seconds in enumerate(results.folder.step_s(record).max(axis=1).tolist()):
-                yield "step/each_s", place + record.warmup_steps, record.wall_s, seconds
+            for index, seconds in enumerate(results.folder.step_s(record).max(axis=1).tolist()):
+                yield "step/each_s", index + record.warmup_steps, record.wall_s, seconds
 
 
 def _tag(name: str) -> str:
-    """TensorBoard groups by what stands before the slash."""
+    """The tag of a value. TensorBoard groups tags by the part before the slash."""
     if name in ("train_s", "evaluation_s"):
         return f"time/{name}"
     group, _, rest = name.partition("_")

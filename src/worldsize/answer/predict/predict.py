@@ -1,4 +1,4 @@
-"""A study folder -> worker counts never run: throughput, time, energy, cost, and what to choose among them."""
+"""A study folder -> projections to worker counts never run: throughput, time, energy, cost, and which to choose."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ __all__ = ["Outlook", "Prediction", "Question", "doublings", "outlook", "predict
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     setting: Setting
-    """Whose batch, strategy and precision it speaks of."""
+    """The setting that is projected: its batch, strategy and precision."""
     options: tuple[Option, ...]
-    """Counts that were measured, and those asked for."""
+    """The measured counts and those asked for."""
     choice: Choice
     question: Question
     findings: tuple[Finding, ...]
     base: Option
-    """What speedups are told against: the smallest measured count."""
+    """Baseline of the speedups: the smallest measured count."""
     doubt: Finding | None
-    """Why the choice is no more than the best guess."""
+    """Why the choice is only a best guess; None if it is certain enough."""
 
     @property
     def place(self) -> str:
-        """Where it runs, by name; empty where the study has one place."""
+        """Name of the place where it runs; empty if the study has only one."""
         return self.setting.place
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,21 +49,21 @@ class Prediction:
 
 
 def doublings(results: Results) -> tuple[int, ...]:
-    """The default counts, as far as batches divide among them."""
+    """The default counts among which the batch can be divided."""
     largest = max((row.setting.workers for row in results.rows), default=1)
     row = results.answer.row
-    whole = row.setting.global_batch // row.setting.accumulation if row and row.setting.scaling == "strong" else 0
-    return tuple(count for count in default_counts(largest) if not whole % count)
+    batch = row.setting.global_batch // row.setting.accumulation if row and row.setting.scaling == "strong" else 0
+    return tuple(count for count in default_counts(largest) if not batch % count)
 
 
-def _check(results: Results, question: Question, line: WorkerCurve) -> None:
-    """What cannot be answered is an error, not left out."""
-    impossible = [count for count in question.workers if not line.possible(count)]
+def _check(results: Results, question: Question, curve: WorkerCurve) -> None:
+    """Raise InputError for questions that cannot be answered."""
+    impossible = [count for count in question.workers if not curve.possible(count)]
     if impossible:
-        whole = line.setting.global_batch // line.setting.accumulation
-        near = [count for count in range(1, min(whole, 4 * impossible[0]) + 1) if whole % count == 0][-4:]
+        batch = curve.setting.global_batch // curve.setting.accumulation
+        near = [count for count in range(1, min(batch, 4 * impossible[0]) + 1) if batch % count == 0][-4:]
         raise InputError(
-            f"workers={impossible[0]}: a global batch of {line.setting.global_batch} does not divide among them; ask "
+            f"workers={impossible[0]}: a global batch of {curve.setting.global_batch} does not divide among them; ask "
             f"about {', '.join(map(str, near))}"
         )
     samples = results.facts.train_samples
@@ -91,53 +91,54 @@ def _check(results: Results, question: Question, line: WorkerCurve) -> None:
 DOUBTS_OF_COUNTS = {"too-noisy"}
 DOUBTS_OF_TRAINING = {"nothing-learned"}
 DOUBTS_OF_ITS_TARGET = {"nothing-reached", "learning-against-speed", "noise-against-speed", "failing-against-speed"}
-"""Why the study itself recommends nothing: counts that were measured, all training, training to its own target."""
+"""Findings that keep the study from recommending anything, by what they cast doubt on: the measured counts, all
+training, or training to its own target."""
 Outlook = tuple[Prediction, Finding | None]
 
 
 def outlook(results: Results) -> Outlook | None:
-    """What lies beyond the largest measured count, and what limits the step after the recommended one.
+    """Projection beyond the largest measured count, and what limits scaling beyond the recommended one.
 
-    None where fewer than two counts were measured, or a batch is being looked for: then scaling was not the question.
+    None if fewer than two counts were measured, or if the study searches for a batch: then it is not about scaling.
     """
     row = results.answer.row
-    if row is None or results.largest or len({each.setting.workers for each in results.rows}) < 2:
+    if row is None or results.largest or len({other.setting.workers for other in results.rows}) < 2:
         return None
-    found = predict(results, Question(workers=doublings(results)))
-    here = next((option for option in found.options if option.workers == row.setting.workers), None)
-    further = [option for option in found.options if here and option.workers > here.workers]
-    # Where the next count no longer learns, that is the limit, and the answer itself says so.
-    if here is None or not further or not further[0].learns:
-        return found, None
-    # The study's answer is about throughput, and so is what limits it here; `predict` speaks of the whole training.
-    return found, limit(replace(here, wall_s=None), replace(further[0], wall_s=None))
+    prediction = predict(results, Question(workers=doublings(results)))
+    current = next((option for option in prediction.options if option.workers == row.setting.workers), None)
+    further = [option for option in prediction.options if current and option.workers > current.workers]
+    # If the model no longer learns at the next count, that is the limit, and the answer itself says so.
+    if current is None or not further or not further[0].learns:
+        return prediction, None
+    # The answer is about throughput, so the limit is too; `predict` is about the whole training.
+    return prediction, limit(replace(current, wall_s=None), replace(further[0], wall_s=None))
 
 
-def to_dict(found: Prediction) -> dict[str, Any]:
-    """For machines."""
+def to_dict(prediction: Prediction) -> dict[str, Any]:
+    """Return a prediction as plain values."""
     return {
-        "setting": plain_setting(found.setting),
+        "setting": plain_setting(prediction.setting),
         "level": PROJECTED_LEVEL,
         "options": [
             {
                 **asdict(option),
-                "speedup": asdict(speedup_of(option, found.base)),
+                "speedup": asdict(speedup_of(option, prediction.base)),
                 "global_batch": option.global_batch,
                 "cost": asdict(option.cost) if option.cost else None,
             }
-            for option in found.options
+            for option in prediction.options
         ],
         "choice": {
-            "verdict": "not enough evidence" if found.doubt else "use",
-            "doubt": plain_finding(found.doubt) if found.doubt else None,
-            "workers": found.choice.knee.workers,
-            "measured": found.choice.knee.measured,
-            "fastest_in_budget": found.choice.fastest_in_budget and found.choice.fastest_in_budget.workers,
-            "cheapest_in_time": found.choice.cheapest_in_time and found.choice.cheapest_in_time.workers,
-            "pareto": list(found.choice.pareto),
-            "limit": plain_finding(found.choice.limit) if found.choice.limit else None,
+            "verdict": "not enough evidence" if prediction.doubt else "use",
+            "doubt": plain_finding(prediction.doubt) if prediction.doubt else None,
+            "workers": prediction.choice.knee.workers,
+            "measured": prediction.choice.knee.measured,
+            "fastest_in_budget": prediction.choice.fastest_in_budget and prediction.choice.fastest_in_budget.workers,
+            "cheapest_in_time": prediction.choice.cheapest_in_time and prediction.choice.cheapest_in_time.workers,
+            "pareto": list(prediction.choice.pareto),
+            "limit": plain_finding(prediction.choice.limit) if prediction.choice.limit else None,
         },
-        "findings": [plain_finding(each) for each in found.findings],
+        "findings": [plain_finding(finding) for finding in prediction.findings],
     }
 
 
@@ -161,7 +162,7 @@ def predict_study(
     describes another network, such as "8 x 450GB/s 2us, 50GB/s 5us", or names a preset. There is one prediction per
     place, because kinds of hardware are never pooled.
     """
-    found = []
+    predictions = []
     for results in as_results(study).by_place.values():
         question = Question(
             workers=tuple(workers) or doublings(results),
@@ -173,39 +174,39 @@ def predict_study(
             network=parse_network(network) if isinstance(network, str) else network,
             workers_per_node=workers_per_node,
         )
-        found.append(predict(results, question))
-    return found
+        predictions.append(predict(results, question))
+    return predictions
 
 
 def predict(results: Results, question: Question) -> Prediction:
-    row = results.answer.row or max(results.rows, key=lambda each: each.samples_per_s.value, default=None)
+    row = results.answer.row or max(results.rows, key=lambda candidate: candidate.samples_per_s.value, default=None)
     if row is None:
         raise InputError(f"{results.folder.path} has no measured throughput to project from; run the study first")
-    line = WorkerCurve.of(results, row, question)
-    _check(results, question, line)
-    counts = sorted({*question.workers, *line.throughputs.series.workers})
-    options = [line.option(workers) for workers in counts if line.possible(workers)]
+    curve = WorkerCurve.of(results, row, question)
+    _check(results, question, curve)
+    counts = sorted({*question.workers, *curve.throughputs.series.workers})
+    options = [curve.option(workers) for workers in counts if curve.possible(workers)]
     choice = choose(options, budget=question.budget, deadline_s=question.deadline_s)
     base = min((option for option in options if option.measured), key=lambda option: option.workers, default=options[0])
     return Prediction(
-        setting=line.setting,
+        setting=curve.setting,
         options=tuple(options),
         choice=choice,
         question=question,
-        findings=(*results.answer.cautions, *line.findings(question.workers)),
+        findings=(*results.answer.cautions, *curve.findings(question.workers)),
         base=base,
         doubt=_own_doubt(results, row, question, choice) or _doubt(question, options, choice),
     )
 
 
 def _own_doubt(results: Results, row: ScalingRow, question: Question, choice: Choice) -> Finding | None:
-    """Of the study itself, where the question is about what it measured."""
+    """The doubt of the study itself, if the question is about what it measured."""
     if question.batch_per_worker not in (None, row.setting.batch_per_worker) or question.network is not None:
         return None
     concerned = set(DOUBTS_OF_TRAINING)
     concerned |= DOUBTS_OF_COUNTS if choice.knee.measured else set()
     concerned |= DOUBTS_OF_ITS_TARGET if question.goal is None else set()
-    return next((each for each in results.answer.findings if each.code in concerned), None)
+    return next((finding for finding in results.answer.findings if finding.code in concerned), None)
 
 
 def _doubt(question: Question, options: Sequence[Option], choice: Choice) -> Finding | None:

@@ -1,6 +1,6 @@
-"""What a projection is asked: counts, price, budget, deadline, and the network to assume.
+"""What to project: worker counts, price, budget, deadline, and the network to assume.
 
-Networks that are not owned: declared by hand, or by the name of a machine whose maker published its rates.
+A network can be described by hand, or named after a machine with published rates.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from worldsize.errors import InputError, did_you_mean, shorten
 
 UNITS = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "bit": 0.125, "Mbit": 0.125e6, "Gbit": 0.125e9}
 TIMES = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
-"""A second has so many."""
+"""Number of these units per second."""
 ASSUMED_LATENCY_S = {"inside": 2e-6, "across": 5e-6}
-"""Where a declared network does not state it. Of small weight for gradients of megabytes."""
+"""Used if a declared network does not state its latency. It matters little for gradients of several megabytes."""
 PART = re.compile(
     r"^(?:(?P<places>\d+)\s*[x×]\s*)?(?P<rate>\d+(?:\.\d+)?(?:e\d+)?)\s*(?P<unit>[A-Za-z]+)/s(?P<node>/node)?"
     r"(?:\s+(?P<time>\d+(?:\.\d+)?)\s*(?P<time_unit>ns|us|µs|ms|s))?$"
@@ -23,15 +23,15 @@ PART = re.compile(
 
 
 def default_counts(largest: int) -> tuple[int, ...]:
-    """The worker counts to ask about when nobody says: 2, 4 and 8 times the largest measured one."""
+    """The worker counts to ask about by default: 2, 4 and 8 times the largest measured one."""
     return tuple(largest * factor for factor in (2, 4, 8))
 
 
 def parse_network(text: str) -> Network:
-    """`8 x 450GB/s 2us, 50GB/s 5us`: workers a node, each one's rate and latency inside; then across nodes.
+    """Parse `8 x 450GB/s 2us, 50GB/s 5us`: workers per node, rate and latency per worker inside it; then across nodes.
 
-    A rate across nodes is a worker's own; `50GB/s/node` is shared by the node. One part alone is one node. Or the name
-    of a preset. Raises InputError with the rule.
+    A rate across nodes is per worker; `50GB/s/node` is shared by the node. A single part describes a single node. The
+    text may also name a preset. Raises InputError with the rule.
     """
     name = text.strip().lower()
     if name in PRESETS:
@@ -98,7 +98,7 @@ PRESETS: dict[str, Network] = {
         4, 15.75, 1.25, "PCI Express 3.0 x16, 15.75 GB/s a direction; 10 Gbit/s Ethernet a node", node=True
     ),
 }
-"""Published peak rates of one direction, with assumed latencies. Real transfers reach 60 to 95 % of them; the intervals
+"""Published peak rates in one direction, with assumed latencies. Real transfers reach 60 to 95 % of them; the intervals
 allow for that."""
 
 
@@ -106,11 +106,11 @@ allow for that."""
 class Question:
     workers: tuple[int, ...]
     batch_per_worker: int | None = None
-    """Default: of the study's answer. In strong scaling the global batch is the study's."""
+    """Default: that of the study's answer. In strong scaling, the study sets the global batch."""
     goal: float | None = None
-    """Of the metric; default: the study's own."""
+    """Target value of the metric; default: the study's own."""
     price: float | None = None
-    """Of a worker for an hour."""
+    """Price per worker-hour, in any currency."""
     budget: float | None = None
     deadline_s: float | None = None
     network: Network | None = None

@@ -1,4 +1,4 @@
-"""Tables of measurements: CSV in, series out; every problem names its line, an unknown column its nearest neighbour.
+"""Read tables of measurements from CSV into series. Errors name the line, or suggest the nearest known column.
 
 workers,samples_per_s
 1,410
@@ -25,14 +25,14 @@ Mode = Literal["weak", "strong", "unknown"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 MODES: tuple[Mode, ...] = get_args(Mode)
 STACK = ("hardware", "interconnect", "framework")
-"""Columns that, taken together, name the stack a series ran on."""
+"""Columns that together name the stack a series ran on."""
 ABOUT = ("model", "params_m", *STACK, "source")
 """Columns that describe a series and are kept as text."""
 MOST_WORKERS = 10_000_000
 LEAST_VALUE, MOST_VALUE = 1e-30, 1e30
-"""Beyond these no measurement lies, and products of them would overflow."""
-MOST_TOLD = 20
-"""Problems in one message: a file of another kind would name every line."""
+"""No measurement lies outside this range, and products of larger values could overflow."""
+MOST_SHOWN = 20
+"""Most problems listed in one message: a file of another kind would name every line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,22 +44,22 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenSeries:
-    """A series as the table gives it: rates for the laws, and the way back into its own unit.
+    """A series of the table: rates for the laws, and the conversion back into its own unit.
 
-    A rate follows from a time as: weak step, batch x n / step_s; strong step, global batch / step_s; epoch_s and
-    train_s, 1 / time (the work is the same for every count). Without a batch the same in steps: relative, which is all
-    the laws need.
+    Rates are computed from times: weak step, batch x n / step_s; strong step, global batch / step_s; epoch_s and
+    train_s, 1 / time (the work is the same for every count). Without a batch, rates are in steps: relative rates are
+    all the laws need.
     """
 
     series: TableSeries
     unit: Unit
     mode: Mode
     batch: float | None
-    """Samples of a step: of one worker (weak), of all together (strong). None: not given, or not needed."""
+    """Samples per step: per worker (weak) or in total (strong). None if not given or not needed."""
     about: Mapping[str, str]
 
     def value(self, workers: int, rate: float) -> float:
-        """A rate of the series, back in the unit of the table."""
+        """Convert a rate of the series back into the unit of the table."""
         if self.unit in ("samples_per_s", "tokens_per_s"):
             return rate
         return step_samples(self.unit, self.mode, workers, self.batch) / rate
@@ -79,14 +79,14 @@ class _Measured:
 
 
 def step_samples(unit: Unit, mode: Mode, workers: int, batch: float | None) -> float:
-    """What is done in the time that the table gives: rate = this / time."""
+    """Work done in the time that the table gives: rate = work / time."""
     if unit != "step_s":
         return 1.0
     return (batch or 1.0) * (workers if mode == "weak" else 1)
 
 
 def all_series(rows: Iterable[TableRow], unit: Unit | None) -> tuple[GivenSeries, ...]:
-    """In the order of their first rows. `unit` is the column with the measurement; None: `value` and `unit`."""
+    """Series in the order of their first rows. `unit` is the column with the measurement; None: `value` and `unit`."""
     problems: list[Problem] = []
     by_name: dict[str, list[_Measured]] = defaultdict(list)
     for row in rows:
@@ -97,18 +97,18 @@ def all_series(rows: Iterable[TableRow], unit: Unit | None) -> tuple[GivenSeries
     series = [_series(name, measured, problems) for name, measured in by_name.items()]
     if problems:
         raise table_error(problems)
-    return tuple(found for found in series if found is not None)
+    return tuple(given for given in series if given is not None)
 
 
 def table_error(problems: Sequence[Problem]) -> InputError:
-    told = list(problems[:MOST_TOLD])
-    if len(problems) > MOST_TOLD:
-        told.append(Problem(f"and {len(problems) - MOST_TOLD} problems more; mend these first"))
-    return InputError(told)
+    shown = list(problems[:MOST_SHOWN])
+    if len(problems) > MOST_SHOWN:
+        shown.append(Problem(f"and {len(problems) - MOST_SHOWN} problems more; mend these first"))
+    return InputError(shown)
 
 
 def whole(value: object) -> int | None:
-    """4, '4' and '4.0' (as spreadsheets write it) are whole numbers of at least 1; None: it is none."""
+    """Return 4 for 4, '4' and '4.0' (as spreadsheets write it); None if it is not a whole number of at least 1."""
     number = positive(value)
     if number is None or number != int(number) or number > MOST_WORKERS:
         return None
@@ -126,12 +126,12 @@ def positive(value: object) -> float | None:
 
 
 def _text(value: object) -> str:
-    """NaN is what pandas makes of an empty cell."""
+    """A cell as text. pandas turns an empty cell into NaN."""
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value).strip()
 
 
 class _Reader:
-    """One row; what is wrong with it is added to `problems`."""
+    """Reads one row and adds whatever is wrong with it to `problems`."""
 
     def __init__(self, row: TableRow, problems: list[Problem]) -> None:
         self.row = row
@@ -140,7 +140,7 @@ class _Reader:
     def measured(self, unit: Unit | None) -> _Measured | None:
         before = len(self.problems)
         own_layout = unit is not None
-        found = unit or self._one_of("unit", UNITS, None)
+        row_unit = unit or self._one_of("unit", UNITS, None)
         workers = self._number("workers", whole, f"a whole number from 1 to {MOST_WORKERS:,}", "write 4, say")
         value = self._number(
             unit or "value", positive, "a positive, finite number (1e-30 to 1e30)", "leave the row out if it failed"
@@ -151,13 +151,13 @@ class _Reader:
             batch = None  # published tables describe batches in words ('varies')
         else:
             batch = self._number("batch_per_worker", positive, "a positive number", "leave it empty", optional=True)
-        if found == "step_s" and mode == "unknown":
+        if row_unit == "step_s" and mode == "unknown":
             self._wrong(
                 "step_s needs a mode: 'weak' (one batch a worker) or 'strong' (one global batch); add the column"
             )
         if len(self.problems) > before or workers is None or value is None:
             return None
-        if found != "step_s":
+        if row_unit != "step_s":
             batch = None
         elif batch is not None and mode == "strong":
             batch *= workers
@@ -165,7 +165,7 @@ class _Reader:
             where=self.row.where,
             workers=int(workers),
             value=value,
-            unit=cast(Unit, found),
+            unit=cast(Unit, row_unit),
             mode=mode,
             batch=batch,
             workers_per_node=None if node is None else int(node),
@@ -202,13 +202,13 @@ class Converter(Protocol):
 
 
 def _plain_number(text: str, read: Converter) -> str | None:
-    """`write 410` for 410 img/s, 410.5 for 410,5, both readings of 1,570; None where no number is to be seen in it."""
+    """Suggest `write 410` for 410 img/s, 410.5 for 410,5, both readings of 1,570; None if the text has no number."""
     with_unit = re.fullmatch(r"(\d+(?:\.\d+)?)\s*[^\d.,:\s][^\d]*", text)
     thousands = re.fullmatch(r"[1-9]\d{0,2}([,_' ]\d{3})+(\.\d+)?", text)
     candidates = [with_unit[1]] if with_unit else []
     candidates += [re.sub(r"[,_' ]", "", text)] if thousands else []
     candidates += [text.replace(",", ".")] if re.fullmatch(r"\d+,\d+", text) else []
-    plain = [each for each in candidates if read(each) is not None]
+    plain = [candidate for candidate in candidates if read(candidate) is not None]
     return f"write {' or '.join(plain)}" if plain else None
 
 
@@ -222,52 +222,54 @@ def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> Gi
     if len(problems) > before:
         return None
     rates = []
-    for one in measured:
-        done = step_samples(one.unit, one.mode, one.workers, first.batch)
-        is_rate = one.unit in ("samples_per_s", "tokens_per_s")
-        rates.append((one.workers, one.value if is_rate else done / one.value))
+    for point in measured:
+        done = step_samples(point.unit, point.mode, point.workers, first.batch)
+        is_rate = point.unit in ("samples_per_s", "tokens_per_s")
+        rates.append((point.workers, point.value if is_rate else done / point.value))
     stack = " / ".join(first.about[column] for column in STACK if column in first.about)
     series = table_series(rates, workers_per_node=first.workers_per_node, name=name, stack=stack)
     return GivenSeries(series=series, unit=first.unit, mode=first.mode, batch=first.batch, about=first.about)
 
 
 def _whole_nodes(measured: list[_Measured]) -> list[_Measured]:
-    """A run inside a node may tell how many it had there, 2 of 2, where all others tell one size and no smaller one."""
-    partial = [one for one in measured if one.workers_per_node == one.workers]
-    sizes = {one.workers_per_node for one in measured if one not in partial} or {max(one.workers for one in partial)}
+    """Fill in the node size. A run inside a node may give its own worker count as workers_per_node, such as 2 of 2, if
+    all other runs agree on one larger size."""
+    partial = [point for point in measured if point.workers_per_node == point.workers]
+    sizes = {point.workers_per_node for point in measured if point not in partial}
+    sizes = sizes or {max(point.workers for point in partial)}
     node = next(iter(sizes))
-    if len(sizes) > 1 or node is None or any(one.workers > node for one in partial):
+    if len(sizes) > 1 or node is None or any(point.workers > node for point in partial):
         return measured
-    return [replace(one, workers_per_node=node) if one in partial else one for one in measured]
+    return [replace(point, workers_per_node=node) if point in partial else point for point in measured]
 
 
 def _check_alike(label: str, measured: list[_Measured], problems: list[Problem]) -> None:
-    """One series is one setting: what may not change inside it."""
+    """Check the fields that must not change within a series, which is one setting."""
     first = measured[0]
-    for one in measured[1:]:
+    for point in measured[1:]:
         pairs = {
-            "unit": (first.unit, one.unit),
-            "mode": (first.mode, one.mode),
-            "workers_per_node": (first.workers_per_node, one.workers_per_node),
-            "workers x batch_per_worker" if one.mode == "strong" else "batch_per_worker": (first.batch, one.batch),
+            "unit": (first.unit, point.unit),
+            "mode": (first.mode, point.mode),
+            "workers_per_node": (first.workers_per_node, point.workers_per_node),
+            "workers x batch_per_worker" if point.mode == "strong" else "batch_per_worker": (first.batch, point.batch),
         }
-        if first.batch and one.batch and math.isclose(first.batch, one.batch, rel_tol=0.01):
+        if first.batch and point.batch and math.isclose(first.batch, point.batch, rel_tol=0.01):
             pairs.popitem()  # a global batch that does not divide evenly is written rounded
-        for what, (there, here) in pairs.items():
-            if there != here:
-                text = f"{what} is {here} here and {there} at {first.where}, but {label} is one setting"
-                problems.append(Problem(f"{text}; give each setting a series_id of its own", one.where))
+        for what, (first_value, value) in pairs.items():
+            if first_value != value:
+                text = f"{what} is {value} here and {first_value} at {first.where}, but {label} is one setting"
+                problems.append(Problem(f"{text}; give each setting a series_id of its own", point.where))
 
 
 def _check_repeats(label: str, measured: list[_Measured], problems: list[Problem]) -> None:
     seen: dict[tuple[int, str | None], str] = {}
-    for one in measured:
-        key = (one.workers, one.repeat)
+    for point in measured:
+        key = (point.workers, point.repeat)
         if key in seen:
-            which = "" if one.repeat is None else f" with repeat {shorten(one.repeat)}"
-            text = f"workers={one.workers}{which} stands in {label} already, at {seen[key]}"
-            problems.append(Problem(f"{text}; number runs of one count in a column `repeat`", one.where))
-        seen.setdefault(key, one.where)
+            which = "" if point.repeat is None else f" with repeat {shorten(point.repeat)}"
+            text = f"workers={point.workers}{which} stands in {label} already, at {seen[key]}"
+            problems.append(Problem(f"{text}; number runs of one count in a column `repeat`", point.where))
+        seen.setdefault(key, point.where)
 
 
 OPTIONAL = ("series_id", "mode", "batch_per_worker", "workers_per_node", "repeat")
@@ -286,7 +288,7 @@ class MeasurementTable:
 
 
 def read_table(path: Path, *, workers_per_node: int | None = None) -> MeasurementTable:
-    """`workers_per_node`: of series that do not state it; another than stated is an error."""
+    """Read a table. `workers_per_node` is for series that do not state it; contradicting the table is an error."""
     if not path.exists():
         raise InputError(f"{path}: there is neither a study folder nor a table of that name; give one of the two")
     try:
@@ -300,15 +302,16 @@ def read_table(path: Path, *, workers_per_node: int | None = None) -> Measuremen
     table = parse_table(text, str(path))
     if workers_per_node is None:
         return table
-    return replace(table, series=tuple(_with_nodes(each, workers_per_node) for each in table.series))
+    return replace(table, series=tuple(_with_nodes(given, workers_per_node) for given in table.series))
 
 
 def _with_nodes(given: GivenSeries, workers_per_node: int) -> GivenSeries:
     stated = given.series.workers_per_node
     if stated not in (None, workers_per_node):
-        of = f" of {given.series.name}" if given.series.name else ""
+        which = f" of {given.series.name}" if given.series.name else ""
         raise InputError(
-            f"workers_per_node={workers_per_node} was asked for, and the table{of} says {stated}; leave one of them out"
+            f"workers_per_node={workers_per_node} was asked for, and the table{which} says {stated}; leave one of them "
+            "out"
         )
     return replace(given, series=replace(given.series, workers_per_node=workers_per_node))
 
@@ -319,7 +322,7 @@ def parse_table(text: str, label: str) -> MeasurementTable:
 
 
 def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> MeasurementTable:
-    """The same from Python: mappings with the names of the columns."""
+    """Build a table from Python: mappings from column names to values."""
     if isinstance(points, str | bytes | Mapping):
         raise InputError(
             f"points={shorten(points)} is no list of measurements; write [{{'workers': 4, 'samples_per_s': 390}}, ...] "
@@ -345,7 +348,7 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> M
 
 
 def _rows(text: str, label: str) -> tuple[list[str], list[TableRow]]:
-    """Blank lines are passed over; cells and names lose the spaces around them."""
+    """Header and rows. Blank lines are skipped; spaces around cells and names are removed."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
     header: list[str] = []
     rows: list[TableRow] = []
@@ -375,7 +378,7 @@ def _rows(text: str, label: str) -> tuple[list[str], list[TableRow]]:
 
 
 def _delimiter(text: str) -> str:
-    """By the first line; spreadsheets of half the world write semicolons."""
+    """The delimiter of the first line: spreadsheets in many countries write semicolons."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     return max(",;\t", key=first.count)
 
@@ -389,18 +392,18 @@ def _check_header(header: Sequence[str], where: str) -> None:
 
 
 def _unit(columns: Sequence[str], where: str) -> Unit | None:
-    """The one column with the measurement; None for `value` with `unit` beside it."""
+    """The column with the measurement; None for a `value` column with a `unit` column beside it."""
     if "workers" not in columns:
         raise InputError([Problem('column "workers" is missing; add it', where)])
-    found = [name for name in columns if name in UNITS]
+    units = [name for name in columns if name in UNITS]
     given_beside = "value" in columns or "unit" in columns
-    if given_beside and not found and {"value", "unit"} <= set(columns):
+    if given_beside and not units and {"value", "unit"} <= set(columns):
         return None
-    if given_beside or len(found) != 1:
-        listed = ", ".join([*found, *(name for name in ("value", "unit") if name in columns)]) or "none"
+    if given_beside or len(units) != 1:
+        listed = ", ".join([*units, *(name for name in ("value", "unit") if name in columns)]) or "none"
         text = f"one column with a measurement is wanted, found {listed}; keep one of {', '.join(UNITS)}"
         raise InputError([Problem(text, where)])
-    return found[0]
+    return units[0]
 
 
 def _unknown(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Bare tables -> projections in their own unit: `worldsize.project`, without torch and without files."""
+"""Tables of measurements -> projections in the same unit: `worldsize.project`, without torch or files."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from worldsize.errors import InputError, Problem, shorten
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """What is to be expected at one count, in the unit that the measurements came in."""
+    """Expected performance at one worker count, in the unit of the measurements."""
 
     workers: int
     samples_per_s: float
-    """Tokens a second where these were given; where only times were given, without a batch, runs of the same work a
+    """Tokens per second if those were given. If only times were given, without a batch: runs of the same work per
     second."""
     low: float
     high: float
-    """80 % of what is measured later should lie between `low` and `high`."""
+    """80 % of later measurements should lie between `low` and `high`."""
     unit: Unit
-    """In which the measurements came."""
+    """Unit of the measurements."""
     value: float
-    """The same in that unit, from `value_low` to `value_high`."""
+    """The expected value in that unit; its interval is `value_low` to `value_high`."""
     value_low: float
     value_high: float
     measured: bool
-    """The count was among the measurements: the values are theirs."""
+    """Whether this count was measured; then the values are the measured ones."""
     notes: tuple[str, ...]
     series_id: str = ""
 
 
 def project(points: Iterable[Mapping[str, object]], workers: Iterable[int]) -> list[Projection]:
-    """Rates at counts never run, from a few that were.
+    """Project rates to worker counts that were never run, from a few that were.
 
     `points` are mappings with `workers` and one of samples_per_s, tokens_per_s, step_s, epoch_s, train_s; optional are
     series_id, mode ('weak' or 'strong'; step_s needs it), batch_per_worker, workers_per_node and repeat. Ordered by
@@ -47,28 +47,29 @@ def project(points: Iterable[Mapping[str, object]], workers: Iterable[int]) -> l
 
 
 def project_table(table: MeasurementTable, workers: Sequence[int], *, measured_too: bool = False) -> list[Projection]:
-    """Series of the same stack (hardware, interconnect, framework) inform each other about leaving a node.
-    `measured_too`: each series also with the counts that it was measured at, in order."""
-    found = []
-    for given, crossings in zip(table.series, crossings_of_others([each.series for each in table.series]), strict=True):
+    """Project every series of a table. Series of the same stack (hardware, interconnect, framework) inform each other
+    about the cost of leaving a node. `measured_too` includes the measured counts of each series, in order."""
+    projections = []
+    others = crossings_of_others([given.series for given in table.series])
+    for given, crossings in zip(table.series, others, strict=True):
         counts = sorted({*workers, *given.series.workers}) if measured_too else workers
-        found += [_in_unit(given, one) for one in project_series(given.series, counts, crossings)]
-    return found
+        projections += [_in_unit(given, projected) for projected in project_series(given.series, counts, crossings)]
+    return projections
 
 
 def crossings_of_others(series: Sequence[TableSeries]) -> Iterator[list[float]]:
-    """For each, what leaving a node of the same size cost the others of its stack; none where that has no name."""
+    """For each series, what leaving a node of this size cost others of its stack; empty if the stack has no name."""
     known: dict[tuple[str, int | None], dict[int, float]] = defaultdict(dict)
-    for index, one in enumerate(series):
-        if one.stack and (cost := crossing_cost(one)) is not None:
-            known[one.stack, one.workers_per_node][index] = cost
-    for index, one in enumerate(series):
-        costs = known.get((one.stack, one.workers_per_node), {})
+    for index, member in enumerate(series):
+        if member.stack and (cost := crossing_cost(member)) is not None:
+            known[member.stack, member.workers_per_node][index] = cost
+    for index, member in enumerate(series):
+        costs = known.get((member.stack, member.workers_per_node), {})
         yield [cost for other, cost in costs.items() if other != index]
 
 
 def further(table: MeasurementTable) -> list[int]:
-    """Every count of the table, and the default counts of each series."""
+    """Every measured count of the table, and the default counts of each series."""
     largest = {given.series.largest for given in table.series}
     measured = {count for given in table.series for count in given.series.workers}
     return sorted(measured.union(*map(default_counts, largest)))
@@ -94,13 +95,13 @@ def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
 def _counts(workers: Iterable[int]) -> list[int]:
     if not isinstance(workers, Iterable) or isinstance(workers, str | bytes):
         raise InputError(f"workers={shorten(workers)} is no list of counts; write workers=[16, 32], say")
-    found = []
+    counts = []
     for index, count in enumerate(workers):
         number = whole(count)
         if number is None:
             text = f"{shorten(count)} is not a whole number from 1 to {MOST_WORKERS:,}; write workers=[16, 32], say"
             raise InputError([Problem(text, f"workers[{index}]")])
-        found.append(number)
-    if not found:
+        counts.append(number)
+    if not counts:
         raise InputError("workers=[] asks for nothing; name at least one count")
-    return found
+    return counts

@@ -1,6 +1,6 @@
-"""Settings of a study that differ in workers only: what is known about them, and what follows for any count.
+"""Settings of a study that differ only in workers: what is known about them, and projections to any count.
 
-Whether a model still learns at a setting: as it was trained there, or as other batches let expect.
+Also whether a model still learns at a setting: as trained there, or as expected from other batches.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Learned:
     metric: Interval | None
     measured: bool
     why_not: str | None
-    """Why speed there is no speed; None: nothing speaks against it."""
+    """Why the setting does not count despite its speed; None if there is no reason."""
 
 
 def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) -> Learned:
-    """Held against the best metric of the study, as the study's own answer does."""
+    """Whether a model learns at this setting, compared with the best metric of the study, as in the study's answer."""
     metrics = {row.setting: row for row in results.rows}
     best = _best(results)
-    trained = {contest.setting for contest in results.variant_rankings}
+    trained = {ranking.setting for ranking in results.variant_rankings}
     samples = results.facts.train_samples
     if setting.global_batch > samples:
         too_many = f"{_where(setting)}, a step would take more than the {samples:,} training samples"
@@ -57,7 +57,7 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
         low = row.metric if row.metric_low is None else row.metric_low
         high = row.metric if row.metric_high is None else row.metric_high
         why = f"{_where(setting)}, the model learned less" if _behind(results, row.metric, best) else None
-        # Rows have 90 %, and all that is told beside it here 80 %; plainly, since metrics may be 0.
+        # Rows have 90 % intervals, projections 80 %. Scaled by differences, not ratios, because a metric may be 0.
         down, up = NARROWER * (row.metric - low), NARROWER * (high - row.metric)
         return Learned(metric=Interval(row.metric, row.metric - down, row.metric + up), measured=True, why_not=why)
     if batches is None or batches.metric is None:
@@ -65,7 +65,7 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
     expected = batches.metric.predict(setting.global_batch)
     if expected.unknown == "failed-there":
         return Learned(metric=None, measured=False, why_not=f"{_where(setting)} and less, training failed")
-    # Of what is only expected, the end that promises most must fall behind.
+    # An expected metric counts as worse only if even the better end of its interval is.
     ends = (expected.value.low, expected.value.high) if expected.value else ()
     hopeful = (max if results.facts.higher_is_better else min)(ends, default=None)
     why = (
@@ -103,25 +103,27 @@ WHY = {
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerCurve:
-    """Settings that differ in workers only, and all that is known about them."""
+    """Settings that differ only in workers, and all that is known about them."""
 
     results: Results
     question: Question
     setting: Setting
     throughputs: Throughputs
     optimizer: OptimizerSpec | None
-    """Of what the answer names; None: nothing was trained."""
+    """Optimizer of the variant that the answer names; None if nothing was trained."""
     overhead: OverheadModel | None
     batches: BatchStudy | None
-    """What the global batch does to learning: steps to a target or, without one, epochs until stable and the metric."""
+    """Effect of the global batch on learning: steps to a target or, without one, epochs until stable and the metric."""
     watts_per_worker: float | None
-    """Watts of a worker while it trains."""
+    """Power of one worker while it trains, in watts."""
 
     @classmethod
     def of(cls, results: Results, row: ScalingRow, question: Question) -> WorkerCurve:
         setting, network = row.setting, question.network
-        if network and (own := question.workers_per_node) not in (None, network.workers_per_node):
-            network = replace(network, workers_per_node=own, source=f"{network.source}, but {own} workers a node")
+        if network and (declared := question.workers_per_node) not in (None, network.workers_per_node):
+            network = replace(
+                network, workers_per_node=declared, source=f"{network.source}, but {declared} workers a node"
+            )
         if question.batch_per_worker is not None:
             if setting.scaling == "strong":
                 raise InputError(
@@ -129,21 +131,21 @@ class WorkerCurve:
                     f"{setting.global_batch}, so the batch of a worker follows from the workers; leave --batch out"
                 )
             setting = replace(setting, batch_per_worker=question.batch_per_worker)
-        rows = tuple(each for each in results.rows if each.setting.series == setting.series)
+        rows = tuple(other for other in results.rows if other.setting.series == setting.series)
         measured_on = node(results, setting, None if network else question.workers_per_node)
         parts = step_timings(results, setting)
-        # A batch that was never run has no series of its own: the model makes one, at the counts that were.
+        # A batch that was never run has no series: the model makes one, at the counts that were run.
         model = fit_throughput(parts, measured_on) if parts else None
         if not rows and model is None:
             raise InputError(
                 f"nothing was measured with {setting.strategy.label}, {setting.precision}; run the study first"
             )
-        points = [(each.setting.workers, each.samples_per_s.value) for each in rows]
+        points = [(other.setting.workers, other.samples_per_s.value) for other in rows]
         if not points and model is not None:
-            counts = sorted({each.workers for each in parts})
+            counts = sorted({timing.workers for timing in parts})
             batch, times = setting.batch_per_worker, setting.accumulation
             points = [(n, n * batch * times / model.parts(n, batch, times).step_s) for n in counts]
-        places = network.workers_per_node if network else measured_on.workers_per_node
+        per_node = network.workers_per_node if network else measured_on.workers_per_node
         return cls(
             results=results,
             question=question,
@@ -151,11 +153,11 @@ class WorkerCurve:
             throughputs=Throughputs(
                 rows=rows,
                 model=model,
-                series=table_series(points, workers_per_node=places),
-                workers_per_node=places,
+                series=table_series(points, workers_per_node=per_node),
+                workers_per_node=per_node,
                 network=network,
                 threads=results.spec.threads_per_worker,
-                noise_of=tuple(each.samples_per_s for each in rows or results.rows),
+                noise_of=tuple(other.samples_per_s for other in rows or results.rows),
             ),
             optimizer=_optimizer(results, row.variant),
             overhead=fit_overhead(overheads(results, measured_on.workers_per_node)),
@@ -164,7 +166,7 @@ class WorkerCurve:
         )
 
     def possible(self, workers: int) -> bool:
-        """A global batch that does not divide among the workers cannot be shared out."""
+        """Whether the global batch divides among the workers."""
         return self.setting.scaling == "weak" or self.setting.global_batch % (workers * self.setting.accumulation) == 0
 
     def option(self, workers: int) -> Option:
@@ -176,7 +178,7 @@ class WorkerCurve:
         step_s = over(batch, rate)
         steps, epochs, unknown = self._steps(batch, epoch_steps)
         learned = learning_at(self.results, setting, self.batches)
-        # Where somebody asks about a target, steps to it are the judge: the study was held against its own.
+        # If the question names a target, steps to it decide: `learned` compares with the study's own target.
         why_not = None if self.question.goal is not None and steps is not None else learned.why_not
         wall = overhead_s = joules = None
         if steps is not None:
@@ -218,7 +220,7 @@ class WorkerCurve:
         return scaled_lr(self.optimizer, train, batch)
 
     def _steps(self, batch: int, steps_per_epoch: int) -> tuple[Interval | None, float, tuple[str, ...]]:
-        """Of the whole training, with its evaluations, or why it is not known."""
+        """Steps and epochs of the whole training, or why they are unknown."""
         train = self.results.spec.train
         if train is None:
             return None, 0.0, ()
@@ -233,10 +235,10 @@ class WorkerCurve:
             return Interval(steps, steps, steps), math.ceil(steps / steps_per_epoch), ()
         if self.batches is None or self.batches.steps is None:
             return None, 0.0, (self._never_reached(),)
-        found = self.batches.steps.predict(batch)
-        if found.unknown is not None or found.steps is None:
-            return None, 0.0, (f"time to the target not known: {WHY[found.unknown]}",)
-        return found.steps, math.ceil(found.steps.value / steps_per_epoch), ()
+        prediction = self.batches.steps.predict(batch)
+        if prediction.unknown is not None or prediction.steps is None:
+            return None, 0.0, (f"time to the target not known: {WHY[prediction.unknown]}",)
+        return prediction.steps, math.ceil(prediction.steps.value / steps_per_epoch), ()
 
     def _never_reached(self) -> str:
         until = self.results.spec.train.until if self.results.spec.train else None
@@ -245,9 +247,9 @@ class WorkerCurve:
         return "no run reached the target, so no time to it is known"
 
     def findings(self, asked: Iterable[int]) -> Iterable[Finding]:
-        """What the projection rests on, and the measurement that would narrow it most."""
+        """What the projection is based on, and the measurement that would narrow it most."""
         if self.question.network is not None:
-            return  # what was measured here is not what is asked about
+            return  # the question is about another network than the measured one
         asked, counts = list(asked), self.throughputs.series.workers
         if len(counts) == 1 and (self.throughputs.model is None or self.throughputs.model.top == 1):
             yield Finding(code="projected-from-one-count", numbers={"workers": float(counts[0])})
@@ -260,21 +262,22 @@ class WorkerCurve:
         yield from self._next_measurement([n for n in asked if n not in counts])
 
     def _next_measurement(self, asked: Sequence[int]) -> Iterable[Finding]:
-        """Every doubling nearer narrows the interval: the largest count that fits here and is not beyond the asked."""
+        """Suggest the largest count that fits here and is not beyond those asked for: each doubling closer narrows the
+        interval."""
         if not asked:
             return
-        places, largest = self.throughputs.workers_per_node, self.throughputs.series.largest
-        candidates = {*(2**power for power in range(20)), places, *asked}
-        feasible = [n for n in candidates if largest < n <= places and self.possible(n)]
+        per_node, largest = self.throughputs.workers_per_node, self.throughputs.series.largest
+        candidates = {*(2**power for power in range(20)), per_node, *asked}
+        feasible = [n for n in candidates if largest < n <= per_node and self.possible(n)]
         useful = [n for n in feasible if n <= max(asked)]
         if useful:
             yield Finding(code="measure-next", numbers={"workers": float(max(useful))})
-        elif max(asked) > places and self.possible(2 * places):
-            yield Finding(code="measure-two-nodes", numbers={"workers": float(2 * places), "places": float(places)})
+        elif max(asked) > per_node and self.possible(2 * per_node):
+            yield Finding(code="measure-two-nodes", numbers={"workers": float(2 * per_node), "places": float(per_node)})
 
 
 def _batch_study(results: Results, setting: Setting, variant: str | None, target: float | None) -> BatchStudy | None:
-    """Of the variant that the answer names, else of the first that was trained this way."""
+    """The batch study of the variant that the answer names, else of the first variant trained this way."""
     wanted = results.goal if target is None else Goal(value=target, at_least=results.facts.higher_is_better)
     for name in dict.fromkeys((variant, None)):
         for study in results.batch_studies_for(wanted, name):
@@ -294,8 +297,10 @@ def _expected(trend: Trend | None, batch: int) -> Interval | None:
 
 
 def _watts(results: Results, rows: Sequence[ScalingRow]) -> float | None:
-    """Joules a sample times samples a second, of one worker, at the largest count that was watched."""
-    known = {setting: found.joules_per_sample for setting, found in results.hardware if found.joules_per_sample}
+    """Power per worker: joules per sample times samples per second, at the largest count with telemetry."""
+    known = {
+        setting: hardware.joules_per_sample for setting, hardware in results.hardware if hardware.joules_per_sample
+    }
     for row in reversed(rows):
         if row.setting in known:
             return known[row.setting] * row.samples_per_s.value / row.setting.workers
