@@ -1,4 +1,4 @@
-"""What a plan will cost, before it runs: rough until the study has measured steps of its own, and said to be."""
+"""Estimates the cost of a plan before it runs; a rough estimate, marked as such, until steps have been measured."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from worldsize.spec.study import TrialSpec
 from worldsize.spec.training import steps_per_epoch
 
 LAUNCH_START_S = 6.0
-"""Importing torch in the launcher and in each worker, and meeting: what a launch costs before its first step."""
+"""Time of a launch before its first step: importing torch in the launcher and in each worker, and connecting."""
 CORE_FLOP_PER_S = 2e10
-"""A core at float32 on small layers, used only until the first step of the study has been measured."""
+"""Speed of a core at float32 on small layers, used only until the first step of the study has been measured."""
 GPU_FLOP_PER_S = 5e12
 BYTES_A_STEP = 4 * (len(SPANS) + 1)
-"""What a rank keeps of a step: its spans and the loss."""
+"""Bytes stored per rank and step: its spans and the loss."""
 BYTES_A_SECOND = 500
-"""What telemetry and events keep of a rank."""
+"""Bytes of telemetry and events stored per rank and second."""
 BYTES_A_TRIAL = 100_000
 """Spec, record and log."""
 BYTES_OF_WEIGHTS = 100_000_000
-"""Where a study keeps trained weights, whose size is known only once the model is built: 25 million of them."""
+"""Saved weights, if a study keeps them: 25 million, since their number is known only once the model is built."""
 BYTES_OF_REPORT = 20_000_000
-"""The page, the one before it while it is replaced, figures and tables."""
+"""The page, its previous version while it is replaced, figures and tables."""
 HALVINGS = 5
-"""Of the gap between a batch and its double, until it is 5 % of the batch."""
+"""Halvings of the gap between a batch and its double, until the gap is 5 % of the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Cost:
     wall_s: float
     worker_s: float
     node_s: dict[str, float] = field(default_factory=dict)
-    """Of the nodes that jobs occupy, by place; waiting in the queue is not in it."""
+    """Node-seconds that jobs occupy, by place, without waiting in the queue."""
     measured: bool
     """Whether step times of this study were known, or only the rough cost of a sample."""
 
@@ -49,7 +49,7 @@ StepTimes = Mapping[Setting, float]
 
 
 def estimate(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts, step_s: StepTimes) -> Cost:
-    """What the plan will take, with measured step times as far as they are known."""
+    """The cost of the plan, from measured step times where they are known."""
     wall = worker = 0.0
     node = {on: 0.0 for on, site in sites.items() if site.spec.slurm is not None}
     for launch in plan.launches:
@@ -67,16 +67,16 @@ def estimate(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts, step_s
 
 
 def space_bytes(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts) -> int:
-    """What the plan will write into its folder, rather too much than too little."""
+    """Bytes that the plan will write into its folder; a high estimate."""
     total = float(BYTES_OF_REPORT)
     for trial in plan.trials.values():
         step_s = _guessed_step_s(trial, facts, sites[trial.place])
         seconds = trial_s(trial, facts, step_s)
         steps = trial.train.total_steps(facts.train_samples, trial.global_batch) if trial.train else seconds / step_s
-        a_step = BYTES_A_STEP
+        step_bytes = BYTES_A_STEP
         if trial.train is not None and trial.train.measure_noise_scale:
-            a_step += 4 * (trial.accumulation + 1)
-        total += trial.workers * (steps * a_step + seconds * BYTES_A_SECOND) + BYTES_A_TRIAL
+            step_bytes += 4 * (trial.accumulation + 1)
+        total += trial.workers * (steps * step_bytes + seconds * BYTES_A_SECOND) + BYTES_A_TRIAL
         total += BYTES_OF_WEIGHTS if trial.train is not None and trial.train.save_weights else 0
     return math.ceil(total)
 
@@ -84,7 +84,7 @@ def space_bytes(sites: Mapping[str, Site], plan: Plan, facts: WorkloadFacts) -> 
 def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
     """Seconds that a trial takes at this step time; an evaluation pass costs a third of a training one.
 
-    Where memory ends is what a search finds out: its cost is that of every batch that the data have samples for.
+    A search for the largest batch costs as much as trying every batch up to the size of the data.
     """
     if trial.probe is not None and trial.largest is not None:
         most = facts.train_samples // (trial.workers * trial.accumulation)

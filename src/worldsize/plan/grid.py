@@ -1,5 +1,5 @@
-"""A study made complete and multiplied out: its defaults filled in, the points of its axes, the places where they run,
-and the rate of each batch.
+"""Fills in the defaults of a study and expands its axes into points, the places where they run, and the learning rate
+of each batch.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class StudyPoint:
     workers: int
     batch_per_worker: int
     global_batch: int
-    """As the axis states it: where it does not divide among the workers, the point is a problem, or skipped."""
+    """As the axis states it. If it does not divide among the workers, the point is a problem, or skipped."""
     accumulation: int
     scaling: Literal["strong", "weak"]
     optimizer: OptimizerSpec
     entry: int
-    """Of `axes.optimizer`, from which the optimiser comes."""
+    """Index of the entry of `axes.optimizer` that the optimizer comes from."""
     strategy: StrategySpec
     precision: Precision
     start: Start
@@ -53,21 +53,21 @@ class StudyPoint:
 
     @property
     def search(self) -> str:
-        """Points of one search differ in the values searched for and in nothing else."""
+        """The search that the point belongs to: its points differ only in the values searched for."""
         batch = f"{self.batch_per_worker}x{self.accumulation}"
         where = f", {self.place}" if self.place else ""
         return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}{where}"
 
 
 def study_points(spec: StudySpec) -> list[StudyPoint]:
-    """The product of the axes, without what `skip` names."""
+    """The product of the axes, without the points that `skip` names."""
     return [point for point in product(spec) if not any(matches(skip, point) for skip in spec.skip)]
 
 
 def product(spec: StudySpec) -> Iterator[StudyPoint]:
     axes = spec.axes
     assert not axes.is_auto, "resolve the study first"
-    optimizers = [(entry, setting) for entry, each in enumerate(axes.optimizer) for setting in each.settings()]
+    optimizers = [(entry, setting) for entry, axis in enumerate(axes.optimizer) for setting in axis.settings()]
     for on, workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
         *(spec.places, axes.workers, axes.batches, axes.accumulation, optimizers),
         *(axes.strategy, axes.precision, spec.starts),
@@ -89,7 +89,7 @@ def product(spec: StudySpec) -> Iterator[StudyPoint]:
 
 
 def matches(skip: SkipSpec, point: StudyPoint) -> bool:
-    wanted = skip.model_dump(exclude_none=True)
+    required = skip.model_dump(exclude_none=True)
     have: dict[str, tuple[Any, ...]] = {
         "workers": (point.workers,),
         "batch_per_worker": (point.batch_per_worker,),
@@ -103,11 +103,11 @@ def matches(skip: SkipSpec, point: StudyPoint) -> bool:
         "weights": (point.start,),
         "place": (point.place,),
     }
-    return bool(wanted) and all(value in have[key] for key, value in wanted.items())
+    return bool(required) and all(value in have[key] for key, value in required.items())
 
 
 def scaled_lr(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int) -> float:
-    """linear: rate * k, sqrt: rate * sqrt(k), with k = global batch / base batch; `base_batch` is resolved."""
+    """linear: lr * k, sqrt: lr * sqrt(k), with k = global batch / base batch; `base_batch` is resolved."""
     assert train.base_batch is not None
     rule = optimizer.lr_rule or train.lr_rule
     if rule == "auto":
@@ -129,12 +129,14 @@ def resolve(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> StudySpe
         spec = spec.model_copy(update={"train": spec.train.model_copy(update={"base_batch": smallest})})
     places = {on: _with_workers_per_node(place, _most_workers(spec, on)) for on, place in spec.places.items()}
     run_on = spec.run_on
-    complete = tuple(each.moved_to(places[each.name]) for each in run_on) if isinstance(run_on, tuple) else places[""]
+    complete = (
+        tuple(named.moved_to(places[named.name]) for named in run_on) if isinstance(run_on, tuple) else places[""]
+    )
     return spec.model_copy(update={"run_on": complete})
 
 
 def auto_counts(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> tuple[int, ...]:
-    """1, 2, 4, ... and all that fit, as far as global batches divide among them and are no larger than the data."""
+    """1, 2, 4, ... and the capacity, as far as global batches divide among them and are not larger than the data."""
     capacity, axes = auto_capacity(spec, machine), spec.axes
     counts = {1, capacity or 1, *(2**power for power in range(capacity.bit_length()) if 2**power <= capacity)}
     if axes.global_batch:
@@ -147,10 +149,10 @@ def auto_counts(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> tupl
 
 
 def auto_capacity(spec: StudySpec, machine: Machine) -> int:
-    """How many workers fit where a study of one place runs."""
+    """How many workers fit on the place of a study with one place."""
     (place,) = spec.places.values()
-    found = machine_of(_with_workers_per_node(place, most_workers=1), machine, threads=spec.threads_per_worker)
-    return found.capacity(found.device(spec.device), spec.threads_per_worker)
+    available = machine_of(_with_workers_per_node(place, most_workers=1), machine, threads=spec.threads_per_worker)
+    return available.capacity(available.device(spec.device), spec.threads_per_worker)
 
 
 def _with_workers_per_node(place: PlaceSpec, most_workers: int) -> PlaceSpec:
@@ -161,7 +163,8 @@ def _with_workers_per_node(place: PlaceSpec, most_workers: int) -> PlaceSpec:
 
 
 def _most_workers(spec: StudySpec, on: str) -> int:
-    """The largest count that a place may run. Pretraining counts everywhere, though only the first place runs it."""
+    """The largest worker count that a place may run. Pretraining counts for all places, although only the first runs
+    it."""
     counts = list(spec.axes.workers)
     if on:
         counts = [point.workers for point in study_points(spec) if point.place == on]
@@ -182,12 +185,12 @@ class Site:
         return self.machine.device(self.spec.device)
 
 
-def sites(spec: StudySpec, here: Machine, data: Path | None = None) -> dict[str, Site]:
-    """By the name of the place, of a study that is resolved; `here` is where the driver runs."""
+def sites(spec: StudySpec, machine: Machine, data: Path | None = None) -> dict[str, Site]:
+    """The sites of a resolved study, by the name of the place; `machine` is where the driver runs."""
     return {
         on: Site(
             spec=at_place(spec, on),
-            machine=machine_of(place, here, threads=spec.threads_per_worker),
+            machine=machine_of(place, machine, threads=spec.threads_per_worker),
             data=data_root(data),
         )
         for on, place in spec.places.items()
@@ -195,11 +198,11 @@ def sites(spec: StudySpec, here: Machine, data: Path | None = None) -> dict[str,
 
 
 def at_place(spec: StudySpec, place: str) -> StudySpec:
-    """The study as this place alone would run it: its counts, and where it runs. Rates stay what they are."""
+    """The study as this place alone would run it, with only its counts. Learning rates stay the same."""
     if not isinstance(spec.run_on, tuple):
         return spec
     counts = {point.workers for point in study_points(spec) if point.place == place}
     workers = tuple(count for count in spec.axes.workers if count in counts)
-    skip = tuple(each.model_copy(update={"place": None}) for each in spec.skip if each.place in (None, place))
+    skip = tuple(entry.model_copy(update={"place": None}) for entry in spec.skip if entry.place in (None, place))
     axes = spec.axes.model_copy(update={"workers": workers})
     return spec.model_copy(update={"run_on": spec.places[place], "axes": axes, "skip": skip})

@@ -1,8 +1,8 @@
-"""StudySpec -> TrialSpecs, grouped into launches, in the order in which they run.
+"""Turns a StudySpec into TrialSpecs, grouped into launches, in the order in which they run.
 
-Efficiency compares worker counts, so drift of the machine must not fall on the count:
+Efficiency compares worker counts, so drift of the machine must not look like an effect of the count:
 probes of all counts share one launch at the largest count, interleaved in a seeded order;
-training runs in launches of its own count, in rounds that pass over all counts in alternating order.
+each training launch has one count, and rounds pass over all counts in alternating order.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Launch(Frozen):
     workers: int
     trials: tuple[str, ...]
     place: PlaceOrNone = ""
-    """The place it runs on, where the study has several."""
+    """The place it runs on, if the study has several."""
 
     def id(self, number: int) -> str:
-        """The name of its folder: `0003-train-w4`, and the place where the study has several."""
+        """The name of its folder: `0003-train-w4`, followed by the place if the study has several."""
         return f"{number:04d}-{self.kind}-w{self.workers}" + (f"-{self.place}" if self.place else "")
 
 
@@ -61,7 +61,7 @@ class Plan(Frozen):
 
 
 class PlanFile(Frozen):
-    """plan.json: the plan of a study, and what it was made for."""
+    """plan.json: the plan of a study, with the devices and the workload it was made for."""
 
     plan: Plan
     device: dict[str, Literal["cpu", "cuda"]]
@@ -81,7 +81,7 @@ def make_plan(spec: StudySpec, points: Sequence[StudyPoint] | None = None) -> Pl
         drafts.append(Draft("pretrain", spec.pretrain.workers, [_pretrain_trial(spec)], next(iter(spec.places))))
     if spec.probe is not None:
         drafts += _probing(spec, [points] * spec.probe_repeats, rng)
-    if not spec.adaptive:  # where probes decide what is worth training, they come first
+    if not spec.adaptive:  # in an adaptive study, probes decide what to train
         drafts += _training(spec, points, rng)
     return _numbered(Plan(trials={}, launches=()), drafts)
 
@@ -93,9 +93,9 @@ def full_grid(spec: StudySpec) -> list[TrialSpec]:
 
 
 def with_probes(plan: Plan, spec: StudySpec, passes: Sequence[Sequence[StudyPoint]]) -> Plan:
-    """The same plan, and probes after it, in one launch a target: of each pass, one of every point.
+    """The plan with more probes at the end, in one launch per place; each pass probes every point once.
 
-    Their repeats are numbered on: those of one number ran side by side, and no earlier ones did.
+    Repeat numbers continue, because repeats with the same number run side by side.
     """
     first = 1 + max((trial.repeat for trial in plan.trials.values() if trial.kind == "probe"), default=-1)
     drafts = _probing(spec, passes, random.Random(spec.seed + len(plan.trials)), first)
@@ -103,13 +103,13 @@ def with_probes(plan: Plan, spec: StudySpec, passes: Sequence[Sequence[StudyPoin
 
 
 def with_training(plan: Plan, spec: StudySpec, points: Sequence[StudyPoint]) -> Plan:
-    """The same plan, and training of more points after it."""
+    """The plan with training of more points at the end."""
     return _numbered(plan, _training(spec, points, random.Random(spec.seed + len(plan.trials))))
 
 
 @dataclass
 class Draft:
-    """A launch whose trials have no names yet."""
+    """A launch whose trials have no ids yet."""
 
     kind: Literal["probe", "train", "pretrain"]
     workers: int
@@ -118,37 +118,37 @@ class Draft:
 
 
 def _by_place(spec: StudySpec, points: Sequence[StudyPoint]) -> dict[str, list[StudyPoint]]:
-    found = {on: [point for point in points if point.place == on] for on in spec.places}
-    return {on: here for on, here in found.items() if here}
+    by_place = {on: [point for point in points if point.place == on] for on in spec.places}
+    return {on: group for on, group in by_place.items() if group}
 
 
 def _probing(
     spec: StudySpec, passes: Sequence[Sequence[StudyPoint]], rng: random.Random, first_repeat: int = 0
 ) -> list[Draft]:
-    """One launch a place, at the largest of its counts."""
+    """One launch per place, at the largest of its counts."""
     drafts = []
     for on, everything in _by_place(spec, [point for points in passes for point in points]).items():
-        here = [[point for point in points if point.place == on] for points in passes]
+        place_passes = [[point for point in points if point.place == on] for points in passes]
         workers = max(point.workers for point in everything)
-        drafts.append(Draft("probe", workers, _probe_order(spec, here, rng, first_repeat), on))
+        drafts.append(Draft("probe", workers, _probe_order(spec, place_passes, rng, first_repeat), on))
     return drafts
 
 
 def _training(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random) -> list[Draft]:
-    """Rounds over all counts of a place in alternating order, one a repeat."""
+    """Rounds over all counts of a place in alternating order, one per repeat."""
     if spec.train is None:
         return []
     drafts: list[Draft] = []
-    for on, there in _by_place(spec, points).items():
-        counts = sorted({point.workers for point in there})
+    for on, place_points in _by_place(spec, points).items():
+        counts = sorted({point.workers for point in place_points})
         for repeat in range(spec.repeats):
             for workers in counts if repeat % 2 == 0 else reversed(counts):
-                here = [_train_trial(spec, point, repeat) for point in there if point.workers == workers]
-                rng.shuffle(here)
+                trials = [_train_trial(spec, point, repeat) for point in place_points if point.workers == workers]
+                rng.shuffle(trials)
                 if drafts and (drafts[-1].workers, drafts[-1].place) == (workers, on):
-                    drafts[-1].members.extend(here)  # one round ends and the next begins with this count: one start-up
+                    drafts[-1].members.extend(trials)  # rounds that meet at this count share one start-up
                 else:
-                    drafts.append(Draft("train", workers, here, on))
+                    drafts.append(Draft("train", workers, trials, on))
     return drafts
 
 
@@ -169,7 +169,8 @@ def _numbered(plan: Plan, drafts: list[Draft]) -> Plan:
 def _probe_order(
     spec: StudySpec, passes: Sequence[Sequence[StudyPoint]], rng: random.Random, first_repeat: int
 ) -> list[TrialSpec]:
-    """Each pass in an order of its own, with the number of a repeat. Points that learn differently share a probe."""
+    """Trials of all passes, each pass in its own order and with its own repeat number. Points that differ only in
+    learning share a probe."""
     ordered: list[TrialSpec] = []
     for repeat, points in enumerate(passes, first_repeat):
         distinct: dict[Setting, StudyPoint] = {}
@@ -188,7 +189,7 @@ def _probe_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
         point,
         repeat,
         kind="probe",
-        # What is frozen changes the pace; with which weights, does not.
+        # Frozen layers change the pace; the initial weights do not.
         workload=_workload_of(spec, point.start).model_copy(update={"pretrained": None}),
         peak_lr=0.0,
         probe=spec.probe,
@@ -214,7 +215,7 @@ def _train_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
 
 
 def _trial(spec: StudySpec, point: StudyPoint, repeat: int, **own: Any) -> TrialSpec:
-    """A trial of a point; `own` is what a probe and a training do not share."""
+    """A trial of a point; `own` is what probes and training trials do not share."""
     return TrialSpec(
         id=UNNAMED,
         workers=point.workers,
@@ -233,7 +234,8 @@ def _trial(spec: StudySpec, point: StudyPoint, repeat: int, **own: Any) -> Trial
 
 
 def _workload_of(spec: StudySpec, start: Start) -> WorkloadSpec:
-    """From scratch everything is trained: a frozen backbone of random weights would be no comparison."""
+    """The workload with these initial weights. From scratch everything is trained: a frozen random backbone would not
+    be a fair comparison."""
     if start == "scratch":
         return spec.workload.model_copy(update={"pretrained": None, "freeze": None, "unfreeze_epoch": None})
     if spec.pretrain is not None:
@@ -266,11 +268,11 @@ def _pretrain_trial(spec: StudySpec) -> TrialSpec:
 def _trial_id(number: int, width: int, trial: TrialSpec) -> str:
     if trial.kind == "pretrain":
         return PRETRAIN_ID
-    what = trial.optimizer.family if trial.kind == "train" else "probe"
+    label = trial.optimizer.family if trial.kind == "train" else "probe"
     if trial.start:
-        what += f"-{trial.start}"
+        label += f"-{trial.start}"
     if trial.strategy.name != "ddp":
-        what += f"-{trial.strategy.name}"
+        label += f"-{trial.strategy.name}"
     batch = "largest" if trial.largest else f"b{trial.batch_per_worker}"
     where = f"-{trial.place}" if trial.place else ""
-    return f"{number:0{width}d}-w{trial.workers}-{batch}-{what}-r{trial.repeat}{where}"
+    return f"{number:0{width}d}-w{trial.workers}-{batch}-{label}-r{trial.repeat}{where}"

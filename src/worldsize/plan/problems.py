@@ -1,4 +1,4 @@
-"""What makes a study impossible, said before anything runs: each problem with the place in the study that says so."""
+"""Problems that make a study impossible, reported before anything runs, each with its location in the study."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def idle_places(spec: StudySpec) -> Problems:
             yield ("run_on", index), f"`skip` leaves nothing to run on {on}; remove the place, or skip less"
 
 
-def place_problems(spec: StudySpec, here: Machine) -> Problems:
-    """Of all of them; `here` is the machine that the driver runs on."""
+def place_problems(spec: StudySpec, machine: Machine) -> Problems:
+    """Problems of all places; `machine` is the one that the driver runs on."""
     yield from _one_machine_twice(spec)
-    for on, site in sites(spec, here).items():
+    for on, site in sites(spec, machine).items():
         yield from _at_site(spec, on, site)
 
 
 def _one_machine_twice(spec: StudySpec) -> Problems:
-    here = [on for on, place in spec.places.items() if place in ("local", "mpi")]
-    if len(here) > 1:
-        text = f"{' and '.join(here)} are all this machine, and would disturb each other's times; make a study of each"
-        yield ("run_on", list(spec.places).index(here[1])), text
+    local = [on for on, place in spec.places.items() if place in ("local", "mpi")]
+    if len(local) > 1:
+        text = f"{' and '.join(local)} are all this machine, and would disturb each other's times; make a study of each"
+        yield ("run_on", list(spec.places).index(local[1])), text
 
 
 def _at_site(spec: StudySpec, on: str, site: Site) -> Problems:
-    """What this place cannot run; of several, it is named."""
+    """What this place cannot run; problems name the place if there are several."""
     alone, first = site.spec, on == next(iter(spec.places))
     for loc, text in [
         *_places(alone, site.machine, site.device),
@@ -52,9 +52,9 @@ def _at_site(spec: StudySpec, on: str, site: Site) -> Problems:
         match loc:
             case ("axes", "workers", int(index)) if on:
                 workers = alone.axes.workers[index]
-                place: Loc = ("axes", "workers", spec.axes.workers.index(workers))
+                count_loc: Loc = ("axes", "workers", spec.axes.workers.index(workers))
                 yield (
-                    place,
+                    count_loc,
                     f"on {on}: {text}, or leave it out there with `skip: [{{place: {on}, workers: {workers}}}]`",
                 )
             case _:
@@ -66,9 +66,9 @@ def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -
         where = "run_on.slurm asks for none: add gpus_per_node, or" if spec.slurm else "no GPU is visible here;"
         yield ("device",), f"device=cuda, but {where} use `device: cpu`"
         return
-    places, noun = machine.capacity(device, spec.threads_per_worker), "GPUs" if device == "cuda" else "cores"
+    capacity, noun = machine.capacity(device, spec.threads_per_worker), "GPUs" if device == "cuda" else "cores"
     for loc, workers in _worker_counts(spec):
-        if workers > places and not spec.oversubscribe:
+        if workers > capacity and not spec.oversubscribe:
             own = f" of {spec.threads_per_worker} threads" if spec.threads_per_worker > 1 and noun == "cores" else ""
             have = machine.gpus if noun == "GPUs" else machine.cores
             yield (
@@ -79,7 +79,7 @@ def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -
 
 
 def _worker_counts(spec: StudySpec) -> Iterator[tuple[Loc, int]]:
-    """Every count that the study runs, with its place in the file."""
+    """Every worker count of the study, with its location in the file."""
     for index, workers in enumerate(spec.axes.workers):
         yield ("axes", "workers", index), workers
     if spec.pretrain is not None:
@@ -87,7 +87,7 @@ def _worker_counts(spec: StudySpec) -> Iterator[tuple[Loc, int]]:
 
 
 def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Problems:
-    """What only a study on Slurm can have wrong."""
+    """Problems that only a study on Slurm can have."""
     slurm = spec.slurm
     if slurm is None:
         return
@@ -141,28 +141,28 @@ def _strategies(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"
 
 
 def data_problems(spec: StudySpec, facts: WorkloadFacts) -> list[tuple[Loc, str]]:
-    found: list[tuple[Loc, str]] = []
+    issues: list[tuple[Loc, str]] = []
     largest = max(point.global_batch for point in study_points(spec))
     if largest > facts.train_samples:
         axis = "global_batch" if spec.axes.global_batch else "batch_per_worker"
         text = f"a global batch of {largest} is more than the {facts.train_samples} training samples; use smaller ones"
-        found.append((("axes", axis), text))
+        issues.append((("axes", axis), text))
     if spec.train is not None and spec.train.until is not None and spec.train.until.metric not in facts.metrics:
         text = (
             f"until.metric={spec.train.until.metric} is not measured by {spec.workload.name}; "
             f"use one of {', '.join(facts.metrics)}"
         )
-        found.append((("train", "until", "metric"), text))
+        issues.append((("train", "until", "metric"), text))
     elif spec.train is not None and spec.train.until is not None:
-        found += [(("train", "until"), text) for text in _wrong_way(spec.train.until, facts)]
-    found += _warm_up_too_long(spec, facts)
+        issues += [(("train", "until"), text) for text in _wrong_way(spec.train.until, facts)]
+    issues += _warm_up_too_long(spec, facts)
     if spec.train is not None and spec.train.label_smoothing and not facts.classifies:
         text = (
             f"label_smoothing={spec.train.label_smoothing:g} needs a built-in workload with classes; "
             f"{spec.workload.name} is none: leave it out, or smooth in a loss of your own"
         )
-        found.append((("train", "label_smoothing"), text))
-    return found
+        issues.append((("train", "label_smoothing"), text))
+    return issues
 
 
 def _wrong_way(until: UntilSpec, facts: WorkloadFacts) -> Iterator[str]:
@@ -195,8 +195,8 @@ def _warm_up_too_long(spec: StudySpec, facts: WorkloadFacts) -> Problems:
             return
 
 
-def auto_problems(spec: StudySpec, here: Machine, facts: WorkloadFacts) -> Problems:
-    """Why `workers: auto` cannot be resolved; `here` is the machine that the driver runs on."""
+def auto_problems(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> Problems:
+    """Why `workers: auto` cannot be resolved; `machine` is the one that the driver runs on."""
     if not spec.axes.is_auto:
         return
     loc: Loc = ("axes", "workers")
@@ -210,23 +210,23 @@ def auto_problems(spec: StudySpec, here: Machine, facts: WorkloadFacts) -> Probl
             "workers: auto needs to know how many fit on a node; set run_on.slurm.workers_per_node, or list the counts",
         )
         return
-    if auto_capacity(spec, here) > 1 and len(auto_counts(spec, here, facts)) < 2:
+    if auto_capacity(spec, machine) > 1 and len(auto_counts(spec, machine, facts)) < 2:
         batches = spec.axes.global_batch
         batch = f"global_batch={list(batches)}" if batches else "batch_per_worker"
         rule = "does not divide among more" if batches else "of 2 is more than the training data"
         yield loc, f"workers: auto finds no count but 1: {batch} {rule}; use another batch, or `workers: [1]`"
 
 
-def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
-    """All that a study with its defaults filled in and the machines alone can tell; `here` is the one that the driver
-    runs on."""
+def problems(spec: StudySpec, machine: Machine) -> list[tuple[Loc, str]]:
+    """All problems that follow from a resolved study and the machines, without the data; `machine` is the one that the
+    driver runs on."""
     if too_many := spec.too_many_trials():  # `auto` may have added counts since the study was read
         return [((), too_many)]
     if idle := list(idle_places(spec)):
         return [*idle, *_points(spec)]
     return [
         *_twice(spec),
-        *place_problems(spec, here),
+        *place_problems(spec, machine),
         *_noise_scale(spec),
         *_searches(spec),
         *_adaptive(spec),
@@ -236,7 +236,7 @@ def problems(spec: StudySpec, here: Machine) -> list[tuple[Loc, str]]:
 
 
 def workload_problems(spec: StudySpec) -> Problems:
-    """What must be right before samples can be counted."""
+    """Problems of the workloads, checked before samples are counted."""
     used: list[tuple[Loc, WorkloadSpec]] = [(("workload",), spec.workload)]
     if spec.pretrain is not None:
         used.append((("pretrain", "workload"), spec.pretrain.workload))
@@ -258,9 +258,9 @@ def _twice(spec: StudySpec) -> Problems:
             seen.add(value)
     settings: set[Any] = set()
     for index, entry in enumerate(spec.axes.optimizer):
-        here = [setting.model_copy(update={"name": setting.family}) for setting in entry.settings()]
-        counts = Counter(here)
-        twice = next((setting for setting in here if setting in settings or counts[setting] > 1), None)
+        expanded = [setting.model_copy(update={"name": setting.family}) for setting in entry.settings()]
+        counts = Counter(expanded)
+        twice = next((setting for setting in expanded if setting in settings or counts[setting] > 1), None)
         if twice is not None:
             yield ("axes", "optimizer", index), f"axes.optimizer names {twice.name} {twice.lr:g} {remedy}"
         settings |= counts.keys()

@@ -1,4 +1,4 @@
-"""What all specs share: frozen models, a place in a study file, and pydantic's errors in words."""
+"""What all specs share: frozen models, locations in a study file, and readable messages for pydantic's errors."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class Frozen(BaseModel):
 
     @classmethod
     def from_plain(cls, values: Any) -> Self:
-        """From values as JSON or YAML has them, with lists for tuples, which a strict model takes from JSON only."""
+        """A model of plain JSON or YAML values, with lists for tuples, which a strict model accepts only from JSON."""
         return cls.model_validate_json(json.dumps(values))
 
 
 WORDED = "worded"
-"""The type of an error whose text is read after the key and its value."""
+"""The type of an error whose text follows the key and its value."""
 
 
 def or_say(rule: str) -> WrapValidator:
-    """Behind a type: this rule and remedy say what is wrong with a value. What is no text at all is told as such."""
+    """Annotation of a string type: this rule and remedy replace pydantic's message. A value that is not text keeps
+    pydantic's message."""
 
     def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -49,11 +50,11 @@ def or_say(rule: str) -> WrapValidator:
 
 
 Count = Annotated[int, Field(gt=0, le=10**9)]
-"""Of anything: a larger one is a slip, or asks for more than any machine has."""
+"""A count of anything. A larger one is a typo, or more than any machine has."""
 Epochs = Annotated[int, Field(gt=0, le=10**6)]
 FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,199}$"
 FileName = Annotated[str, Field(pattern=FILE_NAME)]
-"""Of a file or folder inside another: nothing that leads elsewhere, hides, or needs quotes in a shell."""
+"""Name of a file or folder inside another: it cannot leave the folder, be hidden, or need quotes in a shell."""
 
 
 Label = Annotated[
@@ -61,7 +62,7 @@ Label = Annotated[
     Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]*$", max_length=200),
     or_say("is no name; use at most 200 printable characters, in one line"),
 ]
-"""Of a model or a metric: shown in terminals, tables and pages."""
+"""Name of a model or a metric, shown in terminals, tables and pages."""
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -78,7 +79,7 @@ def as_list(value: Any) -> Any:
 
 
 def refuse_foreign(spec: BaseModel, kind: str, name: str, owners: Mapping[str, str]) -> None:
-    """Raises ValueError for a field that was changed and belongs to another of its kind: `owners` says to which."""
+    """Raise ValueError for a changed field that belongs to another `kind`; `owners` maps fields to their owner."""
     for field, owner in owners.items():
         value = getattr(spec, field)
         if name != owner and value != type(spec).model_fields[field].default:
@@ -87,12 +88,12 @@ def refuse_foreign(spec: BaseModel, kind: str, name: str, owners: Mapping[str, s
 
 
 def is_search(value: Any) -> bool:
-    """Whether an axis is not a list of values but a mapping that says how to search for them."""
+    """Whether an axis is a mapping that describes a search, not a list of values."""
     return isinstance(value, dict | BaseModel)
 
 
 LIST, SEARCH = Tag("<list>"), Tag("<search>")
-"""Tags in brackets: `spec/file.py` leaves them out of the place that an error names."""
+"""Tags in brackets: `spec/file.py` removes them from the location of an error."""
 LIST_OR_SEARCH = Discriminator(lambda value: SEARCH.tag if is_search(value) else LIST.tag)
 
 
@@ -101,7 +102,7 @@ def as_list_unless_searched(value: Any) -> Any:
 
 
 Loc = tuple[str | int, ...]
-"""A place in the tree."""
+"""A location in the tree of a study."""
 
 
 REMOVED_KEYS = {
@@ -139,7 +140,7 @@ RENAMED_KEYS = {
 
 
 def describe_error(item: Any, loc: Loc, model: type[BaseModel]) -> str:
-    """What pydantic found wrong at `loc` of the model, as value, rule and remedy."""
+    """What is wrong at `loc` of the model according to pydantic, as value, rule and remedy."""
     name = ".".join(str(part) for part in loc)
     value = shorten(item["input"])
     kind, rule = item["type"], str(item["msg"])
@@ -169,7 +170,7 @@ def describe_error(item: Any, loc: Loc, model: type[BaseModel]) -> str:
 
 
 def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
-    """What to write instead, by the kind of pydantic's error."""
+    """What to write instead, by the kind of pydantic error."""
     bounds = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
     for key, words in bounds.items():
         if key in limits:
@@ -188,17 +189,17 @@ def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
 
 def _keys_at(model: type[BaseModel], loc: Loc) -> list[str]:
     """The keys allowed at `loc`, read from the models themselves."""
-    found: type[BaseModel] = model
+    current: type[BaseModel] = model
     for part in loc:
-        if isinstance(part, str) and part in found.model_fields:
-            found = _model_in(found.model_fields[part].annotation) or found
-    return list(found.model_fields)
+        if isinstance(part, str) and part in current.model_fields:
+            current = _model_in(current.model_fields[part].annotation) or current
+    return list(current.model_fields)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
+    return next((inner for arg in get_args(annotation) if (inner := _model_in(arg))), None)
 
 
 def _inside(loc: Loc) -> str:

@@ -1,4 +1,4 @@
-"""Study files: YAML in, StudySpec out; every problem names its line, and an unknown key its nearest neighbour.
+"""Reads study files: YAML in, StudySpec out. Every problem names its line, and an unknown key the most similar one.
 
 Also: the YAML tree that knows its lines, and what differs between two studies, by dotted key.
 """
@@ -33,12 +33,12 @@ from worldsize.spec.place import OnSlurm
 from worldsize.spec.study import StudySpec
 
 MOST_BYTES = 256_000
-"""Of a study file. The built-in ones have a few thousand."""
+"""Size limit of a study file. The built-in ones have a few thousand bytes."""
 MOST_VALUES = 20_000
-"""Lists, mappings and what is in them, with every alias counted as all that it stands for."""
+"""Limit on lists, mappings and their values, with every alias expanded."""
 LONGEST_KEY = 200
 DEEPEST = 50
-"""Lists and mappings inside one another."""
+"""Limit on the nesting of lists and mappings."""
 LARGEST_INT = 2**63 - 1
 LONG_INT = re.compile(r"[-+]?[0-9_]{20,}")
 
@@ -47,7 +47,7 @@ def parse(text: str, label: str) -> Any:
     try:
         _check_extent(text, label)
         tree = YAML(typ="rt").load(text)
-    except (YAMLError, ValueError) as error:  # ruamel lets a date that is none through as a ValueError
+    except (YAMLError, ValueError) as error:  # for an invalid date, ruamel raises a ValueError
         mark = getattr(error, "problem_mark", None)
         where = f"{label}, line {mark.line + 1}" if mark else label
         reason = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
@@ -56,7 +56,7 @@ def parse(text: str, label: str) -> Any:
 
 
 def _check_extent(text: str, label: str) -> None:
-    """Before anything is built of it: a few lines of aliases can stand for billions of values."""
+    """Check the size before building anything: a few lines of aliases can expand to billions of values."""
     if (size := len(text.encode(errors="replace"))) > MOST_BYTES:
         raise InputError([Problem(too_large(size), label)])
     extent = _Extent()
@@ -71,19 +71,19 @@ class _Open:
 
     anchor: str | None
     before: int
-    """Values before it."""
+    """Number of values before it."""
     is_mapping: bool
     children: int = 0
 
 
 class _Extent:
-    """How many values there are so far, aliases written out."""
+    """Counts the values so far, with aliases expanded."""
 
     def __init__(self) -> None:
         self._values = 0
         self._open: list[_Open] = []
         self._sizes: dict[str, int] = {}
-        """Values that an anchor stands for."""
+        """Number of values that an anchor expands to."""
 
     def problem_with(self, event: Event) -> str:
         if isinstance(event, CollectionEndEvent):
@@ -101,7 +101,7 @@ class _Extent:
         starts, anchor = isinstance(event, CollectionStartEvent), event.anchor
         size = self._sizes.get(anchor, 1) if isinstance(event, AliasEvent) else 1
         self._values += size
-        if isinstance(event, AliasEvent) and any(each.anchor == anchor for each in self._open):
+        if isinstance(event, AliasEvent) and any(collection.anchor == anchor for collection in self._open):
             return f"the alias *{anchor} stands inside what it stands for; write the values out"
         if self._values > MOST_VALUES:
             return f"there are more than {MOST_VALUES:,} values, aliases written out; use fewer, or a range to search"
@@ -140,7 +140,7 @@ def plain_values(node: Any, label: str) -> Any:
     if isinstance(node, str):
         return str(node)
     if isinstance(node, Sequence) and not isinstance(node, bytes):
-        return [plain_values(value, _where(node, place, label)) for place, value in enumerate(node)]
+        return [plain_values(value, _where(node, index, label)) for index, value in enumerate(node)]
     if node is None or isinstance(node, bool):
         return node
     if isinstance(node, int):
@@ -166,7 +166,7 @@ def contains(node: Any, part: str | int) -> bool:
 
 
 def line_of(tree: Any, loc: Loc) -> int | None:
-    """The line of the deepest part of `loc` that stands in the file."""
+    """The line of the deepest part of `loc` that is in the file."""
     line, node = None, tree
     for part in loc:
         positions = getattr(node, "lc", None)
@@ -187,7 +187,7 @@ def builtin_studies() -> dict[str, Path]:
 
 
 def find_study(study: str) -> Path:
-    """A file's path, or the name of a built-in study."""
+    """The path of a study, given as a path or as the name of a built-in study."""
     builtin = builtin_studies()
     if study in builtin:
         return builtin[study]
@@ -198,7 +198,7 @@ def find_study(study: str) -> Path:
 
 
 class StudyFile:
-    """A study as it was written, with its lines, and what options and overrides changed in it."""
+    """A study as written, with its line numbers and the changes by options and overrides."""
 
     def __init__(self, text: str, label: str) -> None:
         self.label = label
@@ -210,7 +210,7 @@ class StudyFile:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> StudyFile:
-        """A study as plain Python values, which have no lines: problems name the dotted key."""
+        """A study from plain Python values, which have no lines: problems name the dotted key."""
         file = cls("", "study")
         file._has_lines = False
         file._tree = {str(key): plain_values(value, str(key)) for key, value in values.items()}
@@ -227,7 +227,7 @@ class StudyFile:
             raise InputError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
 
     def apply_small(self, option: str = "--small") -> None:
-        """What the study's own `small:` says. Its folder is another one, so that both versions can stand."""
+        """Apply the study's `small:` values. The small version has its own folder, so that both can exist."""
         values = self._tree.get("small") if isinstance(self._tree, dict) else None
         if not isinstance(values, dict) or not values:
             raise InputError([Problem(f"has no `small:` values; leave {option} out", self.label)])
@@ -249,7 +249,7 @@ class StudyFile:
         self.override(key, parse(text, option), option)
 
     def move_to(self, place: str, option: str) -> None:
-        """Run it on local, slurm or mpi, or at one of its places. What the study says of its jobs is kept."""
+        """Run it on local, slurm or mpi, or at one of its places. Job settings of the study are kept."""
         run_on = self._tree.get("run_on") if isinstance(self._tree, dict) else None
         if isinstance(run_on, list):
             places = {
@@ -271,7 +271,7 @@ class StudyFile:
             raise InputError(
                 [Problem(f"the field has {len(key)} characters; none has more than {LONGEST_KEY}", option)]
             )
-        # No list has 10^9 entries, and int() takes other digits than ours: what is no place in a list is a name.
+        # No list has 10^9 entries, and int() accepts non-ASCII digits: whatever is not an index is a name.
         loc = tuple(int(part) if PLACE.fullmatch(part) else part for part in key.split("."))
         node: Any = self._tree
         for part in loc[:-1]:
@@ -294,22 +294,23 @@ class StudyFile:
 
     def spec(self) -> StudySpec:
         try:
-            found_spec = StudySpec.from_plain(plain_values(self._tree, self.label))
-            # As it is stored, defaults filled in, it must be readable again: YAML has less than twice these bytes.
-            if (size := len(found_spec.model_dump_json())) > MOST_BYTES // 2:
+            spec = StudySpec.from_plain(plain_values(self._tree, self.label))
+            # It must be readable again as stored, with defaults filled in: YAML has less than twice these bytes.
+            if (size := len(spec.model_dump_json())) > MOST_BYTES // 2:
                 raise InputError([Problem(f"with its defaults filled in, {too_large(2 * size)}", self.label)])
-            return found_spec
+            return spec
         except ValidationError as error:
             items = error.errors(include_url=False)
-            # A list with a wrong item is also said to be too short: the item is what is wrong.
+            # Pydantic also reports a list with a wrong item as too short: report only the item.
             inner = {item["loc"][: len(other["loc"])] for item in items for other in items if item is not other}
-            told = [item for item in items if item["type"] != "too_short" or item["loc"] not in inner]
+            reported = [item for item in items if item["type"] != "too_short" or item["loc"] not in inner]
             # Parts in brackets are tags of a union.
-            locs = [tuple(part for part in item["loc"] if not str(part).startswith("<")) for item in told]
-            found = [
-                self.problem(describe_error(item, loc, StudySpec), loc) for item, loc in zip(told, locs, strict=True)
+            locs = [tuple(part for part in item["loc"] if not str(part).startswith("<")) for item in reported]
+            problems = [
+                self.problem(describe_error(item, loc, StudySpec), loc)
+                for item, loc in zip(reported, locs, strict=True)
             ]
-            raise InputError(list(dict.fromkeys(found))) from error
+            raise InputError(list(dict.fromkeys(problems))) from error
 
     def where(self, loc: Loc) -> str:
         """The option or the line that the value at `loc` came from."""
@@ -322,13 +323,13 @@ class StudyFile:
         return f"{self.label}, line {line}" if line else self.label
 
     def problem(self, text: str, loc: Loc) -> Problem:
-        """What is wrong with the value at `loc`, and where it stands; not twice, where the text begins with that."""
+        """A problem with the value at `loc` and its location, which is not repeated if the text begins with it."""
         where = self.where(loc)
         return Problem(text) if text.startswith(f"{where}=") else Problem(text, where)
 
 
 def dump_yaml(spec: StudySpec) -> str:
-    """The study with its defaults filled in, as a file that reads back to the same study."""
+    """The study as YAML with its defaults filled in; reading it gives the same study."""
     stream = io.StringIO()
     stream.write("# The study as it is run, defaults filled in.\n")
     yaml = YAML(typ="rt")
@@ -338,11 +339,11 @@ def dump_yaml(spec: StudySpec) -> str:
 
 
 MAY_CHANGE = {"time", "max_jobs", "account", "qos", "setup", "sbatch_options"}
-"""Of `run_on.slurm`: how jobs get their turn, not what they run on."""
+"""Keys of `run_on.slurm` that may change between runs: how jobs are scheduled, not what they run on."""
 
 
 def changes_between(stored: StudySpec, wanted: StudySpec) -> list[str]:
-    """`train.epochs: 2 -> 3`, one line a changed value."""
+    """`train.epochs: 2 -> 3`, one line per changed value."""
     return differences(_compared(stored), _compared(wanted))
 
 

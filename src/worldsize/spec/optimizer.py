@@ -1,4 +1,4 @@
-"""Optimisers as a study names them: one setting of one (OptimizerSpec), or many to try (OptimizerAxis)."""
+"""Optimizers of a study: one optimizer with one setting (OptimizerSpec), or many settings to try (OptimizerAxis)."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ USUAL_LR: dict[str, float] = {
     "lamb": 0.01,
 }
 USUAL_MOMENTUM = {"sgd": 0.0, "momentum": 0.9, "nesterov": 0.9, "lars": 0.9}
-"""Of those that have one."""
+"""Default momentum of the optimizers that have one."""
 FIELDS = ("lr", "momentum", "weight_decay", "lr_rule", "warmup_epochs")
-"""Of an optimiser, that may have several values."""
+"""Fields of an optimizer that may have several values."""
 MOST_SETTINGS = 10_000
-"""Of one optimiser."""
+"""Limit for one optimizer."""
 SGD_KINDS = ("sgd", "momentum", "nesterov", "lars")
 
 
 def with_usual_values(values: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(name := values.get("name", "sgd"), str):
-        return values  # what is wrong with it is said elsewhere
+        return values  # another check reports what is wrong with it
     return {"lr": USUAL_LR.get(name, 0.05), "momentum": USUAL_MOMENTUM.get(name, 0.0), **values}
 
 
 class OptimizerSpec(Frozen):
-    """One optimiser with one setting: what a trial trains with."""
+    """One optimizer with one setting, as a trial uses it."""
 
     name: OptimizerName = "sgd"
     lr: PositiveFloat
-    """At `base_batch`; the rate rule scales it to the global batch of the trial."""
+    """Learning rate at `base_batch`; the learning rate rule scales it to the global batch of the trial."""
     momentum: Momentum
     weight_decay: NonNegativeFloat = 0.0
-    """Of weights; biases and the parameters of norms are left alone."""
+    """For weights only; biases and the parameters of norm layers have none."""
     trust_coefficient: PositiveFloat = 0.001
-    """lars: the share of a layer's norm that one update at rate 1 may change."""
+    """lars: the share of a layer's norm that one update at learning rate 1 may change."""
     lr_rule: LrRule | None = None
     """Default: the study's `train.lr_rule`."""
     warmup_epochs: NonNegativeFloat | None = None
@@ -82,11 +82,11 @@ class OptimizerSpec(Frozen):
 
     @property
     def family(self) -> str:
-        """What is compared with what: sgd with momentum is momentum, however it was written."""
+        """The family in comparisons: sgd with momentum is momentum, however it was written."""
         return "momentum" if self.name == "sgd" and self.momentum else self.name
 
     def own_values(self) -> Iterator[str]:
-        """Every value that it brings itself: two that differ in anything must not look alike."""
+        """Every value that differs from the default, so that different optimizers never have the same label."""
         if self.trust_coefficient != OptimizerSpec.model_fields["trust_coefficient"].default:
             yield f"trust {self.trust_coefficient:.9g}"
         if self.weight_decay:
@@ -98,14 +98,14 @@ class OptimizerSpec(Frozen):
 
 
 class Search(Frozen):
-    """`{search: [1e-4, 1.0], points: 9}`: values between two ends, evenly spread on a log scale."""
+    """`{search: [1e-4, 1.0], points: 9}`: values between two ends, evenly spaced on a log scale."""
 
     search: Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(as_list)]
     points: Annotated[int, Field(ge=2, le=1000)] = 9
     prune: bool = True
-    """End a trial early whose metric stays behind the median of those that have run as long."""
+    """End a trial early if its metric stays worse than the median of the trials that have run as long."""
     divergence_within: Annotated[float, Field(ge=0.001, le=1)] | None = None
-    """Of a rate: also narrow down, to this share of it, the rate above which training diverges."""
+    """For lr: also find the learning rate above which training diverges, to within this share of it."""
 
     @model_validator(mode="after")
     def _from_low_to_high(self) -> Self:
@@ -115,14 +115,14 @@ class Search(Frozen):
         return self
 
     def values(self) -> tuple[float, ...]:
-        """Both ends are themselves; those between are rounded, so that people can read them."""
+        """Both ends exactly as given; the values between are rounded to be readable."""
         low, high = (math.log(end) for end in self.search)
         inner = [math.exp(low + (high - low) * step / (self.points - 1)) for step in range(1, self.points - 1)]
         return (self.search[0], *map(readable, inner), self.search[1])
 
 
 def readable(value: float) -> float:
-    """To four digits."""
+    """Rounded to four digits."""
     return float(f"{value:.4g}")
 
 
@@ -145,7 +145,7 @@ WeightDecayAxis = Annotated[
 
 
 class OptimizerAxis(Frozen):
-    """An optimiser and the settings of it to try: every value may be a list, or a search; all combinations are run."""
+    """An optimizer and its settings to try: every value may be a list or a search; all combinations are run."""
 
     name: OptimizerName = "sgd"
     lr: LrAxis
@@ -184,9 +184,9 @@ class OptimizerAxis(Frozen):
 
     @property
     def size(self) -> int:
-        """How many settings there will be."""
+        """Number of settings."""
         values = (getattr(self, field) for field in FIELDS)
-        return math.prod(each.points if isinstance(each, Search) else len(each or (None,)) for each in values)
+        return math.prod(axis.points if isinstance(axis, Search) else len(axis or (None,)) for axis in values)
 
     def searched(self) -> dict[str, Search]:
         """The fields whose value is a range."""
@@ -195,7 +195,8 @@ class OptimizerAxis(Frozen):
 
     @property
     def prunes(self) -> bool:
-        """Not where an edge is looked for: what diverges slowly must be let diverge."""
+        """Whether trials are pruned. Not in a search for divergence: trials that diverge slowly must run until they
+        do."""
         searches = self.searched().values()
         return any(search.prune for search in searches) and all(search.divergence_within is None for search in searches)
 

@@ -1,5 +1,5 @@
-"""Where a study runs: this machine, MPI, Slurm, or several of these by name; and what a Slurm job asks for. Every value
-is checked here, so that none of them can add a directive to a job script.
+"""Where a study runs: this machine, MPI, Slurm, or several of these by name; and what a Slurm job requests. Every value
+is checked, so that none of them can add a directive to a job script.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SlurmName = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]{0,127}$"),
     or_say(f"{FOR_SBATCH} . _ - , : @ +"),
 ]
-"""Partitions, accounts, ...: nothing that sbatch or a shell would read as anything else."""
+"""Name of a partition, account, ...: nothing that sbatch or a shell would interpret."""
 Constraint = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:@+&|*!()\[\]=-]{0,127}$"),
@@ -50,33 +50,33 @@ OWNED = {
     *("account", "qos", "constraint", "wait", "wait-all-nodes", "export", "export-file", "test-only", "gres", "hold"),
     *("clusters", "cluster-constraint"),
 }
-"""Directives that the script or sbatch's command line has already, or that would change what a job is."""
+"""Directives that the script or the sbatch command line already sets, or that would change what a job is."""
 
 
 class SlurmSpec(Frozen):
-    """What every job of the study asks Slurm for."""
+    """What every job of the study requests from Slurm."""
 
     partition: SlurmName | None = None
     account: SlurmName | None = None
     qos: SlurmName | None = None
     time: TimeLimit = "01:00:00"
-    """Of one job, as sbatch takes it: minutes, HH:MM:SS or D-HH:MM:SS. What it cuts off is submitted again."""
+    """Time limit of one job, in sbatch's format: minutes, HH:MM:SS or D-HH:MM:SS. Unfinished work is resubmitted."""
     nodes: Count = 1
-    """The most that a job takes. A launch of fewer workers takes fewer nodes."""
+    """Largest number of nodes of a job. A launch with fewer workers takes fewer nodes."""
     workers_per_node: Count | None = None
-    """Default: `gpus_per_node`, or the largest count shared out among the nodes."""
+    """Default: `gpus_per_node`, or the largest worker count divided among the nodes."""
     gpus_per_node: Count | None = None
     """Without it the study runs on CPUs."""
     cpus_per_worker: Count | None = None
-    """CPUs of each worker. Default: the study's `threads`."""
+    """CPUs of each worker. Default: the study's `threads_per_worker`."""
     constraint: Constraint | None = None
-    """Features that nodes must have: a100, skylake|icelake."""
+    """Required node features: a100, skylake|icelake."""
     setup: Annotated[tuple[str, ...], Field(max_length=50)] = ()
     """Shell commands before the workers start: module load ..., source ..."""
     sbatch_options: dict[str, ExtraValue] = Field(default_factory=dict)
     """More directives: {exclusive: true, mem: 32G} gives `#SBATCH --exclusive` and `#SBATCH --mem=32G`."""
     max_jobs: Count = 4
-    """Jobs of this study in the queue at once."""
+    """Largest number of jobs of this study in the queue at once."""
 
     @field_validator("time", mode="before")
     @classmethod
@@ -113,7 +113,7 @@ class SlurmSpec(Frozen):
                     f"sbatch_options: {key!r} is not a long option of sbatch; write it without leading dashes, "
                     "like mem-per-cpu"
                 )
-            # sbatch takes `--job-na` for `--job-name`.
+            # sbatch accepts `--job-na` for `--job-name`.
             if owned := next((option for option in sorted(OWNED) if option.startswith(key)), None):
                 raise ValueError(
                     f"sbatch_options: {key!r}: {owned} is set by worldsize, or has a key of its own; leave it out"
@@ -131,7 +131,7 @@ class OnSlurm(Frozen):
 
 OnName = Literal["local", "mpi"]
 PlaceOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,31})?$")]
-"""Of a trial or a launch: empty where the study has one place, which needs no name."""
+"""Place of a trial or a launch: empty if the study has one place, which needs no name."""
 PlaceName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$"),
@@ -162,7 +162,7 @@ PlaceSpec = Annotated[
 
 
 class NamedPlace(Frozen):
-    """One of several places: a kind of hardware, by a name of your own."""
+    """One of several places: a kind of hardware, with a name of your choice."""
 
     name: PlaceName
     slurm: SlurmSpec | None = None
@@ -237,11 +237,12 @@ def nodes_for(slurm: SlurmSpec, workers: int) -> int:
     return math.ceil(workers / slurm.workers_per_node)
 
 
-def machine_of(place: PlaceSpec, here: Machine, *, threads: int) -> Machine:
-    """What workers find where they run; of Slurm's nodes, what the study asks for. `workers_per_node` is resolved."""
+def machine_of(place: PlaceSpec, machine: Machine, *, threads: int) -> Machine:
+    """The cores and GPUs that workers have at a place; on Slurm, what the study requests. `machine` is the driver's;
+    `workers_per_node` is resolved."""
     if not isinstance(place, OnSlurm):
-        return here
+        return machine
     slurm = place.slurm
     assert slurm.workers_per_node is not None
-    places = slurm.nodes * slurm.workers_per_node
-    return Machine(cores=places * threads, gpus=slurm.nodes * (slurm.gpus_per_node or 0))
+    capacity = slurm.nodes * slurm.workers_per_node
+    return Machine(cores=capacity * threads, gpus=slurm.nodes * (slurm.gpus_per_node or 0))

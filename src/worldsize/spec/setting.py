@@ -1,4 +1,4 @@
-"""A setting: what two trials must share to be comparable in throughput. Plain data, for every room."""
+"""A setting: what two trials must share to be comparable in throughput. Plain data that every room may use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How workers train, whatever their number and their batch: what counts and batches are compared within."""
+    """How workers train, apart from their number and their batch: counts and batches are compared within a method."""
 
     accumulation: int
     scaling: Literal["strong", "weak"]
@@ -21,7 +21,7 @@ class Method:
 
     @property
     def undivided(self) -> Method:
-        """The same for a global batch in any number of parts: what a model learns does not depend on them."""
+        """The same method without accumulation: what a model learns does not depend on how its batch is divided."""
         return replace(self, accumulation=1)
 
 
@@ -45,11 +45,11 @@ class Setting:
     strategy: StrategySpec
     precision: str
     place: str = ""
-    """Where it runs, if the study has several places: kinds of hardware are never compared with one another."""
+    """Where it runs, if the study has several places. Different kinds of hardware are never compared."""
 
     @property
     def samples_per_worker_step(self) -> int:
-        """Samples that a worker computes in one step."""
+        """Samples that a worker processes in one step."""
         return self.batch_per_worker * self.accumulation
 
     @property

@@ -1,7 +1,7 @@
-"""What is asked for: StudySpec (a whole study) and TrialSpec (one point of it, run once).
+"""StudySpec (a whole study) and TrialSpec (one point of it, run once).
 
-Frozen, strict, no unknown keys. `spec/file.py` reads them from YAML and turns what pydantic says into problems with
-line numbers; `plan/plan.py` multiplies a StudySpec out into TrialSpecs.
+Frozen, strict, no unknown keys. `spec/file.py` reads them from YAML and turns pydantic's errors into problems with line
+numbers; `plan/plan.py` expands a StudySpec into TrialSpecs.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from worldsize.spec.training import Schedule, ScheduleSpec, StrategySpec, TrainS
 from worldsize.spec.workload import WorkloadSpec
 
 LEAST = 2
-"""Samples: batch norm cannot train on one."""
+"""Smallest batch in samples: batch norm cannot train on one."""
 
 
 class LargestSpec(Frozen):
-    """`batch_per_worker: {largest: true}`: which batches are tried is found out while they run."""
+    """`batch_per_worker: {largest: true}`: searches for the largest batch that fits."""
 
     largest: bool
     first: Annotated[int, Field(ge=LEAST)] = 32
-    """Tried first, then doubled; where it does not fit, halved."""
+    """Tried first, then doubled; if it does not fit, halved."""
     max: Count | None = None
-    """No larger one is tried. Default: as many samples as a global batch can have."""
+    """Largest batch to try. Default: as many samples as a global batch can have."""
     stop_early: bool = True
-    """Stop doubling where that no longer brings throughput: two doublings in a row that gained less than 5 %."""
+    """Stop doubling when throughput no longer rises: after two doublings in a row that gained less than 5 %."""
 
     @model_validator(mode="after")
     def _meant(self) -> Self:
@@ -74,7 +74,7 @@ Name = Annotated[
 """Names become folder names, job names and titles: letters, digits, '.', '_' and '-' only."""
 
 MOST_TRIALS = 100_000
-"""Of a study: more would take minutes to plan, and years to run."""
+"""Limit for a study: more would take minutes to plan, and years to run."""
 Batches = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 
@@ -100,9 +100,9 @@ class AxesSpec(Frozen):
     batch_per_worker: Annotated[BatchAxis | None, BeforeValidator(as_list_unless_searched)] = None
     """Weak scaling: the global batch grows with the workers. `{largest: true}` searches for the largest that fits."""
     global_batch: Annotated[Batches | None, BeforeValidator(as_list)] = None
-    """Strong scaling: the same global batch is shared out among the workers."""
+    """Strong scaling: the same global batch is divided among the workers."""
     accumulation: Annotated[tuple[Count, ...], BeforeValidator(as_list), Field(min_length=1)] = (1,)
-    """So many batches a worker are computed one after another before gradients are exchanged once."""
+    """Number of batches that each worker computes before gradients are exchanged once."""
     optimizer: Annotated[
         tuple[Annotated[OptimizerAxis, BeforeValidator(as_name)], ...], BeforeValidator(as_list), Field(min_length=1)
     ] = (OptimizerAxis.model_validate({}),)
@@ -111,7 +111,7 @@ class AxesSpec(Frozen):
     ] = (StrategySpec(),)
     precision: Annotated[tuple[Precision, ...], BeforeValidator(as_list), Field(min_length=1)] = ("fp32",)
     weights: Annotated[tuple[Start, ...] | None, BeforeValidator(as_list)] = None
-    """Where weights come from. Default: pretrained where the study has such weights, else scratch."""
+    """Where weights come from. Default: pretrained if the study has such weights, else scratch."""
     seed: Annotated[Annotated[tuple[Seed, ...], Field(min_length=1)] | None, BeforeValidator(as_list)] = None
     """One repeat each. Default: `repeats` seeds that count up from the study's `seed`."""
 
@@ -132,7 +132,8 @@ class AxesSpec(Frozen):
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """A worker or global, as far as they are known before anything runs: of a search, the first it tries."""
+        """Batches per worker or global batches, as far as known before anything runs; for a search, the first it
+        tries."""
         if isinstance(self.batch_per_worker, LargestSpec):
             return (self.batch_per_worker.first,)
         return self.batch_per_worker or self.global_batch or ()
@@ -148,7 +149,7 @@ class AxesSpec(Frozen):
 
 
 class SkipSpec(Frozen):
-    """Points to leave out: those that equal every value named here."""
+    """Points to leave out: those that match every given value."""
 
     workers: int | None = None
     batch_per_worker: int | None = None
@@ -161,24 +162,24 @@ class SkipSpec(Frozen):
     precision: str | None = None
     weights: str | None = None
     place: str | None = None
-    """A place, where the study has several."""
+    """A place, if the study has several."""
 
 
 class ProbeSpec(Frozen):
-    """How throughput is measured: seconds a point, no training."""
+    """How throughput is measured: a few seconds per point, without training."""
 
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    """Stop when the median step time is known this well (half of its 90 % interval, relative)."""
+    """Stop when the median step time is this precise (half of its 90 % interval, relative)."""
     max_seconds: PositiveFloat = 5.0
-    """Stop then in any case, once the warm-up and five steps are done."""
+    """Stop after this time in any case, once the warm-up and five steps are done."""
     warmup_steps: Count = 5
-    """Run and recorded, left out of the statistics."""
+    """Steps that are run and recorded, but excluded from the statistics."""
     repeats: Count | None = None
     """Probes are cheap: they may be repeated more often than training. Default: the study's `repeats`."""
 
 
 class PretrainSpec(Frozen):
-    """Training on other data first; its weights are where the trials of the study begin."""
+    """Training on other data first; the trials of the study start from its weights."""
 
     workload: Annotated[WorkloadSpec, BeforeValidator(as_name)]
     workers: Count = 1
@@ -195,31 +196,32 @@ class StudySpec(Frozen):
     workload: Annotated[WorkloadSpec, BeforeValidator(as_name)]
     axes: AxesSpec
     adaptive: bool = False
-    """Probe counts and batches only while the answer can still change, then train what it recommends."""
+    """Probe counts and batches only while the answer can still change, then train the recommended setting."""
     skip: tuple[SkipSpec, ...] = ()
     probe: Annotated[ProbeSpec | None, BeforeValidator(_switched_off)] = ProbeSpec()
-    """Throughput of every workers x batch x accumulation x strategy x precision; `false` switches it off."""
+    """Measure the throughput of every workers x batch x accumulation x strategy x precision; `false` switches it
+    off."""
     train: Annotated[TrainSpec | None, BeforeValidator(_switched_off)] = None
-    """Leave it out for throughput only."""
+    """Leave it out to measure throughput only."""
     pretrain: Annotated[PretrainSpec | None, BeforeValidator(_switched_off)] = None
     repeats: Count = 3
     seed: Seed = 0
     device: Device = "auto"
-    """auto: cuda where a GPU is visible."""
+    """auto: cuda if a GPU is visible."""
     threads_per_worker: Count = 1
-    """Threads a worker computes with on the CPU."""
+    """CPU threads per worker."""
     memory_limit_gb: PositiveFloat | None = None
-    """Of each worker, in 10^9 bytes: of the GPU's memory, or on a CPU of what the process may allocate."""
+    """Memory limit per worker, in 10^9 bytes: GPU memory, or on a CPU what the process may allocate."""
     oversubscribe: bool = False
-    """Allow more workers than cores or GPUs: they will share, and the times will say so."""
+    """Allow more workers than cores or GPUs: they share them, and run slower."""
     retries: Annotated[int, Field(ge=0, le=10)] = 1
-    """How often a trial is run again after its processes were killed or lost. An error in the code is never retried."""
+    """How often a trial is run again after its processes were killed or lost. Errors in the code are never retried."""
     interconnect_probe_s: Annotated[float, Field(ge=0, le=60)] = 3.0
-    """At the start of a launch of several workers, how long all-reduces of 1 KB to 64 MB are timed; 0: not at all."""
+    """How long all-reduces of 1 KB to 64 MB are timed at the start of a launch with several workers; 0: not at all."""
     hang_timeout_s: PositiveFloat = 300.0
-    """A launch with no sign of life for so long is ended; once steps are seen, the limit follows from them."""
+    """A launch without a sign of life for this long is ended; once steps are seen, the limit follows from them."""
     run_on: RunOn = "local"
-    """Where it runs: `local`, `mpi`, or `slurm`, with what its jobs ask for; or several of these, each by a name."""
+    """Where it runs: `local`, `mpi`, or `slurm` with its job settings; or several of these, each with a name."""
     small: dict[str, JsonValue] = Field(default_factory=dict)
     """What `--small` sets, by dotted field: a version of the study that takes seconds."""
 
@@ -238,18 +240,18 @@ class StudySpec(Frozen):
             raise ValueError(
                 f"repeats={self.repeats} and {len(seeds)} seeds in axes.seed disagree: keep one of the two"
             )
-        self.__dict__["repeats"] = len(seeds)  # still being made: nobody has seen another value
+        self.__dict__["repeats"] = len(seeds)  # still under construction, so no one has seen another value
         return self
 
     @model_validator(mode="after")
     def _not_too_many_trials(self) -> Self:
-        """Counted before anything is multiplied out."""
+        """Counted before the axes are expanded."""
         if problem := self.too_many_trials():
             raise ValueError(problem)
         return self
 
     def too_many_trials(self) -> str:
-        """What is wrong with the number of trials; empty: nothing."""
+        """The problem with the number of trials; empty if there is none."""
         axes = self.axes
         sizes = {
             "places": len(self.places),
@@ -280,14 +282,14 @@ class StudySpec(Frozen):
 
     @property
     def places(self) -> dict[str, PlaceSpec]:
-        """By name; of a study with one, which needs none, by the empty one."""
+        """Places by name; a single place has the empty name."""
         if isinstance(self.run_on, tuple):
             return {place.name: place.place for place in self.run_on}
         return {"": self.run_on}
 
     @property
     def slurm(self) -> SlurmSpec | None:
-        """What its jobs ask for, where it runs on Slurm. A study with several places has one per `Site`."""
+        """Job settings, if it runs on Slurm. A study with several places has one per `Site`."""
         assert not isinstance(self.run_on, tuple)
         return self.run_on.slurm if isinstance(self.run_on, OnSlurm) else None
 
@@ -302,11 +304,12 @@ class StudySpec(Frozen):
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the repeats, in their order."""
+        """Seeds of the repeats, in their order."""
         return self.axes.seed or tuple(range(self.seed, self.seed + self.repeats))
 
     def seed_of(self, repeat: int) -> int:
-        """Repeats beyond the listed seeds, as probes may have, count on from the study's own."""
+        """The seed of a repeat. Repeats beyond the listed seeds, which probes may have, continue from the study's own
+        seed."""
         listed_seeds = self.axes.seed or ()
         return listed_seeds[repeat] if repeat < len(listed_seeds) else self.seed + repeat
 
@@ -324,13 +327,13 @@ class StudySpec(Frozen):
 
 
 class TrialSpec(Frozen):
-    """One point of a study, run once: all that the worker needs."""
+    """One point of a study, run once: everything that the worker needs."""
 
     id: FileName
     """The name of its folder."""
     kind: Literal["probe", "train", "pretrain"]
     workload: WorkloadSpec
-    """`pretrained` is set where this trial begins with weights: a file, or one that a trial of this folder made."""
+    """`pretrained` is set if this trial starts from weights: a file, or one written by a trial of this folder."""
     workers: Count
     batch_per_worker: Count
     accumulation: Count = 1
@@ -339,7 +342,7 @@ class TrialSpec(Frozen):
     strategy: Annotated[StrategySpec, BeforeValidator(as_name)]
     precision: Precision
     peak_lr: NonNegativeFloat
-    """After the rate rule. 0 for a probe, which measures steps and must not wander off."""
+    """Learning rate after the learning rate rule. 0 for a probe, whose weights must not change while it measures."""
     repeat: int
     seed: int
     threads_per_worker: Count
@@ -350,11 +353,11 @@ class TrialSpec(Frozen):
     search: str | None = None
     """The search this trial belongs to."""
     place: PlaceOrNone = ""
-    """The place it runs on, where the study has several."""
+    """The place it runs on, if the study has several."""
     start: Start | None = None
     """Where the weights of a training trial come from, if the study compares several starts."""
     prune: bool = False
-    """Whether it is stopped early when it stays behind the others of the same search."""
+    """Whether it is stopped early if it stays worse than the others of the same search."""
 
     @property
     def setting(self) -> Setting:
@@ -370,7 +373,7 @@ class TrialSpec(Frozen):
 
     @property
     def samples_per_worker_step(self) -> int:
-        """Samples that a worker computes in one step."""
+        """Samples that a worker processes in one step."""
         return self.batch_per_worker * self.accumulation
 
     @property
@@ -379,12 +382,12 @@ class TrialSpec(Frozen):
 
     @property
     def variant(self) -> str:
-        """What distinguishes trials of one setting by what they learn: `momentum 0.9 rate 0.05, linear rule`."""
+        """What distinguishes the training trials of one setting: `momentum 0.9 rate 0.05, linear rule`."""
         return f"{self._optimizer_name} rate {self.optimizer.lr:.9g}{self._own_values}"
 
     @property
     def family_label(self) -> str:
-        """The variant without its rate: `momentum 0.9, linear rule`."""
+        """The variant without its learning rate: `momentum 0.9, linear rule`."""
         return self._optimizer_name + self._own_values
 
     @property

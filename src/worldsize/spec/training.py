@@ -1,4 +1,4 @@
-"""How a model is trained: how ranks work together, what the rate does, when training ends."""
+"""How a model is trained: how ranks work together, the learning rate schedule, when training ends."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class StrategySpec(Frozen):
 
     name: StrategyName = "ddp"
     every: Annotated[int, Field(ge=1)] = 8
-    """local-sgd: ranks train alone and average their weights every so many steps."""
+    """local-sgd: ranks train alone and average their weights every this many steps."""
     rank: Count = 2
     """powersgd: gradients are sent as two matrices of this rank."""
     start_step: Annotated[int, Field(ge=2)] = 10
-    """powersgd: the first steps send whole gradients."""
+    """powersgd: before this step, gradients are sent uncompressed."""
     bucket_mb: PositiveFloat | None = None
-    """Gradients are exchanged in buckets of this size while backward still runs; larger than the model means all at the
-    end, with nothing to overlap. Default: torch's 25."""
+    """Gradients are exchanged in buckets of this size while backward still runs. If it is larger than the model, they
+    are all exchanged at the end, without overlap. Default: torch's 25."""
     sync_batch_norm: bool = False
-    """Batch norm over the global batch, not over each worker's part of it."""
+    """Compute batch norm over the global batch instead of each worker's part."""
 
     @model_validator(mode="after")
     def _only_what_it_has(self) -> Self:
@@ -47,7 +47,7 @@ class StrategySpec(Frozen):
 
     @property
     def label(self) -> str:
-        """As tables show it, with what differs from the default: `local-sgd every 4`."""
+        """The name in tables, with values that differ from the default: `local-sgd every 4`."""
         fields = type(self).model_fields
         extra = [
             field.replace("_", " ")
@@ -62,16 +62,16 @@ class StrategySpec(Frozen):
 
 
 class ScheduleSpec(Frozen):
-    """What the rate does after its warm-up, by the share of training that has passed."""
+    """The learning rate after warm-up, by the share of training that has passed."""
 
     name: Literal["constant", "step", "cosine", "one-cycle"] = "constant"
-    """cosine falls to 0 at the last step; one-cycle rises and falls to almost 0; step falls at some points."""
+    """cosine falls to 0 at the last step; one-cycle rises, then falls to almost 0; step drops at the points in `at`."""
     at: Annotated[tuple[ProperFraction, ...], BeforeValidator(as_list)] = (0.5, 0.75)
-    """step: where it falls, as shares of training."""
+    """step: where the learning rate drops, as shares of training."""
     factor: ProperFraction = 0.1
-    """step: the rate is multiplied by it there."""
+    """step: factor on the learning rate at each drop."""
     rise: ProperFraction = 0.3
-    """one-cycle: the share of training in which the rate rises, from a 25th of its peak."""
+    """one-cycle: the share of training in which the learning rate rises, from 1/25 of its peak."""
 
     @model_validator(mode="after")
     def _only_what_it_has(self) -> Self:
@@ -91,7 +91,7 @@ class UntilSpec(Frozen):
     at_least: Finite | None = None
     at_most: Finite | None = None
     max_epochs: Epochs = 100
-    """Then it was not reached."""
+    """After this many epochs the target counts as not reached."""
 
     @model_validator(mode="after")
     def _one_side(self) -> Self:
@@ -102,21 +102,21 @@ class UntilSpec(Frozen):
 
     @property
     def value(self) -> float:
-        one = self.at_most if self.at_least is None else self.at_least
-        assert one is not None
-        return one
+        bound = self.at_most if self.at_least is None else self.at_least
+        assert bound is not None
+        return bound
 
     def reached(self, value: float) -> bool:
         return value <= self.value if self.at_least is None else value >= self.value
 
 
 class PlateauSpec(Frozen):
-    """Stop early when the metric no longer gets better."""
+    """Stop early when the metric no longer improves."""
 
     patience: Epochs = 5
-    """So many epochs in a row without a gain."""
+    """Number of consecutive epochs without a gain."""
     min_gain: NonNegativeFloat = 0.001
-    """What counts as one, as a share of the best value so far."""
+    """Smallest gain that counts, as a share of the best value so far."""
 
 
 class TrainSpec(Frozen):
@@ -124,22 +124,23 @@ class TrainSpec(Frozen):
     steps: Count | None = None
     until: UntilSpec | None = None
     lr_rule: LrRule = "auto"
-    """How the rate follows the global batch. auto: linear for sgd and its kin, sqrt for adam and its kin."""
+    """How the learning rate scales with the global batch. auto: linear for sgd, momentum, nesterov and lars, sqrt for
+    the others."""
     base_batch: Count | None = None
-    """The global batch for which the optimiser's rate was chosen. Default: the smallest of the study."""
+    """The global batch for which the optimizer's learning rate was chosen. Default: the smallest of the study."""
     warmup_epochs: NonNegativeFloat = 0.0
-    """The rate rises to its value over so many epochs: from what it is at the base batch, or from 0 where that is no
-    less."""
+    """Number of epochs over which the learning rate rises to its value: from its value at the base batch, or from 0 if
+    that is not lower."""
     schedule: Schedule = ScheduleSpec()
     clip_norm: PositiveFloat | None = None
-    """Gradients whose norm, over all parameters, is larger are scaled down to it."""
+    """Gradients with a larger norm, over all parameters, are scaled down to it."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of classifiers: the share of the target spread over all classes. In training only."""
+    """For classifiers: the share of the target spread over all classes. In training only."""
     plateau: PlateauSpec | None = None
     measure_noise_scale: bool = False
     """Measure how noisy gradients are, from the parts of each batch: workers, or micro-batches of one worker."""
     save_weights: bool = False
-    """Keep the trained weights in the folder of the trial, for `pretrained` of another study."""
+    """Keep the trained weights in the trial folder, to use as `pretrained` in another study."""
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
@@ -158,21 +159,21 @@ class TrainSpec(Frozen):
         return self
 
     def total_steps(self, samples: int, global_batch: int) -> int:
-        """steps = epochs x samples / global batch; the most there can be, where a target may end it earlier."""
+        """steps = epochs x samples / global batch; an upper limit if a target may end training earlier."""
         if self.steps is not None:
             return self.steps
         return self.most_epochs * steps_per_epoch(samples, global_batch)
 
     @property
     def most_epochs(self) -> int:
-        """0 where steps were asked for."""
+        """Largest number of epochs; 0 if training is given in steps."""
         return self.until.max_epochs if self.until is not None else self.epochs or 0
 
     def planned_epochs(self, samples: int, global_batch: int) -> int:
-        """The last one may be a part of one."""
+        """Number of epochs, rounded up: the last one may be partial."""
         return -(-self.total_steps(samples, global_batch) // steps_per_epoch(samples, global_batch))
 
 
 def steps_per_epoch(samples: int, global_batch: int) -> int:
-    """The last batch of an epoch may be partial: it is a step too."""
+    """Steps per epoch, including the last batch, which may be partial."""
     return -(-samples // global_batch)

@@ -1,4 +1,4 @@
-"""What is trained: the workload, its options, and how its images are varied. No torch."""
+"""What is trained: the workload, its options, and image augmentation. No torch."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AugmentSpec(Frozen):
-    """Each value is the largest change; every image draws its own, evenly, in both directions. All 0: no change at all.
+    """Image augmentation. Each value is the largest change; every image draws its own, uniformly, in both directions.
+    All 0: no change.
 
-    A light recipe, zoom and shifts to 1 %: `{zoom: 0.01, shift: 0.01}`.
+    A light recipe, zoom and shifts up to 1 %: `{zoom: 0.01, shift: 0.01}`.
     A strong one, rotation 5 %, zoom 20 %, shifts 20 %, horizontal flips:
     `{rotation: 0.05, zoom: 0.2, shift: 0.2, flip: horizontal}`.
     """
 
     shift: Fraction = 0.0
-    """Of the side, in both directions, drawn apart: 0.2 moves an image of 100 x 50 by up to 20 and up to 10 pixels."""
+    """Share of each side, drawn separately for the two directions: 0.2 moves a 100 x 50 image by up to 20 and up to 10
+    pixels."""
     zoom: Fraction = 0.0
     """The scale is drawn from 1 - zoom to 1 + zoom, the same for both sides; above 1 enlarges."""
     rotation: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    """Of a full turn, as Keras' RandomRotation reads its factor: 5 % is 0.05, up to 18 degrees either way.
-    Degrees are divided by 360."""
+    """Share of a full turn, like the factor of Keras' RandomRotation: 0.05 is up to 18 degrees either way. To convert
+    degrees, divide by 360."""
     flip: Literal["none", "horizontal", "vertical", "both"] = "none"
-    """Each image with probability 1/2; `both` decides the two directions apart."""
+    """Each image is flipped with probability 1/2; `both` decides the two directions separately."""
     crop: Annotated[int, Field(ge=0)] = 0
-    """Pixels added on every side before a piece of the old size is cut out at a random place."""
+    """Pixels added on every side before the old size is cropped at a random position."""
     cutout: Annotated[int, Field(ge=0)] = 0
-    """Side, in pixels, of a square that is blanked. Its centre is any pixel, so part of it may lie outside."""
+    """Side, in pixels, of a square that is blanked. Its center is any pixel, so part of it may be outside."""
     fill: Annotated[float, Field(allow_inf_nan=False)] | Literal["edge"] = 0.0
-    """What is put where the image has nothing: a value, in the units in which images reach the model, or the nearest
-    pixel of its edge."""
+    """Fills empty areas: a value, in the units in which images reach the model, or the nearest edge pixel."""
 
     @model_validator(mode="after")
     def _cutout_needs_a_value(self) -> Self:
@@ -64,25 +65,25 @@ class WorkloadSpec(Frozen):
     ]
     """A built-in workload, or a function of your own: package.module:function."""
     path: str | None = None
-    """Where the data are, for workloads that take any: a folder of images, a table of frames, a text. Looked for from
-    the current folder, then in the data folder."""
+    """Where the data are, for workloads that accept any: a folder of images, a table of frames, a text. Searched in the
+    current folder, then in the data folder."""
     image_size: Annotated[int, Field(ge=8, le=1024)] | None = None
-    """Pixels of a side to which images are brought, for image-folder and steering."""
+    """Side, in pixels, to which images are resized, for image-folder and steering."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Of data that come without a test part of their own."""
+    """Share of the data used for testing, for data without a test part of their own."""
     model: Label | None = None
-    """Another model than the workload's own: cnn, resnet18, torchvision:NAME, ..."""
+    """A model other than the workload's own: cnn, resnet18, torchvision:NAME, ..."""
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
-    """Of the model: {layers: 4, width: 256}."""
+    """Options of the model: {layers: 4, width: 256}."""
     data_options: dict[str, JsonValue] = Field(default_factory=dict)
-    """Of the data, or the arguments of your own function."""
+    """Options of the data, or the arguments of your own function."""
     augment: AugmentSpec = AugmentSpec()
     pretrained: str | None = None
-    """A file of weights to begin with, or `torchvision` for those that come with a torchvision model."""
+    """A file with initial weights, or `torchvision` for those of a torchvision model."""
     freeze: Literal["backbone"] | None = None
     """Train the head alone; the rest keeps its weights."""
     unfreeze_epoch: Count | None = None
-    """From this epoch on (counted from 0) everything is trained."""
+    """From this epoch on (counted from 0), everything is trained."""
 
     @property
     def own(self) -> bool:

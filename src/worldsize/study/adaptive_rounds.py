@@ -1,11 +1,11 @@
-"""What an adaptive study runs next: probes while the answer can still change, repeats of those whose noise leaves it
-open, then training of what it recommends.
+"""What an adaptive study runs next: probes while the answer can still change, repeats of probes whose noise leaves it
+open, then training of the recommended setting.
 
-Rounds are launches of their own. What the machine did between them must not pass for scaling: a count is repeated once
-beside the next one. For that it leaves out one of its own repeats, where it has three or more and is not of the first
-round, nor the largest and foretold to pay.
+Each round is its own launch. Drift of the machine between rounds must not look like scaling, so a count is repeated
+once beside the next one. In return it has one repeat less in its own round, if it has three or more, is not in the
+first round, and is not the largest count and predicted to pay.
 
-Like a search, a pure function of the study and its records: a study that was stopped goes on with the same rounds.
+Like a search, a pure function of the study and its records: a study that was stopped continues with the same rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from worldsize.spec.study import StudySpec
 
 
 def first_points(spec: StudySpec) -> list[StudyPoint]:
-    """All of them, or what an adaptive study asks for while nothing is known."""
+    """All points, or those that an adaptive study probes first."""
     points = study_points(spec)
     if not spec.adaptive:
         return points
@@ -39,28 +39,28 @@ Points = Mapping[Setting, StudyPoint]
 Rates = Mapping[Setting, Sequence[float]]
 """Samples per second of every repeat."""
 Expected = Mapping[Setting, float]
-"""Samples per second that the model foretells; empty: nothing."""
+"""Samples per second that the model predicts; empty: no prediction."""
 MOST_ROUNDS = 4
-"""Of the repeats of one setting, where their noise leaves the answer open."""
+"""A setting whose noise leaves the answer open is probed at most this many times `probe_repeats`."""
 MOST_NOISE = 0.25
-"""What those may cost, of what all the rest did."""
+"""Largest cost of these repeats, as a share of the cost of all other probes."""
 
 
 def next_adaptive_round(spec: StudySpec, plan: Plan, results: Results) -> Plan | None:
-    """The plan with the next round; None: nothing more to probe, and what is worth training is planned."""
+    """The plan with the next round; None: nothing is left to probe, and training is already planned."""
     points = {point.setting: point for point in study_points(spec)}
     tried = _probed(plan, results)
     rates = throughput_by_probe(results)
     expected: dict[Setting, float] = {}
     wanted: list[StudyPoint] = []
     for possible in _by_method(points.values()):
-        foretold_here = _predicted(results, possible)
-        wanted += [points[setting] for setting in _next(possible, rates, tried, foretold_here)]
-        expected |= foretold_here
+        predictions = _predicted(results, possible)
+        wanted += [points[setting] for setting in _next(possible, rates, tried, predictions)]
+        expected |= predictions
     if wanted:
         return with_probes(plan, spec, _round(spec, wanted, points, rates, expected))
-    if owed := _missing_repeats(spec, plan, results.answer, points, rates):
-        return with_probes(plan, spec, [[*owed, *_next_smaller(owed, points, rates)]])
+    if missing := _missing_repeats(spec, plan, results.answer, points, rates):
+        return with_probes(plan, spec, [[*missing, *_next_smaller(missing, points, rates)]])
     if again := _repeats_against_noise(spec, plan, results.answer.noisy):
         setting, times = again
         return with_probes(plan, spec, [[points[setting]]] * times)
@@ -82,7 +82,7 @@ def _by_method(points: Iterable[StudyPoint]) -> list[list[Setting]]:
 
 
 def _next(possible: Sequence[Setting], rates: Rates, tried: Collection[Setting], expected: Expected) -> list[Setting]:
-    """Which of these settings to probe next; the rule knows each by its count and its batch."""
+    """Which of these settings to probe next; the rule identifies each by its count and its batch."""
     by_probe = {_probe(setting): setting for setting in possible}
     wanted = next_probes(
         by_probe,
@@ -100,8 +100,8 @@ def _probe(setting: Setting) -> Probe:
 def _round(
     spec: StudySpec, wanted: Sequence[StudyPoint], possible: Points, rates: Rates, expected: Expected
 ) -> list[list[StudyPoint]]:
-    """All but the last repeat of each point, the counts below them beside one; the last only of what is likely the
-    answer with no round to follow, or where one try would be all that a count has."""
+    """The passes of a round: all but the last repeat of each point, with the next smaller counts in the first pass. The
+    last repeat is included only for points that likely end the climb, or if a count would otherwise run only once."""
     if spec.probe_repeats == 1:
         return [list(wanted)]
     first, *others = [list(wanted) for _ in range(spec.probe_repeats)]
@@ -113,12 +113,12 @@ def _round(
 def _is_last(setting: Setting, possible: Points, expected: Expected) -> bool:
     """Whether the climb of its series likely ends with it."""
     series = [other for other in possible if other.series == setting.series]
-    foretold_here = {_probe(other): expected[other] for other in series if other in expected}
-    return ends_the_climb(_probe(setting), [other.workers for other in series], foretold_here)
+    predictions = {_probe(other): expected[other] for other in series if other in expected}
+    return ends_the_climb(_probe(setting), [other.workers for other in series], predictions)
 
 
 def _next_smaller(points: Sequence[StudyPoint], possible: Points, rates: Rates) -> list[StudyPoint]:
-    """The next smaller count of each that has a rate, unless it is among them itself."""
+    """The next smaller count with a rate of each point, unless it is one of the points."""
     below: dict[Setting, StudyPoint] = {}
     for setting in (point.setting for point in points):
         smaller = [other for other in rates if other.series == setting.series and other.workers < setting.workers]
@@ -129,8 +129,8 @@ def _next_smaller(points: Sequence[StudyPoint], possible: Points, rates: Rates) 
 
 
 def _missing_repeats(spec: StudySpec, plan: Plan, answer: Answer, possible: Points, rates: Rates) -> list[StudyPoint]:
-    """Of the batch that is recommended: the counts that no later round has completed, of those beyond the answer only
-    what leaves it open. Training ends the probing."""
+    """Counts of the recommended batch that lack repeats: those up to the answer, and larger ones that leave it open.
+    None once training is planned."""
     if answer.row is None or _trains(plan):
         return []
     times = Counter(trial.setting for trial in plan.trials.values() if trial.kind == "probe")
@@ -141,21 +141,21 @@ def _missing_repeats(spec: StudySpec, plan: Plan, answer: Answer, possible: Poin
 
 
 def _repeats_against_noise(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[Setting, int] | None:
-    """The first that may be, as often again as it was run: a machine that is never quiet is not waited for, repeats
-    cost a part of the climb, and training, once planned, ends the probing."""
+    """The first setting that may be repeated, and how often: as often as it has run so far. The number of repeats and
+    their cost are limited, so that a noisy machine does not keep a study running. None once training is planned."""
     if not noisy or _trains(plan):
         return None
     probing = [launch.trials for launch in plan.launches if launch.kind == "probe"]
     rounds = [[plan.trials[trial].setting for trial in trials] for trials in probing]
-    times = Counter(setting for each in rounds for setting in each)
-    # A round of the climb has a count and the one below it; one setting alone is what was repeated here.
-    costs = [(len(set(each)) == 1, sum(setting.workers for setting in each)) for each in rounds]
+    times = Counter(setting for settings in rounds for setting in settings)
+    # A round of the climb has a count and the one below it; a round with a single setting is a repeat against noise.
+    costs = [(len(set(settings)) == 1, sum(setting.workers for setting in settings)) for settings in rounds]
     noise = sum(cost for alone, cost in costs[1:] if alone)
     left = MOST_NOISE * (sum(cost for _, cost in costs) - noise) - noise
-    for each in noisy:
-        again = min(times[each], MOST_ROUNDS * spec.probe_repeats - times[each], int(left / each.workers))
+    for setting in noisy:
+        again = min(times[setting], MOST_ROUNDS * spec.probe_repeats - times[setting], int(left / setting.workers))
         if again > 0:
-            return each, again
+            return setting, again
     return None
 
 
@@ -164,7 +164,7 @@ def _trains(plan: Plan) -> bool:
 
 
 def _probed(plan: Plan, results: Results) -> set[Setting]:
-    """Whatever came of it: a probe that failed has no rate, and is not wanted again."""
+    """Settings that were probed, with or without success: a probe that failed has no rate, and is not run again."""
     return {trial.setting for trial in plan.trials.values() if trial.kind == "probe" and trial.id in results.records}
 
 
@@ -177,14 +177,18 @@ def throughput_by_probe(results: Results) -> dict[Setting, list[float]]:
 
 
 def _predicted(results: Results, settings: Sequence[Setting]) -> dict[Setting, float]:
-    """By the model of the step, from all that their method has measured. Nothing where that has one count only."""
+    """Throughput predicted by the model of the step, from all measurements of the method; empty for a single count."""
     like = settings[0]
     if not any(row.setting.method == like.method for row in results.rows):
         return {}
-    here = results.by_place[like.place]
-    measured = [each for each in step_timings(here, like) if each.accumulation == like.accumulation]
+    place_results = results.by_place[like.place]
+    measured = [timing for timing in step_timings(place_results, like) if timing.accumulation == like.accumulation]
     expected = predicted(
-        measured, node(here, like, None), map(_probe, settings), like.accumulation, strong=like.scaling == "strong"
+        measured,
+        node(place_results, like, None),
+        map(_probe, settings),
+        like.accumulation,
+        strong=like.scaling == "strong",
     )
     return {setting: expected[_probe(setting)] for setting in settings} if expected else {}
 
@@ -192,12 +196,12 @@ def _predicted(results: Results, settings: Sequence[Setting]) -> dict[Setting, f
 def predicted(
     measured: Sequence[StepTiming], where: Node, probes: Iterable[Probe], accumulation: int, *, strong: bool
 ) -> dict[Probe, float]:
-    if len({each.workers for each in measured}) < 2:
+    if len({timing.workers for timing in measured}) < 2:
         return {}
     model = fit_throughput(measured, where)
-    found = {}
+    throughputs = {}
     for workers, batch in probes:
         share = batch // (workers * accumulation) if strong else batch
         samples = workers * share * accumulation
-        found[workers, batch] = samples / model.parts(workers, share, accumulation).step_s
-    return found
+        throughputs[workers, batch] = samples / model.parts(workers, share, accumulation).step_s
+    return throughputs

@@ -1,4 +1,4 @@
-"""Launches that somebody starts by hand: torchrun on each of several hosts, or sbatch."""
+"""Launches that are started by hand: torchrun on each of several hosts, or sbatch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 
 def nodes_like(machine: Machine, nodes: int) -> Machine:
-    """So many machines like this one."""
+    """The total of this many machines like this one."""
     return Machine(cores=machine.cores * nodes, gpus=machine.gpus * nodes)
 
 
 def commands_by_hand(study: Study, *, nodes: int, hosts: str, port: int) -> list[str]:
-    """For a shell; comments say where each is to be typed. Everything is checked before anything is written."""
+    """Shell commands; comments say where to run each. Everything is checked before anything is written."""
     names = hosts.split(",") if hosts else [f"HOST{number}" for number in range(1, nodes + 1)]
     if len(names) != nodes or not all(HOST.fullmatch(name) for name in names):
         raise InputError(
@@ -49,7 +49,7 @@ def _commands(spec: StudySpec, work: PreparedLaunch, hosts: list[str], port: int
     if spec.run_on == "mpi":
         yield begin + shlex.join(mpirun_command(work.folder.path, work.launch_id, work.workers))
         return
-    # What is left may be fewer workers than the study has: then as many hosts as they divide among.
+    # A launch may have fewer workers than the study: then use as many hosts as they divide among.
     used = hosts[: max(n for n in range(1, min(len(hosts), work.workers) + 1) if work.workers % n == 0)]
     commands = node_commands(work.folder.path, work.launch_id, work.workers // len(used), used, port=port)
     for host, command in zip(used, commands, strict=True):

@@ -1,4 +1,4 @@
-"""What keeps a study from running here, looked at before anything is written."""
+"""Checks whether a study can run on this machine, before anything is written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobOptions:
     detach: bool = False
     """Return once all jobs are submitted; a later run follows them."""
     cancel: bool = False
-    """Cancel the jobs on KeyboardInterrupt. Otherwise they go on, and the next run follows them."""
+    """Cancel the jobs on KeyboardInterrupt. Otherwise they continue, and the next run follows them."""
 
 
 def check_job_options(spec: StudySpec, home: StudyFolder, jobs: JobOptions) -> None:
@@ -47,7 +47,7 @@ def check_job_options(spec: StudySpec, home: StudyFolder, jobs: JobOptions) -> N
 
 
 def require_same_study(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
-    """Whether the folder holds this study. Until something is measured, it may run elsewhere than it says."""
+    """Whether the folder holds this study. Until something is measured, the place where it runs may change."""
     if not home.study_file.exists():
         if home.path.exists() and not home.unfinished():
             raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
@@ -59,7 +59,7 @@ def require_same_study(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
         changes
         and unused
         and make_plan(stored, first_points(stored)) == plan
-        and all(each.startswith("run_on") for each in changes)
+        and all(change.startswith("run_on") for change in changes)
     ):
         if job := submitted_job(home):
             raise StoreError(
@@ -86,9 +86,9 @@ def check_space(home: StudyFolder, needed_bytes: int, trials: int) -> None:
 
 
 def free_bytes(path: Path) -> int:
-    """On the disk that holds a folder, or will."""
-    there = next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
-    return disk_usage(there).free
+    """Free bytes on the disk that holds a folder, or will hold it."""
+    existing = next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
+    return disk_usage(existing).free
 
 
 def megabytes(size: float) -> str:
@@ -96,7 +96,8 @@ def megabytes(size: float) -> str:
 
 
 def check_device(devices: Mapping[str, str], home: StudyFolder) -> None:
-    """Steps of a CPU and of a GPU are not repeats of one another. Devices are by place."""
+    """Refuse to continue on another device: steps on a CPU and on a GPU are not repeats of each other. Devices are by
+    place."""
     began = read_model(home.plan_file, PlanFile).device
     if devices != began:
         raise StoreError(
@@ -110,8 +111,8 @@ def _in_words(devices: Mapping[str, str]) -> str:
 
 
 def check_data(spec: StudySpec, root: Path, *, deep: bool = True) -> None:
-    """Before anything trains: every file there, and `deep`, the bytes that were published. Data for pretraining is then
-    counted, too; the study's own was when it was made."""
+    """Check before training that every data file exists; with `deep`, also that its bytes are those published. `deep`
+    also counts the samples for pretraining; the study's own were counted when it was created."""
     used = [spec.workload]
     if spec.pretrain is not None:
         used.append(spec.pretrain.workload)

@@ -1,6 +1,6 @@
-"""What a search runs next, from what has run: the edge of divergence by halving.
+"""What a search runs next: it narrows down the edge of divergence by bisection.
 
-Rounds are a pure function of the study and its records: a study that was stopped goes on with the same ones.
+Rounds are a pure function of the study and its records: a study that was stopped continues with the same ones.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def next_search_round(spec: StudySpec, plan: Plan, records: Mapping[str, TrialRe
 
 def _wanted(entry: OptimizerAxis, runs: Runs) -> list[OptimizerSpec]:
     if not runs or any(record.outcome in ("failed", "out_of_memory") for _, record in runs):
-        return []  # what failed may be tried again first; a search must not go round it
+        return []  # failed trials may be run again first; a search must not work around them
     if isinstance(entry.lr, Search) and entry.lr.divergence_within is not None:
         return _nearer_the_edge(entry.lr.divergence_within, runs)
     return []
 
 
 def _nearer_the_edge(precision: float, runs: Runs) -> list[OptimizerSpec]:
-    """Between the highest rate that held and the lowest that diverged: the geometric mean of the two."""
+    """The geometric mean of the highest stable learning rate and the lowest that diverged."""
     others: dict[OptimizerSpec, dict[float, bool]] = defaultdict(dict)
     for trial, record in runs:
         rates = others[trial.optimizer.model_copy(update={"lr": 1.0})]

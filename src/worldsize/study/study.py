@@ -52,14 +52,14 @@ class Study:
     """
 
     spec: StudySpec
-    """What is asked, with its defaults filled in."""
+    """The study as specified, with its defaults filled in."""
     plan: Plan
     """The trials and launches, as far as they are known before anything is measured."""
     facts: WorkloadFacts
     sites: dict[str, Site]
     """Where it runs, by the name of the place."""
     folder: Path
-    """Where it is kept: `runs/NAME`, or what was given."""
+    """The study folder: `runs/NAME`, or the one that was given."""
     data: Path
     """Where the data sets are."""
 
@@ -121,12 +121,13 @@ class Study:
         return StudyFolder(self.folder)
 
     def estimate(self) -> Cost:
-        """What the whole plan costs; from the steps that its folder has measured, if it has."""
+        """The cost of the whole plan, from the measured steps in its folder if there are any."""
         known = load(self.folder).step_s() if self._study_folder.study_file.exists() else {}
         return estimate(self.sites, self.plan, self.facts, known)
 
     def missing_data(self) -> str | None:
-        """What of a known data set would keep it from running here, and the remedy; by names and sizes of files."""
+        """Which missing or damaged data would keep the study from running, and the remedy. Checks names and sizes of
+        files only."""
         try:
             check_data(self.spec, self.data, deep=False)
         except DataError as error:
@@ -147,7 +148,7 @@ class Study:
         """
         progress, jobs = progress or Progress(), jobs or JobOptions()
         check_job_options(self.spec, self._study_folder, jobs)
-        with self._full_disk_told(), self._opened(take_over=take_over) as stored:
+        with self._full_disk_reported(), self._opened(take_over=take_over) as stored:
             plan: Plan | None = stored
             if retry_failed:
                 _forget_failures(self._study_folder)
@@ -164,7 +165,9 @@ class Study:
         """Launches for what has no record yet, to be started by hand. A later `run` closes those that were not."""
         home = StudyFolder(self.folder.absolute())  # they may be started from another folder
         with self._opened() as plan:
-            left = {launch: [each for each in launch.trials if not home.has_record(each)] for launch in plan.launches}
+            left = {
+                launch: [trial for trial in launch.trials if not home.has_record(trial)] for launch in plan.launches
+            }
             return [
                 prepare(home, plan, self.facts, self.sites[launch.place], launch, trials)
                 for launch, trials in left.items()
@@ -173,7 +176,7 @@ class Study:
 
     @contextmanager
     def _opened(self, *, take_over: bool = False) -> Iterator[Plan]:
-        """The folder, ours alone, with its plan as stored: a later version may number or order trials differently."""
+        """Open and lock the folder; yields the stored plan, because a later version may number trials differently."""
         home = self._study_folder
         same = require_same_study(self.spec, self.plan, home)
         check_data(self.spec, self.data)
@@ -194,8 +197,8 @@ class Study:
         return Plan(trials=trials, launches=())
 
     @contextmanager
-    def _full_disk_told(self) -> Iterator[None]:
-        """Says how much room the rest of the study needs when a disk fills up, here or on a rank."""
+    def _full_disk_reported(self) -> Iterator[None]:
+        """If a disk fills up, on the driver or a rank, report how much space the rest of the study needs."""
         try:
             yield
         except (OSError, DiskFullError) as error:
@@ -238,9 +241,9 @@ class Study:
         return {on: site.device for on, site in self.sites.items()}
 
     def _search_on(self, plan: Plan, progress: Progress) -> Plan | None:
-        """The plan with the next round of its searches, written down before any of it runs; None: they are done."""
+        """The plan with the next round of its searches, stored before it runs; None: the searches are done."""
         results, home = load(self.folder), self._study_folder
-        if results.damaged:  # the next run sets them aside, and runs their trials again before the search goes on
+        if results.damaged:  # the next run sets them aside and repeats their trials before the search continues
             return None
         climb = next_adaptive_round(self.spec, plan, results) if self.spec.adaptive else None
         more = climb or next_search_round(self.spec, plan, results.records)
@@ -265,21 +268,22 @@ def _file_of(source: str | Path | Mapping[str, Any] | StudySpec | StudyFile) -> 
     return StudyFile.read(find_study(str(source)))
 
 
-def _refuse(found: Iterable[tuple[Loc, str]], file: StudyFile) -> None:
-    """Raises all problems, each with its place in the file."""
-    if problems_found := [file.problem(text, loc) for loc, text in found]:
-        raise InputError(problems_found)
+def _refuse(issues: Iterable[tuple[Loc, str]], file: StudyFile) -> None:
+    """Raise all problems, each with its location in the file."""
+    if located := [file.problem(text, loc) for loc, text in issues]:
+        raise InputError(located)
 
 
 def runs_again(record: TrialRecord) -> bool:
-    """With `--retry-failed`: what failed. Trials begin with what pretraining leaves: if it diverged, it failed too."""
+    """Whether `--retry-failed` runs the trial again. A diverged pretraining counts as failed, because trials need its
+    weights."""
     return record.outcome == "failed" or (
         record.outcome in ("diverged", "out_of_memory") and record.trial == PRETRAIN_ID
     )
 
 
 def _forget_failures(home: StudyFolder) -> None:
-    """Failed records are set aside, so that their trials run again."""
+    """Set failed records aside, so that their trials run again."""
     for trial_id in home.trial_ids():
         try:
             record = home.record(trial_id)

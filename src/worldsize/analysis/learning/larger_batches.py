@@ -1,12 +1,12 @@
-"""What was trained at several batches -> what a larger batch will take: one set of models for each variant.
+"""Predicts what a larger batch will take from trials at several batches: one set of models for each variant.
 
-Comparable are trials of one variant, strategy, precision and target: nothing but the global batch differs, however many
-workers share it. The models hold for the rate rule under which the trials were trained.
+Trials of one variant, strategy, precision and target are comparable: only the global batch differs, however many
+workers share it. The models hold for the learning rate rule under which the trials were trained.
 
-Trends. A quantity against batch: v(B) = v_0 + d * log2(B / B_0), d what each doubling brings.
+A trend is a quantity against batch: v(B) = v_0 + d * log2(B / B_0), where d is the change per doubling.
 
-For epochs until stable and for the metric after equal epochs, under the rate rule that was used. Batches are weighted
-by their errors; where they lie further from the line than these say, all errors are widened by sqrt(chi^2 / (k - 2)).
+Trends exist for epochs until stable and for the metric after equal epochs, under the learning rate rule that was used.
+Batches are weighted by their errors; if they scatter more than that, all errors are widened by sqrt(chi^2 / (k - 2)).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from worldsize.analysis.learning.variants import Goal, TrainingRun, VariantRanki
 from worldsize.spec.setting import Method, Setting
 
 MOST_DOUBLINGS = 2.0
-"""Beyond the batches that were trained: a straight line is a guess that wears off."""
+"""Largest distance beyond the trained batches: further out a straight line is not reliable."""
 
 Unknown = Literal["too-far", "failed-there"]
 
@@ -38,16 +38,16 @@ class TrendPoint:
     global_batch: int
     value: float
     error: float | None
-    """Standard error. None: a single run, of which nobody knows how it would differ from another."""
+    """Standard error. None for a single run, whose spread is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrendPrediction:
     global_batch: int
     value: Interval | None
-    """80 %. None: not known."""
+    """With its 80 % interval. None: unknown."""
     unknown: Unknown | None = None
-    """Why."""
+    """Why the value is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +57,20 @@ class Trend:
     per_doubling: Interval
     """80 %, by Student's t."""
     fails_from: int | None
-    """From this batch on it was trained, and the quantity does not exist: diverged, or never stable."""
+    """From this batch on training diverged or never became stable, so the quantity does not exist."""
     least: float
     most: float
     middle: float
-    """Weighted mean of log2 B, where the line is known best."""
+    """Weighted mean of log2 B, where the line is most certain."""
     at_middle: float
     variance_at_middle: float
     variance_of_slope: float
     scatter: float
-    """Of what is measured at one batch about the line."""
+    """Standard deviation of a measurement at one batch about the line."""
     freedom: float
 
     def predict(self, global_batch: int) -> TrendPrediction:
-        """What the same measurement would find at this batch."""
+        """Predicts the result of the same measurement at this batch."""
         sizes = [point.global_batch for point in self.points]
         if self.fails_from is not None and global_batch >= self.fails_from:
             return TrendPrediction(global_batch=global_batch, value=None, unknown="failed-there")
@@ -94,7 +94,7 @@ def fit_trend(
 ) -> Trend | None:
     """d = sum w (x - x_mean) v / sum w (x - x_mean)^2, x = log2 B, w = 1 / error^2.
 
-    `freedom`: degrees of freedom behind the errors. None: one batch, or two without errors: any line fits these.
+    `freedom`: degrees of freedom of the errors. None for one batch, or two without errors, which any line fits.
     """
     points = sorted(points, key=lambda point: point.global_batch)
     known = [point.error for point in points if point.error is not None]
@@ -111,7 +111,7 @@ def fit_trend(
     slope = float((weights * (sizes - middle) * values).sum()) / total
     left = values - at_middle - slope * (sizes - middle)
     chi = float((weights * np.square(left)).sum())
-    # Where no error is known, what the line leaves is all that tells; else it can only add to them.
+    # If no error is known, the residuals alone give it; otherwise residuals can only widen the errors.
     widen = max(chi / over if over else 1.0, 1.0 if all_known else 0.0)
     reach = _reach(freedom + over) * math.sqrt(widen / total)
     return Trend(
@@ -135,24 +135,24 @@ def _reach(freedom: float) -> float:
 
 NORMAL_90 = 1.645
 PLAIN = ("sgd", "momentum", "nesterov")
-"""A step is as long as rate x gradient; the others divide by the size of gradients, so that a batch with less noise
-lengthens it by itself."""
+"""Optimizers whose step is learning rate x gradient. The others divide by the size of gradients, so that their steps
+grow by themselves when a larger batch reduces the noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStudy:
-    """What larger batches do to one variant. A model is None where the trials do not say."""
+    """The effect of larger batches on one variant. A model is None if the trials do not determine it."""
 
     variant: str
     family: str
     method: Method
     """Undivided: its trials may have any accumulation."""
     lr_power: float | None
-    """The rate went with batch^this: 1 linear, 0.5 square root, 0 unscaled. None: a single batch."""
+    """The learning rate is proportional to batch^lr_power: 1 linear, 0.5 square root, 0 unscaled. None: one batch."""
     steps: BatchModel | None
-    """To the target, where there is one."""
+    """Steps to the target, if there is one."""
     epochs_stable: Trend | None
-    """Epochs until stable; None with a target, like the metric: training ends there."""
+    """Epochs until stable; None with a target, like the metric, because training ends at the target."""
     metric: Trend | None
     """At the end of training."""
 
@@ -164,14 +164,15 @@ def batch_studies(
     noise_scales: Iterable[tuple[Setting, str, NoiseScale]] = (),
     most_metric: float = math.inf,
 ) -> list[BatchStudy]:
-    """In the order in which variants come. `most_metric`: the best that there is, such as an accuracy of 1."""
+    """One study per variant, in order of appearance. `most_metric`: the best possible metric, such as an accuracy of
+    1."""
     groups: dict[tuple[str, Method], list[TrainingRun]] = defaultdict(list)
     for curve in curves:
         groups[curve.variant, curve.setting.method.undivided].append(curve)
     noises: dict[tuple[str, Method], list[tuple[Setting, NoiseScale]]] = defaultdict(list)
     for setting, variant, noise in noise_scales:
         noises[variant, setting.method.undivided].append((setting, noise))
-    return [_study(here, target, noises[key], most_metric) for key, here in groups.items()]
+    return [_study(group, target, noises[key], most_metric) for key, group in groups.items()]
 
 
 def _study(
@@ -184,7 +185,7 @@ def _study(
     power, plain = lr_power(curves), first.family in PLAIN
     model = None
     if target is not None:
-        # At a rate that does not grow, larger batches save few steps, however noisy gradients are.
+        # With a learning rate that does not grow, larger batches save few steps, however noisy gradients are.
         useful = power is None or power > 0
         noise = known_noise(noises) if useful else None
         model = fit_batches(target_runs(curves, target), noise, power if plain and power else 1.0)
@@ -203,14 +204,15 @@ def _study(
 
 
 def lr_power(curves: Iterable[TrainingRun]) -> float | None:
-    """p of rate ~ batch^p, from the smallest and the largest batch."""
+    """p of learning rate ~ batch^p, from the smallest and the largest batch."""
     rates = {curve.setting.global_batch: curve.lr * curve.scaled for curve in curves}
     small, large = min(rates), max(rates)
     return None if small == large else math.log(rates[large] / rates[small]) / math.log(large / small)
 
 
 def known_noise(noises: Sequence[tuple[Setting, NoiseScale]]) -> NoiseScale | None:
-    """Of the largest batch that knows it: smaller ones see the same, through more noise. Else the highest bound."""
+    """The noise scale of the largest batch with a known value, because smaller ones measure it with more noise. Else
+    the highest lower bound."""
     ordered = [noise for _, noise in sorted(noises, key=lambda pair: pair[0].global_batch, reverse=True)]
     bounds = [noise for noise in ordered if noise.value is None and noise.low is not None]
     return next(
@@ -219,21 +221,23 @@ def known_noise(noises: Sequence[tuple[Setting, NoiseScale]]) -> NoiseScale | No
 
 
 def _stable_trend(by_batch: dict[int, list[TrainingRun]]) -> Trend | None:
-    """A batch whose runs do not settle is no point; where no larger one settles either, nothing is known from there."""
+    """Trend of the epochs until stable. Batches whose runs do not settle are left out; beyond the largest batch that
+    settles, nothing is known."""
     points, failed, freedom = [], [], 0
     for batch, curves in by_batch.items():
-        found = stable([curve.metric for curve in curves if curve.learned])
-        if found.epoch is None or found.low is None or found.high is None:
+        plateau = stable([curve.metric for curve in curves if curve.learned])
+        if plateau.epoch is None or plateau.low is None or plateau.high is None:
             failed.append(batch)
             continue
-        error = max(found.high - found.low, 1) / 2 / NORMAL_90
-        points.append(TrendPoint(global_batch=batch, value=float(found.epoch), error=error))
-        freedom += found.repeats
+        error = max(plateau.high - plateau.low, 1) / 2 / NORMAL_90
+        points.append(TrendPoint(global_batch=batch, value=float(plateau.epoch), error=error))
+        freedom += plateau.repeats
     return fit_trend(points, freedom=freedom, fails_from=_from(failed, points), least=1.0)
 
 
 def _metric_trend(by_batch: dict[int, list[TrainingRun]], most: float) -> Trend | None:
-    """The error of each batch from the scatter of all repeats: that of two or three alone would be chance."""
+    """Trend of the final metric. The errors use the scatter of all repeats, because two or three per batch are too
+    few."""
     finals = {
         batch: [curve.final for curve in curves if curve.learned and curve.final is not None]
         for batch, curves in by_batch.items()
@@ -263,23 +267,23 @@ class Recovered:
     base_batch: int
     global_batch: int
     unscaled: str
-    """The variant whose rate stayed what it was."""
+    """The variant whose learning rate was not scaled."""
     lost: Estimate
-    """Metric at the base batch less that of `unscaled`, positive where it got worse."""
+    """Metric at the base batch minus that of `unscaled`, positive if it got worse."""
     variant: str
-    """The best of the others at this batch."""
+    """The best of the other variants at this batch."""
     share: Estimate
-    """Of the loss that it wins back: 1 is all of it."""
+    """Share of the loss that it recovers: 1 is all of it."""
 
 
 def recovered(contests: Sequence[VariantRanking], *, higher_is_better: bool) -> list[Recovered]:
-    """share = (m - u) / (b - u), repeat by repeat: m the metric of the variant, u unscaled, b at the base batch.
+    """share = (m - u) / (b - u) for each repeat: m the metric of the variant, u unscaled, b at the base batch.
 
-    Only where the loss is clear (its interval is above 0), since a share of no loss means nothing.
+    Only if the loss is clear (its interval is above 0), since a share of no loss means nothing.
     """
     base_batch = min((contest.setting.global_batch for contest in contests), default=0)
     sign = 1 if higher_is_better else -1
-    found = []
+    results = []
     for contest in contests:
         setting = contest.setting
         if setting.global_batch == base_batch:
@@ -293,7 +297,7 @@ def recovered(contests: Sequence[VariantRanking], *, higher_is_better: bool) -> 
         b, u, m = (variant.metrics for variant in (before, plain, best))
         lost = {key: sign * (b[key] - u[key]) for key in sorted(b.keys() & u.keys() & m.keys())}
         if lost and _clear(list(lost.values())):
-            found.append(
+            results.append(
                 Recovered(
                     base_batch=base_batch,
                     global_batch=setting.global_batch,
@@ -303,7 +307,7 @@ def recovered(contests: Sequence[VariantRanking], *, higher_is_better: bool) -> 
                     share=mean_interval(_shares(m, u, lost, sign)),
                 )
             )
-    return found
+    return results
 
 
 def _shares(m: Mapping[int, float], u: Mapping[int, float], lost: Mapping[int, float], sign: int) -> list[float]:
@@ -311,7 +315,7 @@ def _shares(m: Mapping[int, float], u: Mapping[int, float], lost: Mapping[int, f
 
 
 def _clear(lost: list[float]) -> bool:
-    """One repeat cannot tell a loss from noise; in each of several, and on the whole, it must be one."""
+    """Whether each of several repeats, and their mean, shows a loss; one repeat cannot separate it from noise."""
     return len(lost) > 1 and min(lost) > 0 and (mean_interval(lost).low or 0.0) > 0
 
 
@@ -320,12 +324,12 @@ def _learned(variant: VariantSummary) -> bool:
 
 
 def _same(plain: VariantSummary, base: VariantRanking) -> VariantSummary | None:
-    """The same at the base batch, or the best of its family there: another optimiser would be another loss."""
+    """The same variant at the base batch, or the best of its family: another optimizer would give another loss."""
     named = [variant for variant in base.variants if variant.variant == plain.variant]
     return next(iter(named or [variant for variant in base.variants if variant.family == plain.family]), None)
 
 
 def _base_of(contest: VariantRanking, setting: Setting, base_batch: int) -> bool:
-    """The same workers where the study has them, so that nothing but the batch differs."""
+    """Whether a ranking has the base batch of a setting: the same method, only the batch differs."""
     other = contest.setting
     return other.method.undivided == setting.method.undivided and other.global_batch == base_batch

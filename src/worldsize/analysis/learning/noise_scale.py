@@ -1,8 +1,8 @@
-"""Gradient noise scale: the batch beyond which more samples a step hardly make a step better.
+"""Gradient noise scale: the batch beyond which more samples per step hardly improve a step.
 
-Gradients of parts of a batch differ by noise alone, so their square norms beside that of their mean tell how long the
-true gradient is and how much single samples scatter about it (McCandlish et al. 2018, appendix A). With parts of b
-samples and B = parts * b:
+Gradients of parts of a batch differ only by noise, so their square norms and that of their mean give the length of the
+true gradient and the scatter of single samples about it (McCandlish et al. 2018, appendix A). With parts of b samples
+and B = parts * b:
 
     G2 = (B |g_B|^2 - b |g_b|^2) / (B - b)        estimates |true gradient|^2
     S  = (|g_b|^2 - |g_B|^2) / (1/b - 1/B)        estimates tr(covariance of the gradients of single samples)
@@ -20,17 +20,17 @@ import numpy.typing as npt
 from worldsize.analysis.estimate import LEVEL, REPLICATES, Floats, block_length
 
 LEAST_STEPS = 10
-"""Fewer say nothing about how steps differ."""
+"""Fewer steps say nothing about how steps differ."""
 SURE = 0.99
-"""So many resamples must find a gradient above 0: a ratio to what may be nothing is no number."""
+"""Share of resamples that must find a gradient above 0: dividing by a value that may be 0 is meaningless."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseScale:
     value: float | None
-    """In samples. None: not known, since the gradient cannot be told from 0."""
+    """In samples. None: unknown, because the gradient cannot be distinguished from 0."""
     low: float | None
-    """Known also where the value is not: it is at least that."""
+    """May be known even if the value is not: then the noise scale is at least this."""
     high: float | None
     steps: int
     gradient_sq: float
@@ -42,18 +42,18 @@ class NoiseScale:
 
 
 def of_ranks(rows: Sequence[npt.NDArray[np.float32]]) -> tuple[Floats, Floats]:
-    """What each rank stored (a column for each of its parts, then one for the whole batch) -> small_sq and big_sq.
+    """small_sq and big_sq from what each rank stored: a column for each of its parts, then one for the whole batch.
 
-    Steps that are not known on some rank are left out: partial batches, and gradients that overflowed.
+    Steps that are missing on some rank are left out: partial batches, and gradients that overflowed.
     """
     parts = np.concatenate([of_rank[:, :-1] for of_rank in rows], axis=1).astype(np.float64)
-    whole = rows[0][:, -1].astype(np.float64)
-    known = np.isfinite(parts).all(axis=1) & np.isfinite(whole)
-    return parts[known], whole[known]
+    whole_batch = rows[0][:, -1].astype(np.float64)
+    known = np.isfinite(parts).all(axis=1) & np.isfinite(whole_batch)
+    return parts[known], whole_batch[known]
 
 
 def noise_scale(small_sq: Floats, big_sq: Floats, small_batch: float, seed: int = 0) -> NoiseScale:
-    """Over all steps given: pass a window of them, since the noise scale grows while a model learns.
+    """The noise scale over all given steps. Pass a window of steps, since it grows while a model learns.
 
     `small_sq` has a row for each step and a column for each part, of `small_batch` samples; `big_sq` a value for each
     step. The interval is a block bootstrap over steps, which resamples S and G2 together.
@@ -83,9 +83,10 @@ def noise_scale(small_sq: Floats, big_sq: Floats, small_batch: float, seed: int 
 
 
 def noise_series(small_sq: Floats, big_sq: Floats, small_batch: float, memory_steps: float = 50.0) -> Floats:
-    """The noise scale over time: ema(S) / ema(G2), of which the last `memory_steps` count most. NaN: not known there.
+    """The noise scale over time: ema(S) / ema(G2), in which the last `memory_steps` count most. NaN: unknown.
 
-    It is about 0 at the start, rises while the gradient shrinks, then flattens. Both averages begin at 0: that cancels.
+    It is about 0 at the start, rises while the gradient shrinks, then flattens. Both averages begin at 0, which
+    cancels.
     """
     estimates = np.stack(_estimates(small_sq, big_sq, small_batch), axis=1)
     keep = np.exp(-1 / memory_steps)
@@ -108,7 +109,7 @@ def _estimates(small_sq: Floats, big_sq: Floats, small: float) -> tuple[Floats, 
 
 
 def _resampled_means(series: Floats, starts: npt.NDArray[np.int64]) -> Floats:
-    """Means over circular blocks that begin at `starts`, one row a resample."""
+    """Means over circular blocks that begin at `starts`, one row per resample."""
     length = block_length(len(series))
     around = np.concatenate([series, series[: length - 1]])
     of_blocks = np.convolve(around, np.full(length, 1 / length), mode="valid")

@@ -1,4 +1,4 @@
-"""Curves of a metric over epochs -> the epoch from which it is stable, with an interval over repeats."""
+"""The epoch from which a metric is stable, from its curves over epochs, with an interval over repeats."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from scipy.special import stdtrit
 from worldsize.analysis.estimate import LEVEL, Floats
 
 BAND = 2.0
-"""Stable means: within this many times the noise of one epoch from the plateau."""
+"""Stable means: no further from the plateau than this many times the noise of one epoch."""
 FEWEST_EPOCHS = 8
-"""Fewer show no plateau: its window would be half of the run, or too short to know the noise."""
+"""Fewer epochs show no plateau: its window would be half of the run, or too short to estimate the noise."""
 WINDOW_SHARE = 4
-"""The plateau is looked for in the last 1/4 of the epochs."""
+"""The plateau is the last 1/4 of the epochs."""
 FEWEST_WINDOW = 4
 SMOOTHING = 8
 """Half-width of smoothing at epoch e is e/8: curves change fast at first and slowly later."""
 TREND_LEVEL = 0.99
-"""How sure a trend must be before the run counts as still on its way."""
+"""Confidence in a trend above which the run counts as still improving."""
 NO_NOISE = 1e-9
-"""Of the range of a curve: what rounding leaves of a plateau without noise."""
+"""Smallest noise, as a share of the range of a curve: rounding errors of a plateau without noise."""
 REPLICATES = 200
 SLACK = 0.5
-"""In epochs: a crossing is not known better than this. The lower end has it twice: smoothing rounds corners late."""
+"""Smallest error of a crossing, in epochs. It counts twice at the lower end, because smoothing delays crossings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stable:
     epoch: int | None
-    """The first from which the metric stays within the band. None: not reached in the epochs that were run."""
+    """The first epoch from which the metric stays within the band. None: not reached in the epochs that were run."""
     low: int | None
     high: int | None
     epochs: int
-    """How many were judged: those that all usable repeats have."""
+    """Number of epochs that were examined: those that all usable repeats have."""
     repeats: int
     reached: int
-    """Repeats that are stable at the end, each judged alone."""
+    """Number of repeats that are stable at the end, each examined alone."""
     plateau: float | None
-    """Mean over repeats of the level at the end of the run. None, like the noise: too few epochs to know."""
+    """Mean over repeats of the level at the end of the run. None, like the noise, if there are too few epochs."""
     noise: float | None
     """Standard deviation of one epoch of one repeat about the plateau."""
 
@@ -50,13 +50,13 @@ class Stable:
 def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
     """T = first epoch with |m(e) - plateau| <= 2 noise for all e >= T; the metric may rise or fall.
 
-    Plateau: mean of the last quarter, of each repeat. Noise: about a straight line there, pooled over repeats.
-    m(e): departures from the plateau, averaged over repeats, then smoothed over e +- e/8. Noise moves the crossing:
-    curves drawn from the smoothed one, with its noise, say by how much (the median of that is taken off) and how widely
-    (5 % to 95 %); where Student's t over the crossings of the single repeats is wider, it counts.
+    Plateau: mean of the last quarter, for each repeat. Noise: about a straight line there, pooled over repeats.
+    m(e): departures from the plateau, averaged over repeats, then smoothed over e +- e/8. Noise shifts the crossing:
+    curves simulated from the smoothed one, with its noise, give the bias (their median shift is subtracted) and the
+    interval (5 % to 95 %). If Student's t over the crossings of the single repeats is wider, that interval is used.
 
     Not reached: too few epochs, outside the band within the last quarter, a significant trend there of more than the
-    noise, or half of the repeats or more still on their way when judged alone. A repeat that diverged (not finite) or
+    noise, or half or more of the repeats still improving when examined alone. A repeat that diverged (not finite) or
     has less than half of the epochs of the longest is left out and not reached; the others are cut to the shortest.
     """
     longest = max((len(curve) for curve in curves), default=0)
@@ -71,7 +71,9 @@ def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
     departures = metric - metric[:, -window:].mean(axis=1, keepdims=True)
     repeats = len(usable)
     alone = _crossings(departures @ smooth.T, np.full(repeats, BAND * noise))
-    settled = [bool(_settled(one, at, noise, window, repeats)) for one, at in zip(departures, alone, strict=True)]
+    settled = [
+        bool(_settled(departure, at, noise, window, repeats)) for departure, at in zip(departures, alone, strict=True)
+    ]
     together = departures.mean(axis=0)
     crossing = float(_crossings(smooth @ together, np.array(BAND * noise)))
     plateau = float(metric[:, -window:].mean())
@@ -83,7 +85,8 @@ def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
     if sum(settled) > 1:
         spread = float(np.std(alone[settled], ddof=1)) / math.sqrt(sum(settled))
         reach = max(reach, float(stdtrit(sum(settled) - 1, (1 + LEVEL) / 2)) * spread)
-    # A bump that noise made looks real to curves drawn from it: the lower end must be outside beyond its error, too.
+    # Simulated curves repeat a bump caused by noise, so the lower end must also be outside the band by more than its
+    # error.
     errors = noise / math.sqrt(repeats) * np.linalg.norm(smooth, axis=1)
     doubt = float(stdtrit(repeats * (window - 2), (1 + LEVEL) / 2)) * errors
     surely = float(_crossings(np.maximum(np.abs(smooth @ together) - doubt, 0.0), np.array(BAND * noise)))
@@ -115,7 +118,8 @@ def _not_reached(epochs: int, repeats: int, reached: int, plateau: float | None,
 
 
 def _smoother(epochs: int) -> Floats:
-    """Rows of weights: the mean over e +- e/8. Cut off at the end, where a settled curve is flat; even at the start."""
+    """Rows of weights: the mean over e +- e/8. Cut off at the end, where a settled curve is flat; symmetric at the
+    start."""
     weights = np.zeros((epochs, epochs))
     for row in range(epochs):
         half = min(row, max(1, round((row + 1) / SMOOTHING)))
@@ -125,25 +129,25 @@ def _smoother(epochs: int) -> Floats:
 
 
 def _slopes(window: Floats) -> tuple[Floats, Floats]:
-    """Slope of the straight line through the last axis, and what is left about it."""
-    places = np.arange(window.shape[-1]) - (window.shape[-1] - 1) / 2
-    centred = window - window.mean(axis=-1, keepdims=True)
-    slopes = centred @ places / (places @ places)
-    return slopes, centred - slopes[..., None] * places
+    """Slope of the straight line through the last axis, and the residuals."""
+    offsets = np.arange(window.shape[-1]) - (window.shape[-1] - 1) / 2
+    centered = window - window.mean(axis=-1, keepdims=True)
+    slopes = centered @ offsets / (offsets @ offsets)
+    return slopes, centered - slopes[..., None] * offsets
 
 
 def _noise(metric: Floats, window: int) -> Floats:
     """sqrt(sum r^2 / (repeats * (window - 2))), r about each repeat's own line; [..., repeats, epochs] -> [...].
 
-    A line, not a mean: a curve still on its way must not pass its trend off as noise.
+    A line, not a mean: the trend of a curve that is still improving is not noise.
     """
     _, left = _slopes(metric[..., -window:])
-    found = np.sqrt((left**2).sum(axis=(-1, -2)) / (metric.shape[-2] * (window - 2)))
-    return np.asarray(np.maximum(found, NO_NOISE * np.ptp(metric, axis=(-1, -2))))
+    noise = np.sqrt((left**2).sum(axis=(-1, -2)) / (metric.shape[-2] * (window - 2)))
+    return np.asarray(np.maximum(noise, NO_NOISE * np.ptp(metric, axis=(-1, -2))))
 
 
 def _crossings(departures: Floats, band: Floats) -> Floats:
-    """Where |departure| comes inside the band for good, between epochs; 0.5 where it was never outside."""
+    """Where |departure| enters the band for good, interpolated between epochs; 0.5 if it was never outside."""
     size = np.abs(departures)
     outside = size > band[..., None]
     last = size.shape[-1] - 1 - np.argmax(outside[..., ::-1], axis=-1)
@@ -154,7 +158,8 @@ def _crossings(departures: Floats, band: Floats) -> Floats:
 
 
 def _settled(departure: Floats, crossing: float, noise: float, window: int, pooled: int, repeats: int = 1) -> bool:
-    """Inside the band before the final window, and no trend in it: |slope| (w - 1) <= max(noise, t * its error).
+    """Whether it is inside the band before the final window, without a trend in it: |slope| (w - 1) <= max(noise,
+    t * its error).
 
     Error of slope (w - 1): noise / sqrt(repeats) * sqrt(12 (w - 1) / (w (w + 1))). The noise was `pooled` over repeats.
     """
@@ -165,11 +170,11 @@ def _settled(departure: Floats, crossing: float, noise: float, window: int, pool
 
 
 def _redrawn(curve: Floats, noise: float, repeats: int, window: int, smooth: Floats, seed: int) -> tuple[float, float]:
-    """Median of the crossings of curves drawn from this one, and half of the way from their 5 % to their 95 %."""
+    """Median of the crossings of curves simulated from this one, and half the distance from their 5 % to their 95 %."""
     epochs = len(curve)
     flat = np.where(np.arange(epochs) < epochs - window, curve, 0.0)
     departures, noises = _unit(seed, repeats, epochs, window)
-    # The curve is flat where its plateau and its noise are taken: both are those of the noise alone.
+    # The curve is flat where plateau and noise are estimated, so both come from the noise alone.
     bands = BAND * np.maximum(noise * noises, NO_NOISE * np.ptp(flat))
     crossings = _crossings(smooth @ flat + noise * departures, bands)
     low, middle, high = np.quantile(crossings, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
@@ -178,9 +183,10 @@ def _redrawn(curve: Floats, noise: float, repeats: int, window: int, smooth: Flo
 
 @lru_cache(maxsize=4)
 def _unit(seed: int, repeats: int, epochs: int, window: int) -> tuple[Floats, Floats]:
-    """Of curves of noise 1 about 0: departures from their plateaus, averaged over repeats and smoothed; their noise.
+    """Simulated curves with noise 1 about 0: departures from their plateaus, averaged over repeats and smoothed; their
+    noise.
 
-    The same for all the variants of a study that have as many repeats and epochs, and most of the work.
+    Cached: it is most of the work, and the same for all variants with equal numbers of repeats and epochs.
     """
     drawn = np.random.default_rng([seed, repeats, epochs]).standard_normal((REPLICATES, repeats, epochs))
     departures = (drawn - drawn[..., -window:].mean(axis=-1, keepdims=True)).mean(axis=1)

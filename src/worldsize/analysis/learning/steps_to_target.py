@@ -1,17 +1,17 @@
 """Steps to a target against batch: steps(B) = S_min * (1 + B_crit / B), examples(B) = B * steps(B).
 
 Far below B_crit twice the batch halves the steps and examples stay constant; far above it steps stay constant at S_min
-(McCandlish et al. 2018). The law is for rates that follow the batch as they should; a rate that follows as B^p with
-p < 1 brings only (B_crit / B)^p, as seen with the square root rule.
+(McCandlish et al. 2018). The law assumes that the learning rate is scaled well with the batch; a learning rate that
+grows as B^p with p < 1 gives only (B_crit / B)^p, as seen with the square root rule.
 
 Everything is in logarithms of steps. With batches i, each of n_i runs that reached the target:
 
     y_i = mean log steps = log S_min + log(1 + (B_crit / B_i)^p) + error,   var = scatter^2 / n_i + misfit^2 + doubt_i^2
 
-scatter: how runs of one batch differ; misfit: how far a batch may lie from the law; doubt: evaluations are apart. A run
-that did not reach the target took more steps than it ran: P(log steps > log ran). B_crit has an even prior in its
-logarithm over all that the batches could tell apart, or one about the gradient noise scale. What is likely after all
-that is drawn from, so that every quantity has an interval, however few batches there are.
+scatter: how runs of one batch differ; misfit: how far a batch may be from the law; doubt: the gap between evaluations.
+A run that did not reach the target needs more steps than it ran: P(log steps > log ran). The prior of B_crit is uniform
+in its logarithm over all values that the batches could distinguish, or centered on the gradient noise scale. The result
+is sampled from the posterior, so that every quantity has an interval, however few batches there are.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.analysis.learning.variants import Goal, TrainingRun
 
 INTERPOLATED = 0.5
-"""Of the gap between two evaluations, how much doubt interpolating leaves."""
+"""Share of the gap between two evaluations that remains uncertain after interpolation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetRun:
-    """One training towards a target."""
+    """One training run toward a target."""
 
     global_batch: int
     steps: float | None
-    """To the target, between evaluations. None: not reached."""
+    """Steps to the target, interpolated between evaluations. None: not reached."""
     doubt: float = 0.0
-    """Standard deviation of log(steps) that evaluating so rarely leaves."""
+    """Standard deviation of log(steps) due to the gap between evaluations."""
     ran_steps: float
-    """Up to the evaluation that met the target, or to the end of training."""
+    """Steps until the evaluation that met the target, or until the end of training."""
     diverged: bool = False
 
 
@@ -55,7 +55,7 @@ class BatchSteps:
     reached: int
     diverged: int
     steps: float | None
-    """Geometric mean of those that reached the target."""
+    """Geometric mean over the runs that reached the target."""
     doubt: float
 
     @property
@@ -70,8 +70,8 @@ def target_runs(curves: Iterable[TrainingRun], target: Goal) -> list[TargetRun]:
 def target_run(curve: TrainingRun, target: Goal) -> TargetRun:
     """log s = log s0 + f (log s1 - log s0), f = (target - m0) / (m1 - m0), between the evaluations 0 and 1 around it.
 
-    In the logarithm of steps, since curves bend that way: they rise fast, then slowly. A target met by the first
-    evaluation lies anywhere before it: half of its steps, and a wide doubt.
+    In the logarithm of steps, because curves rise fast at first, then slowly. A target met by the first evaluation may
+    have been met at any step before it: half of its steps, and a large doubt.
     """
     batch, metric = curve.setting.global_batch, curve.metric if curve.goal is None else curve.goal
     met = target.met(metric)
@@ -90,40 +90,40 @@ def target_run(curve: TrainingRun, target: Goal) -> TargetRun:
 
 
 def by_batch(runs: Sequence[TargetRun]) -> list[BatchSteps]:
-    found = []
+    batches = []
     for size in sorted({run.global_batch for run in runs}):
-        here = [run for run in runs if run.global_batch == size]
-        logs = [math.log(run.steps) for run in here if run.steps is not None]
-        found.append(
+        group = [run for run in runs if run.global_batch == size]
+        logs = [math.log(run.steps) for run in group if run.steps is not None]
+        batches.append(
             BatchSteps(
                 global_batch=size,
-                runs=len(here),
+                runs=len(group),
                 reached=len(logs),
-                diverged=sum(run.diverged for run in here),
+                diverged=sum(run.diverged for run in group),
                 steps=math.exp(float(np.mean(logs))) if logs else None,
-                doubt=float(np.mean([run.doubt for run in here if run.steps is not None])) if logs else 0.0,
+                doubt=float(np.mean([run.doubt for run in group if run.steps is not None])) if logs else 0.0,
             )
         )
-    return found
+    return batches
 
 
 def _uniform(width: float, value: float) -> float:
-    """Standard deviation of what lies anywhere within the width, relative."""
+    """Relative standard deviation of a uniform distribution of this width."""
     return width / math.sqrt(12) / value
 
 
 BELOW, ABOVE = 8.0, 128.0
-"""B_crit is looked for from an 8th of the smallest batch to 128 times the largest. Further below, steps are constant to
-any eye; and who trains small batches at scaled rates mostly sees examples stay constant: hence the wider upper side."""
+"""B_crit is searched from 1/8 of the smallest batch to 128 times the largest. Further below, steps are practically
+constant. The upper side is wider, because with small batches at scaled learning rates examples mostly stay constant."""
 NOISE_SCALE_TIMES, NOISE_SCALE_FACTOR = 2.0, 3.0
-"""B_crit is twice the noise scale within a factor of 3, two times out of three. They are the same for the best rate of
-each batch; below that, as rates that follow a rule mostly are, examples stay constant for longer."""
+"""B_crit is twice the noise scale within a factor of 3, two times out of three. They are equal for the best learning
+rate of each batch; below it, as for most rates that follow a rule, examples stay constant for longer."""
 MISFITS = ((0.01, 0.5), (0.04, 0.3), (0.1, 0.15), (0.25, 0.04), (0.6, 0.01))
-"""How far batches lie from the law, and how likely that is before anything is seen."""
+"""How far batches are from the law, and the prior probability of that."""
 SCATTER_NODES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Quantiles of chi^2: repeats are few, so that their scatter is itself not well known."""
+"""Quantiles of chi^2: repeats are few, so that their scatter is uncertain too."""
 STUCK = 0.05
-"""Of runs that miss the target, so many do for reasons of their own: more steps would not have helped."""
+"""Share of runs that miss the target for other reasons: more steps would not have helped."""
 BATCH_NODES, LEAST_NODES = 121, 25
 DRAWS = 4_000
 
@@ -133,7 +133,7 @@ class Evidence:
     reached: Sequence[BatchSteps]
     """Batches at which the target was reached, in rising order."""
     missed: Sequence[TargetRun]
-    """Runs that ended before it."""
+    """Runs that ended before the target."""
     scatter: float
     """Standard deviation of log steps between runs of one batch, and the degrees of freedom behind it."""
     freedom: float
@@ -141,13 +141,13 @@ class Evidence:
 
     @property
     def noise_known(self) -> bool:
-        """Whether the noise scale says anything: a value, or that it is at least so much."""
+        """Whether the noise scale has a value or at least a lower bound."""
         return self.noise is not None and bool(self.noise.value or self.noise.low)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draws:
-    """Of what is likely, one value a draw."""
+    """Samples from the posterior, one value per draw."""
 
     log_least: Floats
     log_critical: Floats
@@ -170,7 +170,7 @@ class _Node:
 
 
 def draw(evidence: Evidence, power: float, seed: int) -> Draws:
-    """From a grid of scatter x misfit x B_crit x S_min, each place as often as it is likely."""
+    """Sample from a grid of scatter x misfit x B_crit x S_min, each cell as often as its probability."""
     sizes = np.log([batch.global_batch for batch in evidence.reached])
     critical = np.linspace(sizes[0] - math.log(BELOW), sizes[-1] + math.log(ABOVE), BATCH_NODES)
     nodes = [
@@ -180,15 +180,15 @@ def draw(evidence: Evidence, power: float, seed: int) -> Draws:
     ]
     weights = np.concatenate([node.log_weight.ravel() for node in nodes])
     rng = np.random.default_rng([seed, len(sizes)])
-    # One draw in each of equal parts of the whole weight: smoother than independent draws, and as unbiased.
+    # One draw from each of DRAWS equal parts of the total weight: smoother than independent draws, and also unbiased.
     parts = (np.arange(DRAWS) + rng.random(DRAWS)) / DRAWS
-    places = np.searchsorted(np.cumsum(np.exp(weights - logsumexp(weights))), parts)
-    places = np.minimum(places, len(weights) - 1)
-    node, inside = np.divmod(places, BATCH_NODES * LEAST_NODES)
+    indices = np.searchsorted(np.cumsum(np.exp(weights - logsumexp(weights))), parts)
+    indices = np.minimum(indices, len(weights) - 1)
+    node, inside = np.divmod(indices, BATCH_NODES * LEAST_NODES)
     return Draws(
-        log_least=np.stack([each.log_least.ravel() for each in nodes])[node, inside],
+        log_least=np.stack([entry.log_least.ravel() for entry in nodes])[node, inside],
         log_critical=critical[inside // LEAST_NODES],
-        spread=np.array([each.spread for each in nodes])[node],
+        spread=np.array([entry.spread for entry in nodes])[node],
         normal=rng.standard_normal(DRAWS),
     )
 
@@ -199,7 +199,7 @@ def excess(log_ratio: Floats, power: float) -> Floats:
 
 
 def _drawn_scatter(evidence: Evidence, share: float) -> float:
-    """s * sqrt(freedom / chi^2): what the true scatter may be, by a quantile of chi^2."""
+    """s * sqrt(freedom / chi^2): a possible true scatter, by a quantile of chi^2."""
     return evidence.scatter * math.sqrt(evidence.freedom / (2 * float(gammaincinv(evidence.freedom / 2, share))))
 
 
@@ -207,7 +207,7 @@ def _node(evidence: Evidence, critical: Floats, power: float, scatter: float, mi
     """log weight = log prior - sum (y - law)^2 / (2 var) - sum log(var) / 2 + sum of log P(missed) over runs that did.
 
     P(missed) = P(steps > ran), or stuck for reasons of its own.
-    S_min is looked for about its best value for each B_crit, 4 standard errors to either side.
+    S_min is searched around its best value for each B_crit, 4 standard errors to either side.
     """
     logs = np.log([batch.steps for batch in evidence.reached if batch.steps is not None])
     sizes = np.log([batch.global_batch for batch in evidence.reached])
@@ -229,7 +229,7 @@ def _node(evidence: Evidence, critical: Floats, power: float, scatter: float, mi
 
 
 def _log_prior(critical: Floats, evidence: Evidence) -> Floats:
-    """Even, about the noise scale, or above the least that it may be."""
+    """Log prior of B_crit: uniform, centered on the noise scale, or above its lower bound."""
     noise, spread = evidence.noise, math.log(NOISE_SCALE_FACTOR)
     if noise is not None and noise.value:
         return np.asarray(-0.5 * np.square((critical - math.log(NOISE_SCALE_TIMES * noise.value)) / spread))
@@ -240,17 +240,17 @@ def _log_prior(critical: Floats, evidence: Evidence) -> Floats:
 
 PREDICTED_LEVEL = 0.80
 MOST_DOUBLINGS = 4
-"""Beyond the batches that were trained. The law says nothing of the rate at which training begins to diverge."""
+"""Largest distance beyond the trained batches. The law does not know when training begins to diverge."""
 DRIFT = 0.06
 """Standard deviation of log steps that each doubling beyond the trained batches adds: no law is exact."""
 USUAL_SCATTER, USUAL_RUNS = 0.08, 3.0
-"""What runs of one batch differ by when there are no repeats, and for how many degrees of freedom that counts."""
+"""Scatter between runs of one batch if there are no repeats, and the degrees of freedom it counts for."""
 SURE = 0.95
 
 Law = Literal["holds", "steps-rise", "examples-fall"]
 """steps-rise: the largest batch needs more steps than a smaller one; examples-fall: fewer examples the larger it is."""
 Basis = Literal["batches", "noise-scale", "one-batch"]
-"""one-batch: nothing tells where steps stop falling, so anything between constant steps and constant examples."""
+"""one-batch: no evidence where steps stop falling, so anything between constant steps and constant examples."""
 Unknown = Literal["not-reached-there", "too-far", "steps-rise"]
 
 
@@ -258,9 +258,9 @@ Unknown = Literal["not-reached-there", "too-far", "steps-rise"]
 class StepsPrediction:
     global_batch: int
     steps: Interval | None
-    """Of one run, 80 %. None: not known."""
+    """Steps of one run, with an 80 % interval. None: unknown."""
     unknown: Unknown | None = None
-    """Why."""
+    """Why they are unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,15 +271,15 @@ class BatchModel:
     law: Law
     power: float
     critical_batch: Interval
-    """An end at the edge of what is looked for (`BELOW`, `ABOVE`) means: at most, or at least, that."""
+    """An end at the edge of the searched range (`BELOW`, `ABOVE`) means at most, or at least, that value."""
     least_steps: Interval
     """S_min."""
     fails_from: int | None
-    """The smallest batch at which half of the runs or more miss the target, where no larger one reaches it."""
+    """The smallest batch from which on half or more of the runs miss the target at every batch."""
     draws: Draws = field(repr=False, compare=False)
 
     def predict(self, global_batch: int) -> StepsPrediction:
-        """Steps that one run at this batch will take: the median of what is likely, and its 80 % interval."""
+        """Steps that one run at this batch will take: the median and the 80 % interval of the posterior."""
         reached = [batch.global_batch for batch in self.batches if batch.steps is not None]
         beyond = max(math.log2(global_batch / reached[-1]), math.log2(reached[0] / global_batch), 0.0)
         unknown: Unknown | None = None
@@ -299,7 +299,7 @@ class BatchModel:
 def fit_batches(
     runs: Iterable[TargetRun], noise: NoiseScale | None = None, power: float = 1.0, seed: int = 0
 ) -> BatchModel | None:
-    """None: no run reached the target."""
+    """The fitted model; None if no run reached the target."""
     runs = list(runs)
     batches = by_batch(runs)
     reached = [batch for batch in batches if batch.steps is not None]
@@ -321,16 +321,17 @@ def fit_batches(
 
 
 def _fails_from(batches: Sequence[BatchSteps]) -> int | None:
-    found = None
+    smallest = None
     for batch in reversed(batches):
         if not batch.fails:
             break
-        found = batch.global_batch
-    return found
+        smallest = batch.global_batch
+    return smallest
 
 
 def _missed(runs: Sequence[TargetRun]) -> list[TargetRun]:
-    """What diverged says that the rate was too high, not how many steps are needed."""
+    """Runs that missed the target. A diverged run is left out: it shows that the learning rate was too high, not how
+    many steps are needed."""
     return [run for run in runs if run.steps is None and not run.diverged and run.ran_steps > 0]
 
 
@@ -356,9 +357,9 @@ def _law(reached: Sequence[BatchSteps], scatter: float, freedom: float) -> Law:
     least = int(np.argmin(logs[:-1]))
     if logs[-1] - logs[least] > surely * math.sqrt(variance[-1] + variance[least]):
         return "steps-rise"
-    centred = sizes - np.average(sizes, weights=1 / variance)
-    weight = float((centred**2 / variance).sum())
-    slope = float((centred * logs / variance).sum()) / weight
+    centered = sizes - np.average(sizes, weights=1 / variance)
+    weight = float((centered**2 / variance).sum())
+    slope = float((centered * logs / variance).sum()) / weight
     return "examples-fall" if slope + surely / math.sqrt(weight) < -1 else "holds"
 
 

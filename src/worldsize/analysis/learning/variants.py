@@ -1,6 +1,6 @@
-"""What trials learned -> how each variant did over its repeats, and the rate at which training begins to diverge.
+"""Summarizes each variant over its repeats, and finds the learning rate at which training begins to diverge.
 
-Variants -> the best of each family, and whether they really differ.
+Compares the best variant of each family, and tells whether they really differ.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ class TrainingRun:
     setting: Setting
     """What makes two trials comparable: workers, batch, strategy."""
     variant: str
-    """What trials of one setting differ in: optimiser, rate, momentum."""
+    """What trials of one setting differ in: optimizer, learning rate, momentum."""
     family: str
-    """Of the optimiser: sgd, momentum, adam."""
+    """Optimizer family: sgd, momentum, adam."""
     variant_without_lr: str
-    """What its variant has in common with those that differ from it in the rate alone."""
+    """What variants share that differ only in the learning rate."""
     lr: float
     scaled: float
-    """After the rate rule: what it was multiplied by for the global batch."""
+    """Factor of the learning rate rule for the global batch."""
     repeat: int
-    """Repeats of one number share their seed, whatever the variant."""
+    """Repeats with the same number share their seed, whatever the variant."""
     outcome: Literal["finished", "diverged", "plateaued", "stopped"]
-    """plateaued: ended because the metric got no better; stopped: because rivals were so much better."""
+    """plateaued: ended because the metric no longer improved; stopped: because other variants were much better."""
     steps: Floats
     samples: Floats
     seconds: Floats
     metric: Floats
     train_metric: Floats
-    """The same metric of samples that were trained on. Empty where it was not measured."""
+    """The same metric on training samples. Empty if it was not measured."""
     final: float | None
-    """None for training that diverged."""
+    """None if training diverged."""
     goal: Floats | None = None
-    """The metric that a target names, which need not be the workload's own."""
+    """The metric named by a target, which may differ from the workload's own."""
 
     @property
     def learned(self) -> bool:
@@ -78,13 +78,13 @@ class TargetSummary:
     target: Goal
     repeats: int
     reached: int
-    """Where it is less than `repeats`, the estimates speak only for those that reached it. They are None for none."""
+    """If less than `repeats`, the estimates cover only the repeats that reached it. They are None if none did."""
     epochs: Estimate | None
     steps: Estimate | None
     samples: Estimate | None
     seconds: Estimate | None
     of_repeats: dict[int, Reached]
-    """By the number of the repeat."""
+    """By repeat number."""
 
     @property
     def always(self) -> bool:
@@ -103,27 +103,27 @@ class VariantSummary:
     stopped: int
     plateaued: int
     metric: Estimate | None
-    """Of the repeats that were trained to their end."""
+    """Final metric of the repeats that were trained to the end."""
     metrics: dict[int, float]
-    """The final metric of each of them, by the number of the repeat."""
+    """The final metric of each of them, by repeat number."""
     target: TargetSummary | None
     stable: Stable | None
-    """None with a target: training ends there, before any plateau."""
+    """None with a target, because training ends there, before any plateau."""
     gap: Estimate | None
-    """How much better the metric is on samples that were trained on, at the end: positive is overfitting."""
+    """How much better the final metric is on training samples: positive means overfitting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DivergenceEdge:
     stable_lr: float
-    """The highest rate below all that diverged."""
+    """The highest learning rate below all that diverged."""
     diverged: float
-    """The lowest that diverged."""
+    """The lowest learning rate that diverged."""
     estimate: float
-    """sqrt(held * diverged): rates act by their ratio."""
+    """sqrt(stable_lr * diverged), because learning rates act by their ratio."""
     highest_stable_lr: float
     monotone: bool
-    """False: a rate diverged while a higher one held, so that the edge is no sharp line."""
+    """False if a learning rate diverged while a higher one did not, so that the edge is not sharp."""
 
 
 def to_target(curve: TrainingRun, target: Goal) -> Reached | None:
@@ -131,22 +131,22 @@ def to_target(curve: TrainingRun, target: Goal) -> Reached | None:
     if not met.any():
         return None
     first = int(np.argmax(met))
-    steps, samples, seconds = (float(of[first]) for of in (curve.steps, curve.samples, curve.seconds))
+    steps, samples, seconds = (float(series[first]) for series in (curve.steps, curve.samples, curve.seconds))
     return Reached(epoch=first + 1, steps=steps, samples=samples, seconds=seconds)
 
 
 def target_summary(curves: Sequence[TrainingRun], target: Goal) -> TargetSummary:
-    found = {curve.repeat: reached for curve in curves if (reached := to_target(curve, target))}
-    each = list(found.values())
+    by_repeat = {curve.repeat: reached for curve in curves if (reached := to_target(curve, target))}
+    hits = list(by_repeat.values())
     return TargetSummary(
         target=target,
         repeats=len(curves),
-        reached=len(each),
-        epochs=log_interval([reached.epoch for reached in each]) if each else None,
-        steps=log_interval([reached.steps for reached in each]) if each else None,
-        samples=log_interval([reached.samples for reached in each]) if each else None,
-        seconds=log_interval([reached.seconds for reached in each]) if each else None,
-        of_repeats=found,
+        reached=len(hits),
+        epochs=log_interval([reached.epoch for reached in hits]) if hits else None,
+        steps=log_interval([reached.steps for reached in hits]) if hits else None,
+        samples=log_interval([reached.samples for reached in hits]) if hits else None,
+        seconds=log_interval([reached.seconds for reached in hits]) if hits else None,
+        of_repeats=by_repeat,
     )
 
 
@@ -157,7 +157,7 @@ def summaries(
     target: Goal | None = None,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> list[VariantSummary]:
-    """One for each variant at each setting, in the order in which they come. `bounds`: no metric lies beyond these."""
+    """One summary for each variant at each setting, in order of appearance. `bounds`: limits of the metric."""
     groups: dict[tuple[Setting, str], list[TrainingRun]] = defaultdict(list)
     for curve in curves:
         groups[curve.setting, curve.variant].append(curve)
@@ -165,17 +165,18 @@ def summaries(
 
 
 def divergence_edges(curves: Iterable[TrainingRun]) -> dict[tuple[Setting, str, str], DivergenceEdge]:
-    """By setting, family and kin, where there is an edge, in rates as used. One that diverged once diverged."""
-    found: dict[tuple[Setting, str, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
+    """Divergence edges by setting, family and variant without learning rate, in scaled learning rates. A learning rate
+    counts as diverged if any of its repeats diverged."""
+    diverged: dict[tuple[Setting, str, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
     for curve in curves:
-        found[curve.setting, curve.family, curve.variant_without_lr][curve.lr * curve.scaled] |= (
+        diverged[curve.setting, curve.family, curve.variant_without_lr][curve.lr * curve.scaled] |= (
             curve.outcome == "diverged"
         )
-    return {key: edge for key, rates in found.items() if (edge := divergence_edge(rates))}
+    return {key: edge for key, rates in diverged.items() if (edge := divergence_edge(rates))}
 
 
 def divergence_edge(diverged: Mapping[float, bool]) -> DivergenceEdge | None:
-    """Where training begins to diverge. None: no rate diverged, or none held below those that did."""
+    """Where training begins to diverge. None: no learning rate diverged, or none below those was stable."""
     lowest = min((rate for rate, bad in diverged.items() if bad), default=math.inf)
     good = [rate for rate, bad in diverged.items() if not bad]
     held = max((rate for rate in good if rate < lowest), default=None)
@@ -218,7 +219,7 @@ def _summary(
 
 @dataclass(frozen=True, kw_only=True)
 class VariantDifference:
-    """One best variant against the best of all."""
+    """The best variant of one family compared with the best of all."""
 
     variant: str
     family: str
@@ -226,28 +227,28 @@ class VariantDifference:
     kind: Literal["steps", "metric"]
     """steps: ratio of the steps to the target, this / best; metric: difference of the final metric, this - best."""
     estimate: Estimate | None
-    """None where one of them has no number to compare: it diverged, was stopped, or missed the target the other met."""
+    """None if one of them has no number to compare: it diverged, was stopped, or missed the target the other met."""
     repeats: int
     diverged: int
     stopped: int
     reached: int | None
     """Repeats that met the target; None without one."""
     paired: int
-    """Repeats compared seed by seed. 0: the two means were compared."""
+    """Number of repeats compared seed by seed. 0: the two means were compared."""
     within_noise: bool | None
-    """Whether the interval contains no difference. None: unknown, a single repeat of each."""
+    """Whether the interval includes no difference at all. None: unknown, a single repeat of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantRanking:
-    """The variants of one setting, against one another."""
+    """The variants of one setting, compared with one another."""
 
     setting: Setting
     variants: tuple[VariantSummary, ...]
     """The best one first."""
     best_variants: tuple[VariantSummary, ...]
     differences: tuple[VariantDifference, ...]
-    """Of the bests, each against the first."""
+    """Each of the other best variants compared with the first."""
 
 
 def variant_rankings(
@@ -256,10 +257,10 @@ def variant_rankings(
     groups: dict[Setting, list[VariantSummary]] = defaultdict(list)
     for variant in variants:
         groups[variant.setting].append(variant)
-    found = []
+    rankings = []
     for setting, group in groups.items():
         bests = best_of_each_family(group, higher_is_better=higher_is_better, by_target=by_target)
-        found.append(
+        rankings.append(
             VariantRanking(
                 setting=setting,
                 variants=tuple(ordered(group, higher_is_better=higher_is_better, by_target=by_target)),
@@ -267,14 +268,14 @@ def variant_rankings(
                 differences=tuple(compare_best_variants(bests, by_target=by_target)),
             )
         )
-    return found
+    return rankings
 
 
 def ordered(
     variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool = False
 ) -> list[VariantSummary]:
-    """First those of which no repeat diverged or was stopped; with a target, of these first those that always reached
-    it, by the fewest steps; then by the final metric."""
+    """The variants, best first: those of which no repeat diverged or was stopped; with a target, among these those that
+    always reached it, by the fewest steps; then by the final metric."""
 
     def rank(summary: VariantSummary) -> tuple[bool, bool, float, float]:
         steps = summary.target.steps if by_target and summary.target and summary.target.always else None
@@ -296,22 +297,24 @@ def best_of_each_family(
 
 
 def compare_best_variants(bests: Sequence[VariantSummary], *, by_target: bool = False) -> list[VariantDifference]:
-    """Each of the others against the first: by steps where both always reached the target, else by the metric."""
+    """Compare each of the others with the first: by steps if both always reached the target, else by the metric."""
     return [_comparison(other, bests[0], by_target) for other in bests[1:]]
 
 
 def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) -> VariantDifference:
-    mine, its = other.target, best.target
+    other_target, best_target = other.target, best.target
     estimate, paired, same = None, 0, 0.0
     kind: Literal["steps", "metric"] = "metric"
     lost = other.diverged + other.stopped + best.diverged + best.stopped > 0
-    if lost or (by_target and mine and its and mine.always != its.always):
-        pass  # what is left of one of them is no fair sample of it
-    elif by_target and mine and its and mine.always and its.always:
+    if lost or (by_target and other_target and best_target and other_target.always != best_target.always):
+        pass  # what is left of one of them is not a fair sample
+    elif by_target and other_target and best_target and other_target.always and best_target.always:
         kind, same = "steps", 1.0
-        logs, of_best = ({key: math.log(at.steps) for key, at in side.of_repeats.items()} for side in (mine, its))
-        # Evaluations are an epoch apart: nobody knows within that when the target was met.
-        grain = math.hypot(*(0.5 / side.epochs.value for side in (mine, its) if side.epochs))
+        logs, of_best = (
+            {key: math.log(at.steps) for key, at in side.of_repeats.items()} for side in (other_target, best_target)
+        )
+        # Evaluations are an epoch apart: the exact step at which the target was met is unknown.
+        grain = math.hypot(*(0.5 / side.epochs.value for side in (other_target, best_target) if side.epochs))
         logged, paired = _difference(logs, of_best, grain)
         estimate = from_logs(logged)
     elif other.metrics and best.metrics:
@@ -328,23 +331,24 @@ def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) ->
         repeats=other.repeats,
         diverged=other.diverged,
         stopped=other.stopped,
-        reached=mine.reached if mine else None,
+        reached=other_target.reached if other_target else None,
         paired=paired,
         within_noise=within,
     )
 
 
-def _difference(one: Mapping[int, float], two: Mapping[int, float], grain: float = 0.0) -> tuple[Estimate, int]:
-    """Mean of the differences of common repeats, two at least (what a seed does to both cancels); else of the means.
+def _difference(first: Mapping[int, float], second: Mapping[int, float], grain: float = 0.0) -> tuple[Estimate, int]:
+    """Mean of the differences of common repeats if there are at least two, because the effect of the seed cancels; else
+    the difference of the means.
 
-    Of means: s^2 = (SS_1 + SS_2) / (n_1 + n_2 - 2), error = s * sqrt(1/n_1 + 1/n_2).
+    For means: s^2 = (SS_1 + SS_2) / (n_1 + n_2 - 2), error = s * sqrt(1/n_1 + 1/n_2).
     """
-    common = sorted(one.keys() & two.keys())
+    common = sorted(first.keys() & second.keys())
     if len(common) > 1:
-        apart = np.array([one[key] - two[key] for key in common])
+        differences = np.array([first[key] - second[key] for key in common])
         n = len(common)
-        return student(float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(n), n - 1, grain), n
-    sides = [np.array(list(side.values())) for side in (one, two)]
+        return student(float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(n), n - 1, grain), n
+    sides = [np.array(list(side.values())) for side in (first, second)]
     mean, freedom = float(sides[0].mean() - sides[1].mean()), sum(map(len, sides)) - 2
     if not freedom:
         return Estimate(value=mean, low=None, high=None), 0

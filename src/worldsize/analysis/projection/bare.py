@@ -1,16 +1,16 @@
-"""A bare series -> rates at counts never run, each with an 80 % interval and what to know about it.
+"""Projects a bare series to counts that were never run: each rate with an 80 % interval and notes.
 
-How far a projection may be off: one rule for any model of the point, held against published series.
+The margin of a projection: one rule for any model of the value, tested against published series.
 
-In logarithms of the rate, with d the doublings beyond the largest measured count (at least half a one):
+In logarithms of the rate, with d the doublings beyond the largest measured count (at least 0.5):
 
-    up   = d (0.02 + 0.15 doubt)      + 0.09 where a node boundary is crossed for the first time
-    down = 2.5 d (0.02 + 0.15 doubt)  + 0.23 there
+    up   = d (0.02 + 0.15 unpredictability)      + 0.09 where a node boundary is crossed for the first time
+    down = 2.5 d (0.02 + 0.15 unpredictability)  + 0.23 where a node boundary is crossed for the first time
 
-Rival readings of the series are reached as well, by what they lie lower or higher.
+The interval also covers alternative readings of the series that are lower or higher.
 
-Down is further: what is not seen yet (another switch, a straggler, a smaller batch) costs time far more often than
-it saves any. The bounds are meant to hold 80 % of what is measured later.
+Down is further: what has not been seen yet (another switch, a straggler, a smaller batch) costs time far more often
+than it saves any. The bounds should contain 80 % of later measurements.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ BASE = 0.02
 PER_DOUBT = 0.15
 DOWN_OVER_UP = 2.5
 CROSSING_UP = 0.09
-"""Of what leaving a node usually costs at two nodes, log(1 + 0.18 / 2), all: on a fast network it may cost nothing."""
+"""All of what leaving a node usually costs at two nodes, log(1 + 0.18 / 2): on a fast network it may cost nothing."""
 CROSSING_DOWN = 0.23
 LEAST_DOUBLINGS = 0.5
-"""The next count is no surer for being near: the noise of a single run is in it."""
+"""Being close does not make the next count more certain: it still contains the noise of a single run."""
 FEW_POINTS_DOUBT = 0.1
-"""Fewer than three counts cannot show how well they foretell the next."""
+"""Fewer than three counts cannot show how well they predict the next one."""
 MOST_MISS = 0.3
 MOST_LOSS = 1.0
 
 Crossing = Literal["none", "possible", "new", "as siblings"]
-"""Whether a node boundary lies between what was measured and what is projected: `possible` where the size of a node is
-not known, `as siblings` where other series of the stack crossed it."""
+"""Whether a node boundary lies between the measured and the projected counts: `possible` if the size of a node is
+unknown, `as siblings` if other series of the same stack crossed it."""
 
 CROSSING_SHARE: dict[Crossing, float] = {"none": 0.0, "possible": 0.5, "new": 1.0, "as siblings": 0.5}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogMargin:
-    """In logarithms, both positive."""
+    """How far a projection may be off, in logarithms, both positive."""
 
     down: float
     up: float
 
     def with_noise(self, noise: float) -> LogMargin:
-        """Noise knows nothing of the rest, and adds up with it as squares."""
+        """The margin with noise added in quadrature, because noise is independent of the rest."""
         return LogMargin(down=math.hypot(self.down, noise), up=math.hypot(self.up, noise))
 
     def around(self, value: float) -> tuple[float, float]:
@@ -72,10 +72,10 @@ class LogMargin:
 
 
 def unpredictability(*, miss: float | None, loss_per_doubling: float, spread: float = 0.0, counts: int) -> float:
-    """What a series says about its own predictability: the largest of its signs.
+    """How unpredictable a series is by its own evidence: the largest of several signs.
 
-    `miss`: |log error| of its largest count when that is projected from the smaller ones, a doubling.
-    `loss_per_doubling`: log of how much longer a step became with each doubling; who loses much, loses unevenly.
+    `miss`: |log error| per doubling of its largest count, projected from the smaller ones.
+    `loss_per_doubling`: log of how much longer a step became with each doubling; large losses are uneven.
     `spread`: standard deviation of log rates over repeats of one count.
     """
     signs = [min(miss or 0.0, MOST_MISS), min(max(loss_per_doubling, 0.0), MOST_LOSS), min(spread, MOST_LOSS)]
@@ -83,9 +83,12 @@ def unpredictability(*, miss: float | None, loss_per_doubling: float, spread: fl
 
 
 def joint_noise(margins: Sequence[float]) -> float:
-    """How far the noise of what was measured reaches in what is projected, from how far each count's own 80 % interval
-    does, in the order of workers: usual noise twice, that of the measurement and of what is asked about, and no less
-    than that of the largest count, on which the projection hangs."""
+    """How far measurement noise reaches in a projection. `margins` are the half-widths of the 80 % intervals of the
+    measured counts, in the order of workers.
+
+    The typical noise counts twice, once for the measurement and once for the projected run. It is never less than the
+    noise of the largest count, which the projection depends on.
+    """
     return max(math.sqrt(2) * float(np.median(margins)), margins[-1]) if margins else 0.0
 
 
@@ -96,7 +99,10 @@ def margin(
     crossing: Crossing = "none",
     alternatives: tuple[float, float] = (0.0, 0.0),
 ) -> LogMargin:
-    """Never shrinks with `doublings` or `doubt`. `rivals`: what rival readings lie lower and higher."""
+    """The margin of a projection; never shrinks as `doublings` or `unpredictability` grow.
+
+    `alternatives`: how much lower and higher alternative readings of the series are.
+    """
     distance = max(doublings, LEAST_DOUBLINGS)
     rough = distance * (BASE + PER_DOUBT * unpredictability)
     share = CROSSING_SHARE[crossing]
@@ -108,15 +114,15 @@ def margin(
 
 
 WORTH_A_NOTE = 0.02
-"""How much lower or higher a rival reading must lie, in logarithms."""
+"""How much lower or higher an alternative reading must be, in logarithms."""
 SIBLING_PRIOR = 2.0
-"""So many siblings weigh as much as the usual cost of leaving a node."""
+"""Number of siblings that weigh as much as the usual cost of leaving a node."""
 MOST_CROSSING = 10.0
-"""c3: no published series lost more by leaving its node; who tells of more mistook a number."""
+"""Upper bound of c3: no published series lost more by leaving its node, so more must be a mistake."""
 FAR = 3.0
-"""Doublings beyond which the published series hold next to nothing to check against."""
+"""Doublings beyond which published series have almost no data to check against."""
 MOST_GAIN_BELOW = 2.0
-"""A worker of a smaller group is at most so much quicker than one of the smallest group measured."""
+"""A worker in a smaller group is at most this many times as fast as one in the smallest measured group."""
 
 NOTE_ONE_POINT = "one point"
 NOTE_TWO_POINTS = "two points"
@@ -137,31 +143,31 @@ NOTE_NOT_CONVERGED = "the fit did not converge"
 class Projected:
     workers: int
     samples_per_s: float
-    """In the unit of the series' rates."""
+    """In the unit of the rates of the series."""
     low: float
     high: float
     measured: bool
-    """The count was run: its own value, with an interval over its repeats."""
+    """True if the count was run: then this is its own value, with an interval over its repeats."""
     notes: tuple[str, ...]
 
 
 def project_series(
     series: TableSeries, workers: Sequence[int], crossings: Sequence[float] = (), *, settings: LawSettings = DEFAULT
 ) -> list[Projected]:
-    """One answer for each of `workers`.
+    """One projection for each of `workers`.
 
-    `crossings` is what leaving a node cost other series of the same stack (`crossing_cost`): it stands in where this
-    series never left one. Series of other stacks do not help.
+    `crossings` is what leaving a node cost other series of the same stack (`crossing_cost`). It is used if this series
+    never left a node. Series of other stacks do not help.
     """
     law = alone = fit_series_law(series, settings=settings)
     if crossings and never_crossed(series):
         law = fit_series_law(series, crossing=blended_crossing(crossings, settings), settings=settings)
     own_doubt = series_unpredictability(series, settings)
-    return [_one(series, law, alone, own_doubt, count, len(crossings)) for count in workers]
+    return [_project(series, law, alone, own_doubt, count, len(crossings)) for count in workers]
 
 
 def crossing_cost(series: TableSeries) -> float | None:
-    """c3 = (t(first count beyond the node) / t(largest inside) - 1) / (1 - 1/k); None where no such pair was run."""
+    """c3 = (t(first count beyond the node) / t(largest inside) - 1) / (1 - 1/k); None if no such pair was run."""
     node = series.workers_per_node
     if node is None or series.workers[0] > node or never_crossed(series):
         return None
@@ -172,8 +178,8 @@ def crossing_cost(series: TableSeries) -> float | None:
 
 
 def blended_crossing(costs: Sequence[float], settings: LawSettings = DEFAULT) -> float:
-    """Median of the siblings, drawn towards the usual cost as if that were two siblings more; as logarithms of what two
-    nodes lengthen a step by, log(1 + c3 / 2)."""
+    """Median over the siblings, shrunk toward the usual cost as if that were two more siblings; averaged as
+    log(1 + c3 / 2), the log of how much longer a step is on two nodes."""
     own, usual = math.log1p(min(float(np.median(costs)), MOST_CROSSING) / 2), math.log1p(settings.crossing_usual / 2)
     share = _usual_share(len(costs))
     return 2 * math.expm1((1 - share) * own + share * usual)
@@ -184,21 +190,22 @@ def _usual_share(siblings: int) -> float:
 
 
 def series_unpredictability(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
-    """How well the series foretold its own largest count, how much it loses, how far its repeats lie apart."""
+    """Unpredictability of a series: how well it predicts its own largest count, how much it loses, how much its repeats
+    differ."""
     spread = max(
         (float(np.std(np.log(repeats), ddof=1)) for repeats in series.throughputs if len(repeats) > 1), default=0.0
     )
     if len(series.workers) == 1:
         return unpredictability(miss=None, loss_per_doubling=0.0, spread=spread, counts=1)
-    foretold = fit_series_law(series.smaller(), settings=settings).log_throughput(series.counts[-1:])[0]
+    predicted = fit_series_law(series.smaller(), settings=settings).log_throughput(series.counts[-1:])[0]
     last_doublings, doublings = (math.log2(series.largest / series.workers[index]) for index in (-2, 0))
-    miss = abs(float(foretold - series.log_throughputs[-1])) / max(last_doublings, 1.0)
-    loss = -math.log(relative_step(series)[0]) / max(doublings, 1.0)  # closer counts would be told by their noise
+    miss = abs(float(predicted - series.log_throughputs[-1])) / max(last_doublings, 1.0)
+    loss = -math.log(relative_step(series)[0]) / max(doublings, 1.0)  # noise would dominate closer counts
     return unpredictability(miss=miss, loss_per_doubling=loss, spread=spread, counts=len(series.workers))
 
 
 def repeat_noise(series: TableSeries) -> float:
-    """In logarithms. 0 without repeats: nothing is known of it."""
+    """Noise over repeats, in logarithms. 0 without repeats: then it is unknown."""
     return joint_noise([_mean_margin(repeats) for repeats in series.throughputs if len(repeats) > 1])
 
 
@@ -218,7 +225,7 @@ def crossing_kind(series: TableSeries, count: int, siblings: int = 0) -> Crossin
     return "as siblings" if siblings > 1 else "new"
 
 
-def _one(
+def _project(
     series: TableSeries, law: SeriesLaw, alone: SeriesLaw, own_doubt: float, count: int, siblings: int
 ) -> Projected:
     if count in series.workers:
@@ -227,12 +234,14 @@ def _one(
     log_rate = _log_throughput(series, law, count)
     value = math.exp(log_rate)
     distance = min(abs(math.log2(count / other)) for other in series.workers)
-    rivals = law.alternatives(count) if count > series.largest else (0.0, 0.0)
-    if crossing in ("new", "as siblings"):  # what is usual is a reading too, as far as it was believed
-        apart = _usual_share(siblings) * (_log_throughput(series, alone, count) - log_rate)
-        rivals = (max(rivals[0], -apart), max(rivals[1], apart))
-    found: LogMargin = margin(doublings=distance, unpredictability=own_doubt, crossing=crossing, alternatives=rivals)
-    low, high = found.with_noise(repeat_noise(series)).around(value)
+    alternatives = law.alternatives(count) if count > series.largest else (0.0, 0.0)
+    if crossing in ("new", "as siblings"):  # the usual cost is an alternative too, by its weight
+        usual_gap = _usual_share(siblings) * (_log_throughput(series, alone, count) - log_rate)
+        alternatives = (max(alternatives[0], -usual_gap), max(alternatives[1], usual_gap))
+    log_margin: LogMargin = margin(
+        doublings=distance, unpredictability=own_doubt, crossing=crossing, alternatives=alternatives
+    )
+    low, high = log_margin.with_noise(repeat_noise(series)).around(value)
     notes = _notes(series, law, count, crossing, siblings)
     return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=False, notes=notes)
 
@@ -241,7 +250,7 @@ def _log_throughput(series: TableSeries, law: SeriesLaw, count: int) -> float:
     at: Floats = np.array([float(count)])
     if count > series.largest:
         return float(law.log_throughput(at)[0])
-    if count < series.workers[0]:  # the law's shape, hung on the smallest count
+    if count < series.workers[0]:  # the shape of the law, anchored at the smallest count
         gained = float((law.two_level(series.counts[:1]) / law.two_level(at))[0])
         kept = math.log(min(max(gained, 1.0), MOST_GAIN_BELOW))
         return float(series.log_throughputs[0]) + math.log(count / series.workers[0]) + kept
@@ -249,7 +258,8 @@ def _log_throughput(series: TableSeries, law: SeriesLaw, count: int) -> float:
 
 
 def _measured(series: TableSeries, count: int) -> Projected:
-    """Its median; Student's t over the logarithms of its repeats, stretched to the median where that lies outside."""
+    """The median of a measured count; the interval is Student's t over the logs of its repeats, widened to include the
+    median."""
     repeats = series.throughputs[series.workers.index(count)]
     if len(repeats) == 1:
         value = low = high = repeats[0]

@@ -1,4 +1,4 @@
-"""From worker counts, measured and projected, to answers: the knee, what a budget or a deadline allows, what limits."""
+"""Chooses among measured and projected worker counts: the knee, what a budget or deadline allows, what limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worldsize.analysis.speed.recommend import (
 )
 
 FEW_UPDATES = 10
-"""Fewer steps an epoch: there is too little data for so large a batch."""
+"""With fewer steps per epoch there is too little data for the batch."""
 Limit = Literal[
     "data",
     "compute",
@@ -33,38 +33,38 @@ Limit = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One worker count, with what it would take. Intervals are those of projections, 80 %."""
+    """One worker count and what training with it would take. Intervals are 80 %, as for projections."""
 
     workers: int
     nodes: int
     batch_per_worker: int
     accumulation: int
     measured: bool
-    """Its throughput was measured; else projected."""
+    """True if its throughput was measured, False if projected."""
     samples_per_s: Interval
     step_s: Interval
     epoch_s: Interval
     """Training alone."""
     parts: Parts | None = None
-    """Of the step; None: a bare table, or a count beyond what the parts are known for."""
+    """Parts of the step; None for a bare table, or for a count whose parts are unknown."""
     steps_per_epoch: float
     steps: Interval | None = None
-    """Of the whole training; None: nothing was trained, or it is not known for this batch."""
+    """Steps of the whole training; None: nothing was trained, or unknown for this batch."""
     overhead_s: float | None = None
-    """Of the whole training, outside steps."""
+    """Time outside steps, over the whole training."""
     wall_s: Interval | None = None
     joules: Interval | None = None
     learns: bool = True
-    """False: at this batch training diverged or missed its target, or its metric falls behind, measured or expected."""
+    """False if training at this batch diverged, missed its target, or has a worse metric, measured or expected."""
     lr: float | None = None
-    """Learning rate at this batch, after the study's rate rule. None: nothing was trained."""
+    """Learning rate at this batch, after the study's learning rate rule. None: nothing was trained."""
     epochs_stable: Interval | None = None
     metric: Interval | None = None
-    """At the end of the study's epochs at this batch, under its rate rule. None: not known."""
+    """Metric after the study's epochs at this batch, under its learning rate rule. None: unknown."""
     metric_measured: bool = False
-    """It was trained there; else expected."""
+    """True if it was trained at this batch, False if the metric is expected."""
     price: float | None = None
-    """Of a worker for an hour."""
+    """Price per worker-hour."""
     speedup: Interval | None = None
     """As measured, from paired repeats, against the smallest measured count."""
     notes: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Option:
 
     @property
     def time(self) -> Interval:
-        """Seconds of the whole training where it is known, else of an epoch: what more workers are to save."""
+        """Seconds of the whole training if known, else of an epoch: what more workers should save."""
         return self.wall_s or self.epoch_s
 
     @property
@@ -91,7 +91,8 @@ class Option:
 
 
 def speedup_of(option: Option, base: Option) -> Interval:
-    """As measured; of what is projected, against the value of the base, whose noise is in the interval already."""
+    """The measured speedup; for a projection, the ratio to the value of the base, whose noise is already in the
+    interval."""
     if option.speedup is not None and base.measured:
         return option.speedup
     return times(option.samples_per_s, 1 / base.samples_per_s.value)
@@ -99,19 +100,19 @@ def speedup_of(option: Option, base: Option) -> Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Answers to the three questions that people ask, None where no count fits."""
+    """Answers to the three usual questions; None if no count fits."""
 
     knee: Option
     fastest_in_budget: Option | None
     cheapest_in_time: Option | None
     pareto: tuple[int, ...]
-    """Counts that no other beats in both time and worker-hours."""
+    """Counts that no other count beats in both time and worker-hours."""
     limit: Finding | None
     """What keeps the doubling after the knee from halving the time."""
     unsure: Option | None
-    """The first count that would pay if its interval were not too wide to say so."""
+    """The first count that would pay, but whose interval is too wide to be sure."""
     sure: bool
-    """False: not even the knee is known well enough, or nothing learns; it is the best guess then."""
+    """False if the knee itself is uncertain, or nothing learns; then it is the best guess."""
 
 
 def choose(
@@ -121,9 +122,12 @@ def choose(
     deadline_s: float | None = None,
     margin: float = LEAST_MARGINAL_EFFICIENCY,
 ) -> Choice:
-    """`options` of one line: they differ in workers. A deadline or a budget is met by the value, not by an end of the
-    interval; the interval says how sure that is. Where the time of the whole training is known for some counts, the
-    others (their batch does not reach the target, or nobody knows) are not for choosing."""
+    """Choose among `options` of one series, which differ only in workers.
+
+    A deadline or a budget is met by the value, not by an end of the interval; the interval shows the uncertainty. If
+    the time of the whole training is known for some counts, the others (their batch misses the target, or it is
+    unknown) are not considered.
+    """
     known = eligible(options)
     vague = [option for option in known if not is_sure(option)]
     sure = [
@@ -133,32 +137,34 @@ def choose(
         and option.learns
         and not any(other.workers < option.workers and other.time_s <= option.time_s for other in vague)
     ]
-    found = knee(sure or known[:1], margin)
-    following = [option for option in known if option.workers > found.workers]
+    knee_option = knee(sure or known[:1], margin)
+    following = [option for option in known if option.workers > knee_option.workers]
     affordable = [option for option in known if budget is not None and _within(option.cost, budget)]
     in_time = [option for option in known if deadline_s is not None and _within(option.wall_s, deadline_s)]
     return Choice(
-        knee=found,
+        knee=knee_option,
         fastest_in_budget=min(affordable, key=lambda option: option.time_s, default=None),
         cheapest_in_time=min(in_time, key=lambda option: option.workers * option.time_s, default=None),
         pareto=pareto(known),
-        limit=limit(found, following[0]) if following else None,
-        unsure=next((option for option in vague if option in following and marginal(found, option) >= margin), None),
+        limit=limit(knee_option, following[0]) if following else None,
+        unsure=next(
+            (option for option in vague if option in following and marginal(knee_option, option) >= margin), None
+        ),
         sure=bool(sure),
     )
 
 
 def eligible(options: Sequence[Option]) -> list[Option]:
-    """In the order of workers: those whose time is told of the same thing, up to the first that no longer learns. Where
-    the smaller ones did not learn, one that nobody trained is no better."""
-    found: list[Option] = []
+    """Options whose times measure the same thing, in the order of workers, up to the first that no longer learns. If
+    the smaller counts did not learn, an untrained one is not trusted either."""
+    usable: list[Option] = []
     ordered = sorted(options, key=lambda option: option.workers)
     for option in [option for option in ordered if option.wall_s is not None] or ordered:
-        if not option.learns and found:
+        if not option.learns and usable:
             break
-        if option.learns and (found or option.metric_measured or option is ordered[0]):
-            found.append(option)
-    return found or ordered[:1]
+        if option.learns and (usable or option.metric_measured or option is ordered[0]):
+            usable.append(option)
+    return usable or ordered[:1]
 
 
 def is_sure(option: Option) -> bool:
@@ -167,7 +173,7 @@ def is_sure(option: Option) -> bool:
 
 
 def _within(spent: Interval | None, most: float) -> bool:
-    """Money or time of the whole training; not known is not within."""
+    """Whether money or time stays within a limit; unknown is not within."""
     return spent is not None and spent.value <= most
 
 
@@ -181,18 +187,18 @@ def marginal(smaller: Option, larger: Option) -> float:
 
 
 def pareto(options: Sequence[Option]) -> tuple[int, ...]:
-    """From the cheapest to the fastest."""
+    """The Pareto-optimal counts, from the cheapest to the fastest."""
     front: list[Option] = []
-    for option in sorted(options, key=lambda each: (each.workers * each.time_s, each.time_s)):
+    for option in sorted(options, key=lambda option: (option.workers * option.time_s, option.time_s)):
         if not front or option.time_s < front[-1].time_s:
             front.append(option)
     return tuple(option.workers for option in front)
 
 
 def limit(smaller: Option, larger: Option) -> Finding | None:
-    """What costs most on the way from one count to a larger one, in logarithms of time lost against the ideal.
+    """The cause that costs most between one count and a larger one, as log of the time lost against the ideal.
 
-    time = steps * (load + compute + exposed) + above; ideal: time * n / n'. Each cause is what it adds to that.
+    time = steps * (load + compute + exposed) + overhead; ideal: time * n / n'. Each cause counts by what it adds.
     """
     losses = _losses(smaller, larger)
     if larger.steps_per_epoch < FEW_UPDATES and losses.get("learning", 0.0) >= 0:
@@ -214,7 +220,7 @@ def limit(smaller: Option, larger: Option) -> Finding | None:
 
 def _losses(smaller: Option, larger: Option) -> dict[Limit, float]:
     growth = larger.workers / smaller.workers
-    # In strong scaling a rank's work shrinks as workers grow: that share of the ideal is no loss.
+    # In strong scaling a rank's work shrinks as workers grow: that share of the ideal is not a loss.
     work = larger.batch_per_worker * larger.accumulation / (smaller.batch_per_worker * smaller.accumulation)
     ideal, steps = smaller.step_s.value * work, 1.0
     lost_s: dict[Limit, float] = {}
@@ -233,7 +239,7 @@ def _losses(smaller: Option, larger: Option) -> dict[Limit, float]:
             lost_s["learning"] = (larger.steps.value - ideal_steps) * larger.step_s.value
     if smaller.parts and larger.parts:
         before, after = smaller.parts, larger.parts
-        # Where a rank's batch shrinks, what does not shrink with it is no neighbour's doing.
+        # If a rank's batch shrinks, what does not shrink with it is a fixed cost, not caused by neighbors.
         slower: Limit = "compute" if work == 1 else "fixed-cost"
         lost_s["data"] = steps * (after.load_s - before.load_s * work)
         lost_s[slower] = steps * (after.compute_s - before.compute_s * work)

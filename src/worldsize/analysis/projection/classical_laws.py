@@ -1,10 +1,10 @@
-"""Laws that describe a series, fitted: Amdahl, Gustafson, USL, a power law, a + b log2 n; and Karp-Flatt's fraction.
+"""Fits classical scaling laws to a series: Amdahl, Gustafson, USL, a power law, a + b log2 n; also Karp-Flatt.
 
 All are written for the rate X(n). A strong series (one global batch) has T(n) proportional to 1 / X(n), a weak one (one
-batch a worker) n / X(n); speedup is X(n) / X(1) in both. Amdahl's f is the serial share of a fixed amount of work and
-Gustafson's of an amount that grows with n: each describes the other mode too, but its f means something else there,
-and `LawFit.fits_mode` says so. Every law but the power law is linear in its parameters once written for 1/X, n/X or X,
-so that it is fitted by non-negative least squares of relative residuals: no starting point, no local minimum.
+batch per worker) n / X(n); speedup is X(n) / X(1) in both. Amdahl's f is the serial share of a fixed amount of work and
+Gustafson's of an amount that grows with n. Each law also describes the other mode, but then its f means something else;
+`LawFit.fits_mode` tells. Every law but the power law is linear in its parameters once written for 1/X, n/X or X, so it
+is fitted by non-negative least squares of relative residuals: no starting point, no local minimum.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class LawFit:
     law: str
     mode: Mode
     fits_mode: bool
-    """The law was made for this mode; otherwise its parameters describe the curve and no more."""
+    """True if the law was made for this mode; otherwise its parameters only describe the curve."""
     parameters: Mapping[str, float]
     rms_relative_residual: float
     """sqrt(mean((fitted / measured - 1)^2)) of the rates."""
     converged: bool
     """False: the solver gave up, or there were fewer counts than parameters; do not trust the parameters."""
     throughput: Callable[[float], float]
-    """Samples a second at any count."""
+    """Samples per second at any count."""
 
 
 def karp_flatt(speedup: float, workers: int) -> float:
@@ -103,7 +103,7 @@ def fit_usl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode =
 def fit_log(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "unknown") -> LawFit:
     """n / X(n) = a + b log2 n: every doubling costs the same time.
 
-    In a weak series n / X is the step over the batch of a worker, in a strong one n steps over the global batch.
+    In a weak series n / X is step time / batch per worker, in a strong one n * step time / global batch.
     """
     n, x = _arrays(workers, samples_per_s)
     (a, b), converged = _least(np.stack([x / n, np.log2(n) * x / n], axis=1), np.ones_like(x))
@@ -128,13 +128,13 @@ def _arrays(workers: Sequence[int], samples_per_s: Sequence[float]) -> tuple[Flo
 
 
 def _least(terms: Floats, values: Floats) -> tuple[Floats, bool]:
-    """Columns are brought to one length first: n (n - 1) is thousands of times 1."""
+    """Non-negative least squares. Columns are normalized first, because n (n - 1) is thousands of times 1."""
     lengths = np.maximum(np.linalg.norm(terms, axis=0), 1e-300)
     try:
-        found, _ = nnls(terms / lengths, values)
+        solution, _ = nnls(terms / lengths, values)
     except RuntimeError:  # scipy's word for too many iterations
         return np.zeros(terms.shape[1]), False
-    return np.asarray(found / lengths), bool(np.linalg.matrix_rank(terms / lengths) == terms.shape[1])
+    return np.asarray(solution / lengths), bool(np.linalg.matrix_rank(terms / lengths) == terms.shape[1])
 
 
 def _ratio(upper: float, lower: float) -> float:

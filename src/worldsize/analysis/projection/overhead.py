@@ -1,4 +1,4 @@
-"""What a training run takes besides its steps, by worker count: start, preparation, evaluations, gaps, saving, end.
+"""The time of a training run outside its steps, by worker count: start, preparation, evaluations, gaps, saving, end.
 
 wall = start + preparation + steps * step + evaluations * (evaluation + gap) + saving + end
 """
@@ -18,23 +18,23 @@ NORMAL_80 = 1.28
 LEAST_SPREAD = 0.05
 """Starting processes never takes the same time twice."""
 PER_DOUBLING = 0.15
-"""What each doubling away from the counts that were trained with adds."""
+"""Spread that each doubling away from the trained counts adds."""
 PULL = 0.3
-"""How hard a part that grows or falls with the workers is pulled towards staying as it is."""
+"""How strongly each part is shrunk toward being independent of the worker count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
-    """Of one training trial: seconds above the step."""
+    """Seconds that one training trial spends outside steps."""
 
     workers: int
     workers_on_node: int
     start_s: float
-    """Of the processes, until the first trial; and their end."""
+    """Starting the processes until the first trial, and ending them."""
     preparation_s: float
     """Loading data, building the model, the first steps' warm-up."""
     evaluation_s: float
-    """Of one evaluation, and of the gap until training goes on."""
+    """One evaluation, and the gap until training continues."""
     saving_s: float
 
 
@@ -44,14 +44,14 @@ class OverheadModel:
 
     coefficients: dict[str, tuple[float, float, float]]
     counts: tuple[int, ...]
-    """That were trained with."""
+    """Worker counts that were trained."""
     spread: float
-    """Root mean square of log(measured / model) of a run's sum."""
+    """Root mean square of log(measured / model) for the total of a run."""
 
     def at(self, workers: int, workers_on_node: int, evaluations: float) -> Interval:
-        """Seconds above the step of a run with so many evaluations, 80 %."""
+        """Seconds outside steps for a run with this many evaluations, with an 80 % interval."""
         terms = _terms(workers, workers_on_node)
-        seconds = {name: float(terms @ np.array(each)) for name, each in self.coefficients.items()}
+        seconds = {name: float(terms @ np.array(values)) for name, values in self.coefficients.items()}
         value = (
             seconds["start_s"] + seconds["preparation_s"] + evaluations * seconds["evaluation_s"] + seconds["saving_s"]
         )
@@ -61,24 +61,26 @@ class OverheadModel:
 
 
 def fit_overhead(trials: Sequence[Overhead]) -> OverheadModel | None:
-    """None: nothing was trained, so nothing is known above the step."""
+    """The fitted model; None if nothing was trained, so that the overhead is unknown."""
     if not trials:
         return None
-    rows = np.stack([_terms(each.workers, each.workers_on_node) for each in trials])
-    found = {}
+    rows = np.stack([_terms(trial.workers, trial.workers_on_node) for trial in trials])
+    coefficients = {}
     for name in ("start_s", "preparation_s", "evaluation_s", "saving_s"):
-        values = np.array([getattr(each, name) for each in trials])
-        found[name] = _fit(rows, values)
-    model = OverheadModel(coefficients=found, counts=tuple(sorted({each.workers for each in trials})), spread=0.0)
+        values = np.array([getattr(trial, name) for trial in trials])
+        coefficients[name] = _fit(rows, values)
+    model = OverheadModel(
+        coefficients=coefficients, counts=tuple(sorted({trial.workers for trial in trials})), spread=0.0
+    )
     logs = [
-        math.log(max(_sum(each), 1e-9) / max(model.at(each.workers, each.workers_on_node, 1).value, 1e-9))
-        for each in trials
+        math.log(max(_sum(trial), 1e-9) / max(model.at(trial.workers, trial.workers_on_node, 1).value, 1e-9))
+        for trial in trials
     ]
     return replace(model, spread=max(float(np.sqrt(np.mean(np.square(logs)))), LEAST_SPREAD))
 
 
-def _sum(each: Overhead) -> float:
-    return each.start_s + each.preparation_s + each.evaluation_s + each.saving_s
+def _sum(trial: Overhead) -> float:
+    return trial.start_s + trial.preparation_s + trial.evaluation_s + trial.saving_s
 
 
 def _terms(workers: int, workers_on_node: int) -> Floats:

@@ -1,15 +1,16 @@
-"""The law that projects a bare series: two levels (inside a node, between nodes), shrunk; its companion far away.
+"""The law that projects a bare series: two levels (inside a node, between nodes), shrunk; a companion law far away.
 
-With n workers, g a node, m = min(n, g) of them inside a node, k = max(n / g, 1) nodes, n_L the largest count measured
-and t(n) = n / rate the time a worker spends on one sample, relative to that at n_L:
+With n workers, g per node, m = min(n, g) inside a node, k = max(n / g, 1) nodes, n_L the largest measured count and
+t(n) = n / rate the time a worker spends on one sample, relative to that at n_L:
 
     t(n) = c0 + c1 (1 - 1/m) + c2 log2 m + c3 (1 - 1/k) + c4 log2 k + c5 (n - 1) / n_L,   all c >= 0
 
-1 - 1/m is a ring's share of the data that travels, log2 m a tree's depth, (n - 1) / n_L what grows with every worker.
-Six terms and three to six points: each coefficient but c0 is drawn towards what is usual, as far as its spread allows.
+1 - 1/m is the share of the data that a ring moves, log2 m the depth of a tree, (n - 1) / n_L what grows with every
+worker. There are six terms and three to six points, so every coefficient but c0 is shrunk toward its usual value, as
+far as its spread allows.
 
-How a bare series bends at its end: whether it stops gaining, whether its losses rise, on how many nodes. Slopes span at
-least a doubling: a last count close to the one before would be read from the noise of both.
+The bend describes the end of a bare series: whether it stops gaining, whether its losses rise, on how many nodes.
+Slopes span at least a doubling, because between closer counts noise dominates.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from scipy.optimize import nnls
 from worldsize.analysis.estimate import Floats
 
 MOST_LOG_RATIO = 50.0
-"""Rates further apart than exp(50) are no measurement; cut, so that no sum of them overflows."""
+"""Rates further apart than exp(50) are not measurements; they are clipped, so that sums do not overflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableSeries:
-    """Rates at some worker counts, all else alike: one batch a worker (weak) or one global batch (strong).
+    """Rates at several worker counts, all else equal: one batch per worker (weak) or one global batch (strong).
 
-    In both modes the laws work on the time a worker spends on one sample, n / rate: flat where scaling is perfect.
+    In both modes the laws work on the time a worker spends on one sample, n / rate: constant if scaling is perfect.
     """
 
     workers: tuple[int, ...]
     """Ascending, each once."""
     throughputs: tuple[tuple[float, ...], ...]
-    """Samples a second of every repeat at each count, ascending. Any unit that grows with speed will do."""
+    """Samples per second of every repeat at each count, ascending. Any unit proportional to speed works."""
     workers_per_node: int | None = None
     name: str = ""
     stack: str = ""
-    """Hardware and software it ran on; series of one stack leave a node at about the same price. '': not known."""
+    """Hardware and software it ran on; leaving a node costs series of one stack about the same. '': unknown."""
 
     @property
     def counts(self) -> Floats:
@@ -50,7 +51,7 @@ class TableSeries:
 
     @property
     def log_throughputs(self) -> Floats:
-        """Median over the repeats of each count, in logarithms: one bad repeat of three is outvoted."""
+        """Median over the repeats of each count, in logarithms, so that one bad repeat of three has no effect."""
         return np.array([float(np.median(np.log(repeats))) for repeats in self.throughputs])
 
     @property
@@ -75,14 +76,15 @@ class TableSeries:
 def table_series(
     points: Iterable[tuple[int, float]], *, workers_per_node: int | None = None, name: str = "", stack: str = ""
 ) -> TableSeries:
-    """(workers, rate) in any order; a count that comes twice was repeated. Values are positive and finite."""
+    """A series from (workers, rate) pairs in any order; a count that occurs twice was repeated. Values are positive and
+    finite."""
     by_count: dict[int, list[float]] = defaultdict(list)
     for workers, rate in points:
         by_count[workers].append(rate)
-    workers_found = tuple(sorted(by_count))
+    counts = tuple(sorted(by_count))
     return TableSeries(
-        workers=workers_found,
-        throughputs=tuple(tuple(sorted(by_count[count])) for count in workers_found),
+        workers=counts,
+        throughputs=tuple(tuple(sorted(by_count[count])) for count in counts),
         workers_per_node=workers_per_node,
         name=name,
         stack=stack,
@@ -90,21 +92,21 @@ def table_series(
 
 
 def relative_step(series: TableSeries) -> Floats:
-    """Time of a worker a sample, n / rate, over that at the largest count."""
+    """Time per sample and worker, n / rate, relative to that at the largest count."""
     logs = np.log(series.counts) - series.log_throughputs
     return np.asarray(np.exp(np.clip(logs - logs[-1], -MOST_LOG_RATIO, MOST_LOG_RATIO)))
 
 
 USUAL_NODE = 8
-"""Beyond so many workers a series without a node size may have left its node."""
+"""With more workers, a series without a node size may have left its node."""
 FULL_GAIN, LEAST_GAIN = 0.9, 0.4
-"""Last local exponent p of the rate above which a series does not saturate, and below which it does entirely."""
+"""Last local exponent p of the rate: above the first a series does not saturate, below the second it fully does."""
 FULL_GAIN_FAR, LEAST_GAIN_FAR = 1.0, 0.8
 """The same on many nodes."""
 FEW_NODES, MANY_NODES = 4, 8
-"""A ring has paid most of its 1 - 1/k by then: what is lost beyond is crowding, and goes on."""
+"""By then a ring has paid most of its 1 - 1/k: further losses are crowding, and continue."""
 RISE, FALL = 0.2, 0.05
-"""Of p: a rise by so much clears a series of saturating; a fall by so much is one that leaving a node explains."""
+"""Changes of p: after a rise this large a series does not saturate; a fall this large can come from leaving a node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,25 +114,25 @@ class Bend:
     saturation: float = 0.0
     """0 to 1: how far the series has stopped gaining."""
     waived: float = 0.0
-    """The same, where it does not count because the series may have left a node whose size nobody gave."""
+    """Saturation that is not counted, because the series may have left a node whose size was not given."""
     last_slope: float = 1.0
-    """p of rate ~ n^p at its end. A rate that turned down is kept level: how far it would fall is not in the data."""
+    """p of rate ~ n^p at the end of the series. At least 0: the data do not show how far a falling rate would fall."""
     rising: float = 0.0
-    """q of (what a doubling adds to t) ~ n^q at its end, 0 to 1. 0: every doubling loses the same; 1: every worker does
+    """q of (what a doubling adds to t) ~ n^q at the end, 0 to 1. 0: every doubling loses the same; 1: every worker does
     (Amdahl: t = 1 + f (n - 1))."""
     last_rise: float = 0.0
-    """What each of its last workers added to t."""
+    """What each of the last workers added to t."""
     fell: float = 0.0
-    """0 to 1: how far p fell in the last stretch, which may be a bad point; a steady bend is none."""
+    """0 to 1: how far p fell in the last stretch, which may be a single bad point; 0 for a steady bend."""
     many_nodes: float = 0.0
     """0 up to four nodes, 1 from eight on."""
 
 
 def bend(series: TableSeries) -> Bend:
-    """Nothing, where fewer than three counts were measured.
+    """How the series bends at its end; no bend if fewer than three counts were measured.
 
-    Counted where p has not risen and is below 0.9 (on many nodes 1), in full from 0.4 (0.8) down. A fall that leaving a
-    node explains is not counted: it is paid once.
+    Saturation counts if p has not risen and is below 0.9 (1 on many nodes), fully from 0.4 (0.8) down. A fall that
+    leaving a node explains does not count, because it is paid only once.
     """
     if len(series.workers) < 3:
         return Bend()
@@ -139,20 +141,20 @@ def bend(series: TableSeries) -> Bend:
     first = _a_doubling_below(logs, start)
     last = _slope(logs, series.log_throughputs, start, len(logs) - 1)
     before = _slope(logs, series.log_throughputs, first, start) if start > 0 else 1.0
-    # From one worker on, the first exchange is paid once; a fall further up that ends is no rise.
+    # From one worker on, the first exchange is paid once; the end of a fall further up is not a rise.
     risen = last - (before if series.workers[first] == 1 else max(before, 0.0))
     far = _many_nodes(series)
     full = FULL_GAIN + far * (FULL_GAIN_FAR - FULL_GAIN)
     least = LEAST_GAIN + far * (LEAST_GAIN_FAR - LEAST_GAIN)
     spans = _clipped(float(logs[-1] - logs[start]) / math.log(2))
-    found = spans * _clipped(1 - risen / RISE) * _clipped((full - last) / (full - least))
+    saturation = spans * _clipped(1 - risen / RISE) * _clipped((full - last) / (full - least))
     left_node = series.workers[start] <= (series.workers_per_node or USUAL_NODE) < series.largest
     explained = _clipped((before - last) / FALL) if left_node else 0.0
     known = series.workers_per_node is not None
     rising, last_rise = (0.0, 0.0) if start == 0 or (left_node and known) else _rising(series, logs, first, start)
     return Bend(
-        saturation=(1 - explained) * found,
-        waived=0.0 if known else explained * found,
+        saturation=(1 - explained) * saturation,
+        waived=0.0 if known else explained * saturation,
         last_slope=max(last, 0.0),
         rising=rising,
         last_rise=last_rise,
@@ -166,8 +168,8 @@ def _rising(series: TableSeries, logs: Floats, first: int, start: int) -> tuple[
     last, before = _slope(logs, step, start, len(step) - 1), _slope(logs, step, first, start)
     if last <= 0:
         return 0.0, 0.0
-    apart = float(logs[-1] - logs[first]) / 2  # from the middle of one stretch to that of the other
-    power = math.log(last / before) / apart if before > 0 else 1.0
+    log_distance = float(logs[-1] - logs[first]) / 2  # between the middles of the two stretches
+    power = math.log(last / before) / log_distance if before > 0 else 1.0
     return _clipped(power), float(step[-1] - step[start]) / (series.workers[-1] - series.workers[start])
 
 
@@ -177,7 +179,7 @@ def _many_nodes(series: TableSeries) -> float:
 
 
 def _a_doubling_below(logs: Floats, index: int) -> int:
-    """The next smaller count that is at most half as large; the smallest where there is none."""
+    """Index of the next smaller count that is at most half as large; of the smallest if there is none."""
     below = np.flatnonzero(logs[:index] <= logs[index] - math.log(2) + 1e-9)
     return int(below[-1]) if len(below) else 0
 
@@ -191,34 +193,35 @@ def _clipped(share: float) -> float:
 
 
 ROUNDS = 4
-"""Of reweighting outliers; the weights have settled by then."""
+"""Rounds of reweighting outliers; the weights have converged by then."""
 LEAST_STEP = 1e-9
 """A law with c0 = 0 leaves no time at all at one worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LawSettings:
-    """Round numbers; docs/projection.md says what they were held against. All in shares of the step at n_L."""
+    """Constants of the fit, rounded; docs/projection.md lists the data they were tested on. All are shares of the step
+    at n_L."""
 
     noise: float = 0.05
     """How far a measured point may lie from the law."""
     nearness: float = 0.7
-    """Weight of a point, for each doubling that it lies below n_L."""
+    """Factor on the weight of a point per doubling below n_L."""
     saturating_spread: float = 0.1
-    """Of c1 and c3."""
+    """Spread of c1 and c3."""
     log_spread: float = 0.03
-    """Of c2 and c4."""
+    """Spread of c2 and c4."""
     linear_spread: float = 0.02
-    """Of c5: what grows with every worker must show itself in the data."""
+    """Spread of c5; narrow, so that growth with every worker needs clear evidence."""
     log_usual: float = 0.01
-    """A usual c2 and c4: most stacks lose something with every doubling."""
+    """Usual c2 and c4: most stacks lose something with every doubling."""
     log_usual_alone: float = 0.04
-    """The same where one count is all there is: then the loss inside it is not in the data either."""
+    """Usual c2 and c4 if only one count was measured: then the data do not show the loss inside it either."""
     crossing_usual: float = 0.18
-    """A usual c3 before any boundary was crossed: 9 % of a step at two nodes, 14 % at four; the mean over ten published
-    sources: seven say less than 10 %, two 75 and 86 %."""
+    """Usual c3 before any boundary was crossed: 9 % of a step at two nodes, 14 % at four. The mean over ten published
+    sources: seven report less than 10 %, two report 75 and 86 %."""
     follow_last: float = 0.75
-    """Share of the residual at n_L that the curve is moved by: the last point says most about what follows."""
+    """Share of the residual at n_L that shifts the curve: the last point says most about what follows."""
     outlier: float = 0.2
     """A point further from the law than this pulls no harder than one at this distance."""
 
@@ -226,7 +229,7 @@ class LawSettings:
 DEFAULT = LawSettings()
 
 SERIAL_SHARE = 0.5
-"""On many nodes, losses that rise go half the way towards losing with every worker what the last ones lost."""
+"""On many nodes, rising losses go halfway toward losing as much with every worker as with the last ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,9 +238,9 @@ class SeriesLaw:
 
     coefficients: tuple[float, ...]
     companion: tuple[float, float] | None
-    """a and b of t = a + b log2 n; None where the counts span less than a doubling: noise would tell b."""
+    """a and b of t = a + b log2 n; None if the counts span less than a doubling, where noise would determine b."""
     log_shift: float
-    """What `follow_last` moves the two-level curve by."""
+    """How far `follow_last` shifts the two-level curve."""
     bend: Bend
     largest: int
     log_throughput_largest: float
@@ -245,15 +248,15 @@ class SeriesLaw:
     converged: bool
 
     def two_level(self, workers: Floats) -> Floats:
-        """t(n) relative to that measured at n_L."""
+        """t(n) relative to the one measured at n_L."""
         terms = design(workers, self.workers_per_node, self.largest)
         return np.asarray(np.maximum(terms @ np.array(self.coefficients), LEAST_STEP) * math.exp(self.log_shift))
 
     def log_throughput(self, workers: Floats) -> Floats:
         """log(n / t(n)), the two laws averaged in logarithms: the farther away, the more the companion counts.
 
-        No worker is taken to be quicker than one of n_L is: where the last point fell, the companion reads it so. Nor
-        one of several nodes quicker than one of a full node: steps wait for the slowest.
+        A worker is never faster than one at n_L, although the companion predicts that if the last point fell. A worker
+        on several nodes is never faster than one on a full node, because steps wait for the slowest.
         """
         gain, node = self._log_throughput_gain(workers), self.workers_per_node
         if node is not None and node > self.largest:
@@ -270,19 +273,21 @@ class SeriesLaw:
         return np.asarray(np.minimum(gain, growth))
 
     def alternatives(self, workers: float) -> tuple[float, float]:
-        """How much lower and higher it may be read. Higher without saturation, if only the last point speaks for that.
-        Lower with saturation that was waived, or with losses that go on to rise. Inside the node, beyond which neither
-        goes on; 0 where they play no part."""
+        """How much lower and higher alternative readings are; 0 if there are none.
+
+        Higher without saturation, if only the last point indicates it. Lower with saturation that was waived, or with
+        losses that keep rising. Both apply inside the node only.
+        """
         lower = max(self.waived(workers), self.lower_where_losses_rise(workers))
         return lower, self.bend.fell * self.held_back(workers)
 
     def held_back(self, workers: float) -> float:
-        """How much higher it would read without saturation."""
+        """How much higher the rate would be without saturation."""
         upto = np.array([self._inside(workers)])
         return max(0.0, self._unsaturated(upto) - float(self._log_throughput_gain(upto)[0]))
 
     def waived(self, workers: float) -> float:
-        """How much lower it would read with saturation that was waived."""
+        """How much lower the rate would be with the saturation that was waived."""
         upto = np.array([self._inside(workers)])
         slowed = self.bend.last_slope * math.log(upto[0] / self.largest)
         return self.bend.waived * max(0.0, self._unsaturated(upto) - slowed)
@@ -291,8 +296,8 @@ class SeriesLaw:
         return float(np.minimum(self._log_gain(workers), np.log(workers / self.largest))[0])
 
     def lower_where_losses_rise(self, workers: float) -> float:
-        """How much lower it reads if every further worker adds what the last ones did; for two doublings, further out
-        other doubts outweigh that."""
+        """How much lower the rate is if every further worker adds what the last ones did; for two doublings only, since
+        other doubts dominate further out."""
         upto = np.array([min(self._inside(workers), 4.0 * self.largest)])
         return self.bend.rising * max(0.0, float((self._log_throughput_gain(upto) - self._serial_gain(upto))[0]))
 
@@ -301,12 +306,12 @@ class SeriesLaw:
         return np.asarray(np.log(workers / self.largest) - np.log1p(self.bend.last_rise * (workers - self.largest)))
 
     def _inside(self, workers: float) -> float:
-        """At most a full node, where no more was measured."""
+        """The workers, limited to a full node if no more were measured."""
         node = self.workers_per_node
         return float(workers if node is None or node < self.largest else min(workers, node))
 
     def _log_gain(self, workers: Floats) -> Floats:
-        """log(rate / rate at n_L) where nothing saturates."""
+        """log(rate / rate at n_L) without saturation."""
         log_step = np.log(self.two_level(workers))
         if self.companion is not None:
             share = companion_share(workers, self.largest)
@@ -315,7 +320,7 @@ class SeriesLaw:
         return np.asarray(np.log(workers / self.largest) - log_step)
 
     def _saturation(self, workers: Floats) -> Floats:
-        """What is used up inside a node (cores, memory bandwidth, loading) comes anew with the next one."""
+        """Saturation at each count; 0 beyond the node, because the next node brings its own cores and bandwidth."""
         node = self.workers_per_node
         new_node = np.zeros(len(workers), dtype=bool) if node is None or self.largest > node else workers > node
         return np.where(new_node, 0.0, self.bend.saturation)
@@ -324,14 +329,14 @@ class SeriesLaw:
 def companion_share(workers: Floats, largest: int) -> Floats:
     """1 - 1/d beyond one doubling: 0 at the next doubling, a half at 4 x, two thirds at 8 x.
 
-    Near n_L the two-level law is the better one; farther away a plain cost a doubling errs less often by a lot.
+    Near n_L the two-level law is better; farther away a plain cost per doubling makes fewer large errors.
     """
     doublings = np.log2(workers / largest)
     return np.asarray(1 - 1 / np.maximum(doublings, 1.0))
 
 
 def design(workers: Floats, workers_per_node: int | None, largest: int) -> Floats:
-    """The terms of the law, one column each. Without a node size all workers count as inside one."""
+    """The terms of the law, one column each. Without a node size all workers count as being on one node."""
     inside = workers if workers_per_node is None else np.minimum(workers, workers_per_node)
     nodes = np.ones_like(workers) if workers_per_node is None else np.maximum(workers / workers_per_node, 1.0)
     columns = [np.ones_like(workers), 1 - 1 / inside, np.log2(inside), 1 - 1 / nodes, np.log2(nodes)]
@@ -343,7 +348,7 @@ def never_crossed(series: TableSeries) -> bool:
 
 
 def usual(series: TableSeries, crossing: float | None, settings: LawSettings) -> Floats:
-    """What c1 to c5 are drawn towards. `crossing` is c3 as other series of the same stack show it."""
+    """The values that c1 to c5 are shrunk toward. `crossing` is c3 from other series of the same stack."""
     log_cost = settings.log_usual_alone if len(series.workers) == 1 else settings.log_usual
     leaving = 0.0
     if never_crossed(series):
@@ -373,26 +378,26 @@ def fit_series_law(series: TableSeries, *, crossing: float | None = None, settin
 def _shrunk(
     terms: Floats, step: Floats, doublings_below: Floats, towards: Floats, settings: LawSettings
 ) -> tuple[Floats, bool]:
-    """Least squares of relative residuals, c >= 0, plus ((c - usual) noise / spread)^2; outliers held back (Huber)."""
+    """Least squares of relative residuals, c >= 0, plus ((c - usual) noise / spread)^2; outliers weigh less (Huber)."""
     saturating, log, linear = settings.saturating_spread, settings.log_spread, settings.linear_spread
     pull = settings.noise / np.array([saturating, log, saturating, log, linear])
     prior = np.concatenate([np.zeros((5, 1)), np.diag(pull)], axis=1)
     nearness = settings.nearness**doublings_below
     trust = np.ones_like(step)
-    found = np.concatenate([[1.0], towards])
+    coefficients = np.concatenate([[1.0], towards])
     for _ in range(ROUNDS):
         weights = np.sqrt(nearness * trust) / step
         try:
-            found, _ = nnls(
+            coefficients, _ = nnls(
                 np.concatenate([terms * weights[:, None], prior]), np.concatenate([step * weights, pull * towards])
             )
         except RuntimeError:  # scipy's word for too many iterations
             return np.concatenate([[1.0], towards]), False
-        residual = np.abs(terms @ found / step - 1)
+        residual = np.abs(terms @ coefficients / step - 1)
         before, trust = trust, np.minimum(1.0, settings.outlier / np.maximum(residual, 1e-12))
         if np.array_equal(before, trust):
             break
-    return (found, True) if terms[-1] @ found > 0 else (np.concatenate([[1.0], towards]), False)
+    return (coefficients, True) if terms[-1] @ coefficients > 0 else (np.concatenate([[1.0], towards]), False)
 
 
 def _companion(counts: Floats, step: Floats) -> tuple[tuple[float, float] | None, bool]:

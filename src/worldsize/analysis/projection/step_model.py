@@ -1,10 +1,10 @@
-"""The step as a sum of causes: loading and computing, slowed by neighbours on the node, and an exchange that overlaps.
+"""The step as a sum of causes: loading and computing, slowed by neighbors on the node, and an exchange that overlaps.
 
-    T(n, b, s) = C - C/s + ((C/s)^g + X^g)^(1/g)        C = busy(n, b, s),  X = exchange(n)
+    T(n, b, s) = C - C/s + ((C/s)^g + X^g)^(1/g)        C = local(n, b, s),  X = exchange(n)
 
-C is what a rank does by itself (s micro-batches of b samples), X what exchanging gradients and waiting for the others
-takes; g = 1 hides nothing of X behind the last micro-batch, a large g hides all it can (Pollux). Both are sums of few
-physical terms whose coefficients cannot be negative; `throughput_fit` finds them.
+C is what a rank does by itself (s micro-batches of b samples), X the time for exchanging gradients and waiting for the
+other ranks. With g = 1 nothing of X hides behind the last micro-batch, with a large g as much as possible (Pollux).
+Both are sums of a few physical terms with non-negative coefficients; `fit_throughput` finds them.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from worldsize.analysis.estimate import Floats
 from worldsize.analysis.speed.network import Network, allreduce_s, placed
 
 EXCHANGE_THREADS = 2
-"""Of a worker that exchanges over gloo: one runs the ring, one its sockets. On 16 cores the time of an all-reduce is a
-straight line up to 8 workers, and far above it at 16 (docs/benchmarks/projection-cores.md)."""
+"""Threads of a worker that exchanges over gloo: one for the ring, one for its sockets. On 16 cores the time of an
+all-reduce is a straight line up to 8 workers, and far above it at 16 (docs/benchmarks/projection-cores.md)."""
 TURNS = 2.0
-"""Power of the threads a core by which an all-reduce becomes dearer: a message waits for a turn at either end. Steps
-measured on 16 cores say 2, bare all-reduces 1.4."""
+"""An all-reduce slows down with the threads per core to this power, because a message waits for a turn at either end.
+Steps measured on 16 cores give 2, bare all-reduces 1.4."""
 
 
 def threads_per_core(workers_on_node: int, cores: int | None) -> float:
-    """Of exchanges, at least 1; without cores of their own to compute on, workers do not crowd."""
+    """Exchange threads per core, at least 1; 1 if workers do not compute on cores."""
     return 1.0 if cores is None else max(1.0, EXCHANGE_THREADS * workers_on_node / cores)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTiming:
-    """One measured setting. Seconds a step."""
+    """The step times of one measured setting, in seconds per step."""
 
     workers: int
     batch_per_worker: int
     accumulation: int = 1
     step_s: float
-    """Of the slowest rank."""
+    """Step time of the slowest rank."""
     local_s: float
-    """What is neither exchange nor waiting for other ranks; mean over ranks."""
+    """Time that is neither exchange nor waiting for other ranks; mean over ranks."""
     load_s: float = 0.0
-    """Of that, waiting for data."""
+    """Part of `local_s`: waiting for data."""
     cores: float | None = None
-    """That a worker keeps busy; None: not watched, or it computes on a GPU."""
+    """Cores that a worker keeps busy; None: not measured, or it computes on a GPU."""
 
     @property
     def samples_per_worker_step(self) -> int:
@@ -58,47 +58,47 @@ class StepTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """Where it was measured."""
+    """The nodes that were measured."""
 
     workers_per_node: int
-    """Workers on a node: those that fit without sharing a core or a GPU, or as many as ran there."""
+    """Workers that fit on a node without sharing a core or a GPU, or as many as ran on one."""
     cores: int | None = None
-    """Of a node, where workers compute on cores: what they ask for beyond these, they wait for."""
+    """Cores per node, if workers compute on cores; workers that need more take turns."""
     network: Network | None = None
-    """As probed."""
+    """The network as probed."""
     payload_bytes: float | None = None
-    """Gradients that a worker sends a step."""
+    """Bytes of gradients that a worker sends per step."""
 
     def core_oversubscription(self, workers_on_node: int, cores_per_worker: float | None) -> float:
-        """Workers that keep more cores busy than there are take turns: max(1, m * u / cores)."""
+        """Slowdown of workers that take turns on too few cores: max(1, m * u / cores)."""
         if cores_per_worker is None or self.cores is None:
             return 1.0
         return max(1.0, workers_on_node * cores_per_worker / self.cores)
 
     def exchange_slowdown(self, workers: int) -> float:
-        """By how much an all-reduce is dearer, those of all workers of a node at once: max(1, 2 m / cores)^2."""
+        """How much slower an all-reduce is when all workers of a node exchange at once: max(1, 2 m / cores)^2."""
         return 1.0 if workers == 1 else threads_per_core(placed(workers, self.workers_per_node)[0], self.cores) ** TURNS
 
     def link_s(self, workers: int) -> float:
-        """What the probed network would take for the gradients; 0 where nothing was probed. Across nodes no less than
-        inside one, where only that was probed."""
+        """Time the probed network takes for the gradients; 0 if nothing was probed. If only the inside of a node was
+        probed, all workers count as being on one node."""
         if self.network is None or self.payload_bytes is None or workers == 1:
             return 0.0
-        found = allreduce_s(self.payload_bytes, workers, self.network)
-        if found is None:
-            found = allreduce_s(self.payload_bytes, workers, replace(self.network, workers_per_node=workers))
-        return found or 0.0
+        seconds = allreduce_s(self.payload_bytes, workers, self.network)
+        if seconds is None:
+            seconds = allreduce_s(self.payload_bytes, workers, replace(self.network, workers_per_node=workers))
+        return seconds or 0.0
 
 
 KEPT = 0.75
-"""Share of the residual at the nearest measured settings that is taken for real."""
+"""Share of the residual at the nearest measured settings that is kept."""
 LEAST_S = 1e-9
-"""No step takes less: a fit to wild times may leave it nothing at all."""
+"""Shortest possible step: a fit to erratic times may otherwise give 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """A projected step, by cause. They add up."""
+    """A projected step by cause; the parts add up to the step."""
 
     load_s: float
     compute_s: float
@@ -114,26 +114,28 @@ class ThroughputModel:
     timed: tuple[StepTiming, ...]
     node: Node
     local: Floats
-    """Coefficients of `busy_terms`."""
+    """Coefficients of `local_terms`."""
     exchange: Floats
     """Coefficients of `exchange_terms`."""
     overlap: float
     overlap_known: bool
-    """False: one batch, or one worker, tells nothing about it."""
+    """False for a single batch or a single worker, which cannot show it."""
     cores: float | None
-    """That a worker keeps busy."""
+    """Cores that a worker keeps busy."""
 
     @property
     def top(self) -> int:
-        return max(each.workers for each in self.timed)
+        return max(timing.workers for timing in self.timed)
 
     def is_more_crowded(self, workers: int) -> bool:
-        """Than at the largest measured count: what no measurement here has seen."""
+        """Whether cores are more crowded than at the largest measured count, so that no measurement covers it."""
         return self.node.exchange_slowdown(workers) > self.node.exchange_slowdown(self.top)
 
     def parts(self, workers: int, batch_per_worker: int, accumulation: int = 1, *, crowding: float = 1.0) -> Parts:
-        """Of a setting that need not have been measured, on the machine that was; `crowding`: so many times what a
-        larger crowd than any measured one is taken to cost."""
+        """The parts of a step, measured or not, on the measured machine.
+
+        `crowding` is a factor on the extra cost of crowding beyond what was measured.
+        """
         local_s = self._local_s(workers, batch_per_worker, accumulation)
         step_s = joined(local_s, self._exchange_s(workers, crowding), accumulation, self.overlap)
         near = math.exp(KEPT * self._residual(workers, batch_per_worker * accumulation))
@@ -150,11 +152,10 @@ class ThroughputModel:
         use: float,
         waiting: bool = False,
     ) -> Parts:
-        """The same on a network that was declared, with this overlap and this share of its rate; `waiting`: and with
-        what was waited for others where it was measured, beyond what the probed link takes.
+        """The parts of a step on a declared network, with this overlap and this share (`use`) of its rate.
 
-        Its nodes have a place for every worker they hold, so nobody waits for a core; neighbours cost what as many of
-        them did where it was measured.
+        `waiting` adds the measured time of waiting for other ranks, beyond what the probed link takes. Declared nodes
+        have a core or GPU for every worker, so no worker waits for a core; neighbors cost what they did when measured.
         """
         workers_on_node = min(
             placed(workers, network.workers_per_node)[0], placed(self.top, self.node.workers_per_node)[0]
@@ -163,15 +164,15 @@ class ThroughputModel:
         local_s *= math.exp(KEPT * self._residual(workers_on_node, batch_per_worker * accumulation))
         exchange_s = 0.0
         if workers > 1:
-            found = allreduce_s(self.node.payload_bytes or 0.0, workers, network)
-            assert found is not None, "asked for more nodes than the network has wires for"
-            exchange_s = found / use + (self._waited_s(min(workers, self.top)) if waiting else 0.0)
+            seconds = allreduce_s(self.node.payload_bytes or 0.0, workers, network)
+            assert seconds is not None, "asked for more nodes than the network has wires for"
+            exchange_s = seconds / use + (self._waited_s(min(workers, self.top)) if waiting else 0.0)
         return self._parts(local_s, joined(local_s, exchange_s, accumulation, overlap), batch_per_worker)
 
     def _parts(self, local_s: float, step_s: float, batch: int) -> Parts:
-        nearest = min(self.timed, key=lambda each: abs(math.log(each.batch_per_worker / batch)))
-        same = [each for each in self.timed if each.batch_per_worker == nearest.batch_per_worker]
-        load_s = local_s * float(np.mean([each.load_s / each.local_s for each in same]))
+        nearest = min(self.timed, key=lambda timing: abs(math.log(timing.batch_per_worker / batch)))
+        same = [timing for timing in self.timed if timing.batch_per_worker == nearest.batch_per_worker]
+        load_s = local_s * float(np.mean([timing.load_s / timing.local_s for timing in same]))
         return Parts(load_s=load_s, compute_s=local_s - load_s, exposed_s=step_s - local_s)
 
     def _local_s(self, workers: int, batch: int, accumulation: int) -> float:
@@ -180,27 +181,29 @@ class ThroughputModel:
         return own_s * self.node.core_oversubscription(workers_on_node, self.cores)
 
     def _exchange_s(self, workers: int, crowding: float = 1.0) -> float:
-        dearer, seen = self.node.exchange_slowdown(workers), self.node.exchange_slowdown(self.top)
-        if dearer > seen:
-            dearer = seen + crowding * (dearer - seen)
-        return float(self.exchange @ exchange_terms(workers, self.node, self.top, dearer))
+        slowdown, seen = self.node.exchange_slowdown(workers), self.node.exchange_slowdown(self.top)
+        if slowdown > seen:
+            slowdown = seen + crowding * (slowdown - seen)
+        return float(self.exchange @ exchange_terms(workers, self.node, self.top, slowdown))
 
     def _waited_s(self, workers: int) -> float:
-        """Exchanging beyond the ring as probed. Without a probed link nothing tells waiting from sending: 0 then."""
+        """Exchange time beyond the probed ring. 0 without a probed link, since waiting and sending then look alike."""
         ring, *others = exchange_terms(workers, self.node, self.top, self.node.exchange_slowdown(workers))[:4]
         return float(max(self.exchange[0] - 1, 0.0) * ring + self.exchange[1:4] @ others) if ring else 0.0
 
-    def _off(self, each: StepTiming) -> float:
-        local_s = self._local_s(each.workers, each.batch_per_worker, each.accumulation)
-        return math.log(each.step_s / joined(local_s, self._exchange_s(each.workers), each.accumulation, self.overlap))
+    def _off(self, timing: StepTiming) -> float:
+        local_s = self._local_s(timing.workers, timing.batch_per_worker, timing.accumulation)
+        return math.log(
+            timing.step_s / joined(local_s, self._exchange_s(timing.workers), timing.accumulation, self.overlap)
+        )
 
     def _residual(self, workers: int, work: int) -> float:
-        """log(measured / model) near a setting: the nearest counts and batches speak loudest."""
+        """log(measured / model) near a setting: the nearest counts and batches weigh most."""
         away = np.array(
             [abs(math.log2(workers / e.workers)) + abs(math.log2(work / e.samples_per_worker_step)) for e in self.timed]
         )
         weights = 4.0 ** -(away - away.min())
-        return float(weights @ [self._off(each) for each in self.timed] / weights.sum())
+        return float(weights @ [self._off(timing) for timing in self.timed] / weights.sum())
 
 
 def joined(local_s: float, exchange_s: float, accumulation: int, overlap: float) -> float:
@@ -213,15 +216,15 @@ def joined(local_s: float, exchange_s: float, accumulation: int, overlap: float)
 
 
 def local_terms(workers_on_node: int, batch: int, accumulation: int, top: int) -> Floats:
-    """1 | s | s b | what m - 1 neighbours cost: s b (1 - 1/m) | s b log2 m | s b (m - 1) / (n_top - 1)."""
+    """1 | s | s b | the cost of m - 1 neighbors: s b (1 - 1/m) | s b log2 m | s b (m - 1) / (n_top - 1)."""
     work = float(batch * accumulation)
     crowd = [1 - 1 / workers_on_node, math.log2(workers_on_node), (workers_on_node - 1) / max(top - 1, 1)]
     return np.array([1.0, accumulation, work, *(work * term for term in crowd)])
 
 
 def exchange_terms(workers: int, node: Node, top: int, slowdown: float) -> Floats:
-    """The probed ring | 1 - 1/n | log2 n | (n - 1) / (n_top - 1) | across k nodes: 1 - 1/k | log2 k | what the ring
-    inside a node costs more in a crowd. Waiting for others costs no more; without a probe nothing tells the two apart.
+    """The probed ring | 1 - 1/n | log2 n | (n - 1) / (n_top - 1) | across k nodes: 1 - 1/k | log2 k | the extra cost of
+    the ring inside a crowded node. Crowding does not slow down waiting; without a probe the two cannot be separated.
     """
     workers_on_node, nodes = placed(workers, node.workers_per_node)
     ring_s, ring_inside_s = node.link_s(workers), node.link_s(workers_on_node)
@@ -231,33 +234,33 @@ def exchange_terms(workers: int, node: Node, top: int, slowdown: float) -> Float
 
 
 OVERLAPS = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
-"""Tried for g. Few: a step tells little about it."""
+"""Values tried for g. Few, because steps contain little information about it."""
 EARNED = 0.95
-"""A larger g must lower the misfit to this share of what a smaller one left."""
+"""A larger g must reduce the misfit to this share of the misfit of a smaller one."""
 PULL, PULL_LOG, PULL_LINEAR = 0.05, 0.15, 0.1
-"""How hard a term is pulled towards 0: one that no count needs must not take part in a projection."""
+"""How strongly a term is shrunk toward 0: a term that no count needs must not affect a projection."""
 PULL_USUAL = 0.1
-"""How hard what a crowd costs is pulled towards what it usually does: one count at its edge must not decide."""
+"""How strongly the cost of crowding is shrunk toward its usual value: a single crowded count must not decide."""
 NEARNESS = 0.8
-"""Weight of a point a doubling of workers below the largest count: what happens up there matters most further out."""
+"""Weight of a point one doubling below the largest count: the largest counts matter most for a projection."""
 USUAL_EXCHANGE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
-"""Coefficients of `exchange_terms` of which nothing was measured: a crowd costs what it did elsewhere."""
+"""Coefficients of `exchange_terms` if nothing was measured: crowding costs what it did on other machines."""
 
 
 def fit_throughput(timed: Sequence[StepTiming], node: Node) -> ThroughputModel:
-    """Settings of one strategy and precision. Works from one setting on; more counts and batches make it better."""
-    timed = tuple(sorted(timed, key=lambda each: (each.workers, each.batch_per_worker, each.accumulation)))
-    several = [each for each in timed if each.workers > 1]
-    watched = [each.cores for each in timed if each.cores is not None]
+    """Fit settings of one strategy and precision. One setting is enough; more counts and batches improve the fit."""
+    timed = tuple(sorted(timed, key=lambda timing: (timing.workers, timing.batch_per_worker, timing.accumulation)))
+    several = [timing for timing in timed if timing.workers > 1]
+    watched = [timing.cores for timing in timed if timing.cores is not None]
     cores = float(np.median(watched)) if watched else None
-    # With one batch any g gives the same steps: nothing is taken to overlap beyond what the step shows.
-    telling = len({each.samples_per_worker_step for each in several}) > 1
+    # With one batch any g gives the same steps, so assume no overlap.
+    telling = len({timing.samples_per_worker_step for timing in several}) > 1
     overlap, exchange, misfit = 1.0, USUAL_EXCHANGE, math.inf
     for candidate in OVERLAPS if telling else OVERLAPS[:1]:
-        found = _fit_exchange(several, node, timed[-1].workers, candidate)
-        off = _exchange_misfit(several, node, timed[-1].workers, candidate, found)
+        coefficients = _fit_exchange(several, node, timed[-1].workers, candidate)
+        off = _exchange_misfit(several, node, timed[-1].workers, candidate, coefficients)
         if off < EARNED * misfit:
-            overlap, exchange, misfit = candidate, found, off
+            overlap, exchange, misfit = candidate, coefficients, off
     return ThroughputModel(
         timed=timed,
         node=node,
@@ -271,7 +274,7 @@ def fit_throughput(timed: Sequence[StepTiming], node: Node) -> ThroughputModel:
 
 def _fit_local(timed: Sequence[StepTiming], node: Node, cores: float | None) -> Floats:
     top = timed[-1].workers
-    workers_on_node = [placed(each.workers, node.workers_per_node)[0] for each in timed]
+    workers_on_node = [placed(timing.workers, node.workers_per_node)[0] for timing in timed]
     rows = [
         local_terms(m, e.batch_per_worker, e.accumulation, top) for m, e in zip(workers_on_node, timed, strict=True)
     ]
@@ -279,45 +282,46 @@ def _fit_local(timed: Sequence[StepTiming], node: Node, cores: float | None) -> 
         [e.local_s / node.core_oversubscription(m, cores) for m, e in zip(workers_on_node, timed, strict=True)]
     )
     used = np.asarray(np.stack(rows).any(axis=0))
-    used[0] = (
-        len({each.samples_per_worker_step for each in timed}) > 1
-    )  # one batch tells nothing apart: the step grows with it
-    used[1] = len({each.accumulation for each in timed}) > 1
+    # With one batch a constant part cannot be seen: the whole step grows with the batch.
+    used[0] = len({timing.samples_per_worker_step for timing in timed}) > 1
+    used[1] = len({timing.accumulation for timing in timed}) > 1
     pulls = np.array([0.0, 0.0, 0.0, PULL, PULL_LOG, PULL_LINEAR])
     return _pulled(np.stack(rows), own_s, own_s, used, pulls, _nearness(timed), towards=np.zeros(6))
 
 
 def _fit_exchange(several: Sequence[StepTiming], node: Node, top: int, overlap: float) -> Floats:
-    """Fitted to what X must have been, given the step and what the rank did by itself: X^g = (T - C + C/s)^g - (C/s)^g.
+    """Fitted to the X that step and local time imply: X^g = (T - C + C/s)^g - (C/s)^g.
 
-    Errors count against the step: an exchange that hides itself wholly leaves nothing to divide by.
+    Errors are relative to the step, because a fully hidden exchange is 0.
     """
     if not several:
         return USUAL_EXCHANGE
-    rows = np.stack([exchange_terms(each.workers, node, top, node.exchange_slowdown(each.workers)) for each in several])
-    implied_s = np.array([_implied(each, overlap) for each in several])
-    step_s = np.array([each.step_s for each in several])
+    rows = np.stack(
+        [exchange_terms(timing.workers, node, top, node.exchange_slowdown(timing.workers)) for timing in several]
+    )
+    implied_s = np.array([_implied(timing, overlap) for timing in several])
+    step_s = np.array([timing.step_s for timing in several])
     pulls = np.array([0.0, PULL, PULL_LOG, PULL_LINEAR, PULL, PULL_LOG, PULL_USUAL])
     used = np.asarray(rows.any(axis=0))
     return _pulled(rows, implied_s, step_s, used, pulls, _nearness(several), towards=USUAL_EXCHANGE)
 
 
-def _implied(each: StepTiming, overlap: float) -> float:
-    last = each.local_s / each.accumulation
-    behind = max(each.step_s - each.local_s + last, last)
+def _implied(timing: StepTiming, overlap: float) -> float:
+    last = timing.local_s / timing.accumulation
+    behind = max(timing.step_s - timing.local_s + last, last)
     return float(behind * (1 - (last / behind) ** overlap) ** (1 / overlap))
 
 
 def _exchange_misfit(several: Sequence[StepTiming], node: Node, top: int, overlap: float, exchange: Floats) -> float:
     off = []
-    for each in several:
-        exchange_s = float(exchange @ exchange_terms(each.workers, node, top, node.exchange_slowdown(each.workers)))
-        off.append(math.log(each.step_s / joined(each.local_s, exchange_s, each.accumulation, overlap)))
+    for timing in several:
+        exchange_s = float(exchange @ exchange_terms(timing.workers, node, top, node.exchange_slowdown(timing.workers)))
+        off.append(math.log(timing.step_s / joined(timing.local_s, exchange_s, timing.accumulation, overlap)))
     return float(np.sqrt(np.mean(np.square(off)))) if off else 0.0
 
 
 def _nearness(timed: Sequence[StepTiming]) -> Floats:
-    return np.array([NEARNESS ** math.log2(timed[-1].workers / each.workers) for each in timed])
+    return np.array([NEARNESS ** math.log2(timed[-1].workers / timing.workers) for timing in timed])
 
 
 def _pulled(
@@ -330,14 +334,14 @@ def _pulled(
     *,
     towards: Floats,
 ) -> Floats:
-    """Least squares of errors over `scale`; coefficients not negative, each pulled towards 0 by its share of a step,
-    or, where something is usual, towards that by how far it is off."""
-    found = towards.copy()
+    """Non-negative least squares of errors / `scale`. Each coefficient is shrunk toward 0 by its share of a step, or
+    toward its usual value by its distance from it."""
+    coefficients = towards.copy()
     if used.any():
-        unit = float(np.median(scale)) / rows[:, used].max(axis=0)  # a coefficient of 1 is then a whole step
+        unit = float(np.median(scale)) / rows[:, used].max(axis=0)  # a coefficient of 1 is then one step
         design = rows[:, used] * unit * (weights / scale)[:, None]
         pull = pulls[used] * np.where(towards[used] > 0, unit, 1.0)
-        wanted = np.concatenate([values * weights / scale, pulls[used] * towards[used]])
-        solution, _ = nnls(np.vstack([design, np.diag(pull)]), wanted)
-        found[used] = solution * unit
-    return found
+        targets = np.concatenate([values * weights / scale, pulls[used] * towards[used]])
+        solution, _ = nnls(np.vstack([design, np.diag(pull)]), targets)
+        coefficients[used] = solution * unit
+    return coefficients

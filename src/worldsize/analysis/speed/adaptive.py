@@ -1,9 +1,10 @@
 """Which workers x batches to probe next: only while the answer can still change.
 
-Counts are climbed one by one, by the batches that promise most: what the model of the step, fitted to all probes so
-far, foretells for the count where they stop paying. A batch is done when its last step up did not pay, even at the
-upper end of its interval, and none further up is foretold to; all is done when no batch can beat what is known. One
-count that did not pay is no end yet, if perfect scaling from there would: a first exchange, a full socket cost once.
+Worker counts are climbed one by one, for the most promising batches: those with the highest rate predicted, by the
+model of the step fitted to all probes so far, at the count where they stop paying. A batch is done when its last step
+up did not pay, even at the upper end of its interval, and none further up is predicted to pay. The search is done when
+no batch can beat the best known rate. One count that did not pay does not end the climb if perfect scaling from there
+would pay: a first exchange or a full socket costs only once.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from worldsize.analysis.estimate import Interval
 from worldsize.analysis.speed.recommend import LEAST_MARGINAL_EFFICIENCY, marginal_efficiency, paying_counts
 
 CLOSE = 0.98
-"""A batch that promises less than this share of the best is not followed: large counts are what a study costs."""
+"""A batch that promises less than this share of the best is not followed, because large counts are expensive."""
 FIRST = 2
-"""Counts that show how a batch scales: one step up."""
+"""Number of counts that show how a batch scales: one step up."""
 ONE_SIDED = 1.645
 """Standard errors from a value to the end of its 90 % interval."""
 MISFIT = 0.05
-"""What the model is usually off by at a batch, in logarithms: a measurement noisier than that moves it little."""
+"""Typical error of the model at a batch, in logarithms: a noisier measurement changes a prediction little."""
 Probe = tuple[int, int]
 """Workers, batch."""
 
 
 def pooled(repeats: Mapping[Probe, Sequence[float]]) -> dict[Probe, Interval]:
-    """Samples a second of each probe, with the noise that repeats of all of them show together.
+    """Samples per second of each probe, with noise pooled over the repeats of all probes.
 
-    Two repeats say next to nothing of their own spread, and a study that doubts everything climbs everywhere.
+    Two repeats say almost nothing about their own spread, and with wide intervals a study would probe everything.
     """
     logs = {probe: np.log(values) for probe, values in repeats.items()}
     freedom = sum(len(values) - 1 for values in logs.values())
     squares = sum(float(((values - values.mean()) ** 2).sum()) for values in logs.values())
-    # Without any repeats nothing is known of the noise: each value is taken as it is.
+    # Without any repeats the noise is unknown: each value is taken as it is.
     noise = float(student.ppf(0.95, freedom)) * math.sqrt(squares / freedom) if freedom else 0.0
-    found = {}
+    intervals = {}
     for probe, values in logs.items():
         value, reach = math.exp(values.mean()), math.exp(noise / math.sqrt(len(values)))
-        found[probe] = Interval(value, value / reach, value * reach)
-    return found
+        intervals[probe] = Interval(value, value / reach, value * reach)
+    return intervals
 
 
 def next_probes(
@@ -54,20 +55,20 @@ def next_probes(
     tried: Collection[Probe] = (),
     expected: Mapping[Probe, float] = MappingProxyType({}),
 ) -> list[Probe]:
-    """What to probe next, given the samples a second so far; nothing: the answer will not change.
+    """What to probe next, given the samples per second so far; empty if the answer will not change.
 
-    `possible`: what the study has, with batches of a worker in weak scaling, global ones in strong scaling. `tried`:
-    what was run already; where that gave no rate (failed, out of memory) its batch goes no further. `expected`: what
-    the model foretells; without it, every doubling is taken to gain what the last one did.
+    `possible`: the probes of the study, with batches per worker in weak scaling and global ones in strong scaling.
+    `tried`: what was run already; if it gave no rate (failed, out of memory), its batch is not climbed further.
+    `expected`: what the model predicts; without it, every doubling is assumed to gain what the last one did.
     """
     batches = sorted({batch for _, batch in possible})
     counts = {batch: sorted(workers for workers, other in possible if other == batch) for batch in batches}
     done = {*rates, *tried}
-    if missing := _missing(batches, counts, rates, done, foretold=bool(expected)):
+    if missing := _missing(batches, counts, rates, done, predicted=bool(expected)):
         return missing
     lines = {batch: line for batch in batches if (line := BatchClimb.of(batch, counts[batch], rates, expected))}
-    # A batch that others overtook stays behind, unless these failed further up, or it promises more after all. One that
-    # was followed and fell behind is not taken up again: two at the largest counts cost more than the choice is worth.
+    # A batch that others overtook stays behind, unless those failed further up or it turns out to promise more. One
+    # that fell behind is not resumed: probing two batches at the largest counts costs more than the choice is worth.
     leaders = [line for line in lines.values() if len(line.rates) > FIRST and not line.failed(done)]
     front = max((line.counts[len(line.rates) - 1] for line in leaders), default=0)
     ahead = max((line.promise for line in leaders), default=0.0)
@@ -78,7 +79,7 @@ def next_probes(
     ]
     known = max((line.knee_rate for line in lines.values() if line not in climbing), default=0.0)
     if not any(line.most > known for line in climbing):
-        # The answer names a count and what the next one would bring: what is best alone must have been tried with more.
+        # The answer includes what the next count would bring, so the best single count must be tried with more workers.
         fastest = max(lines.values(), key=lambda line: line.knee_rate, default=None)
         return [(fastest.next_count, fastest.batch)] if fastest and fastest.is_alone(done) else []
     best = max(line.promise for line in climbing)
@@ -86,8 +87,8 @@ def next_probes(
 
 
 def ends_the_climb(probe: Probe, counts: Collection[int], expected: Mapping[Probe, float]) -> bool:
-    """Whether it is the largest of its batch's counts, and not foretold to be one too many: that, fewer repeats show as
-    well."""
+    """Whether a probe is at the largest count of its batch and predicted to pay. If it is predicted not to pay, fewer
+    repeats are enough."""
     workers, batch = probe
     smaller = [n for n in counts if n < workers]
     if workers < max(counts) or not (expected and smaller):
@@ -102,14 +103,14 @@ def _missing(
     rates: Mapping[Probe, Interval],
     done: Collection[Probe],
     *,
-    foretold: bool,
+    predicted: bool,
 ) -> list[Probe]:
-    """What has to be known first: every batch alone, and a step up of the smallest and the largest, between which the
-    model foretells the others; of all of them, where it foretells nothing."""
+    """What must be known first: every batch at its smallest count, and one step up for the smallest and the largest
+    batch, between which the model predicts the others; for all batches if there is no prediction."""
     alone = [(counts[batch][0], batch) for batch in batches]
     up = [(counts[batch][1], batch) for batch in batches if len(counts[batch]) > 1]
     up = [probe for probe in up if _alive(probe, counts, rates, done) and (probe not in done or probe in rates)]
-    wanted = {*alone, *(up if rates and not foretold else (*up[:1], *up[-1:]))}
+    wanted = {*alone, *(up if rates and not predicted else (*up[:1], *up[-1:]))}
     return sorted(wanted.difference(done), key=lambda probe: (probe[1], probe[0]))
 
 
@@ -129,24 +130,24 @@ class BatchClimb:
     counts: tuple[int, ...]
     rates: tuple[Interval, ...]
     expected: tuple[float, ...]
-    """At every count; empty: nothing is foretold."""
+    """Predicted rate at every count; empty: no prediction."""
 
     @classmethod
     def of(
         cls, batch: int, counts: Sequence[int], rates: Mapping[Probe, Interval], expected: Mapping[Probe, float]
     ) -> BatchClimb | None:
-        found = []
+        measured = []
         for workers in counts:
             if (workers, batch) not in rates:
                 break
-            found.append(rates[workers, batch])
-        if not found:
+            measured.append(rates[workers, batch])
+        if not measured:
             return None
-        told = tuple(expected[n, batch] for n in counts) if all((n, batch) in expected for n in counts) else ()
-        if told:
-            off = _believed(found[-1]) * math.log(found[-1].value / told[len(found) - 1])
-            told = tuple(rate * math.exp(off) for rate in told)
-        return cls(batch=batch, counts=tuple(counts), rates=tuple(found), expected=told)
+        predicted = tuple(expected[n, batch] for n in counts) if all((n, batch) in expected for n in counts) else ()
+        if predicted:
+            off = _believed(measured[-1]) * math.log(measured[-1].value / predicted[len(measured) - 1])
+            predicted = tuple(rate * math.exp(off) for rate in predicted)
+        return cls(batch=batch, counts=tuple(counts), rates=tuple(measured), expected=predicted)
 
     @property
     def next_count(self) -> int:
@@ -157,12 +158,12 @@ class BatchClimb:
         return len(self.rates) < len(self.counts) and (self.next_count, self.batch) in done
 
     def is_alone(self, done: Collection[Probe]) -> bool:
-        """Whether it shows nothing yet of how it scales, and could."""
+        """Whether it has not been probed with more workers yet, and could be."""
         return len(self.rates) < min(FIRST, len(self.counts)) and not self.failed(done)
 
     def may_climb(self, done: Collection[Probe]) -> bool:
-        """Whether there is a next count, not run yet, and the last step up may have paid, at the best ends, or one
-        further up is foretold to pay."""
+        """Whether there is a next count that was not run yet, and either the last step up may have paid, at the best
+        ends of the intervals, or one further up is predicted to pay."""
         reached = len(self.rates)
         if reached == len(self.counts) or self.failed(done):
             return False
@@ -179,43 +180,43 @@ class BatchClimb:
         return near and self._pays_further_up(self.counts)
 
     def _pays_further_up(self, ahead: Sequence[float]) -> bool:
-        """Whether a count not run yet would, if rates grew from here on as `ahead` does."""
+        """Whether a count that was not run yet would pay if rates grew from now on as `ahead` does."""
         if not ahead:
             return False
-        here, known = len(self.rates), [rate.value for rate in self.rates]
-        rates = [*known, *(known[-1] * rate / ahead[here - 1] for rate in ahead[here:])]
-        return paying_counts(self.counts, rates)[-1] >= here
+        reached, known = len(self.rates), [rate.value for rate in self.rates]
+        rates = [*known, *(known[-1] * rate / ahead[reached - 1] for rate in ahead[reached:])]
+        return paying_counts(self.counts, rates)[-1] >= reached
 
     @property
     def promise(self) -> float:
         """Its rate where it stops paying, or at the largest count."""
         if not self.expected:
             return self.rates[-1].value * self._gain(self.rates[-1].value / self.rates[-2].value)
-        here = len(self.rates) - 1
-        return _knee(self.expected[here:], self.counts[here:])
+        last = len(self.rates) - 1
+        return _knee(self.expected[last:], self.counts[last:])
 
     @property
     def most(self) -> float:
-        """The same at the ends of its intervals that promise most."""
+        """The same at the most promising ends of its intervals."""
         last = self.rates[-1]
         if self.expected:
             return self.promise * last.high / last.value
         return last.high * self._gain(last.high / self.rates[-2].low)
 
     def _gain(self, last: float) -> float:
-        """What the last step up gained, a doubling, to the power of the doublings that are left; at best 2 each."""
+        """Gain per doubling of the last step up, at most 2, to the power of the remaining doublings."""
         reached = len(self.rates)
         of_doubling = min(last ** (1 / math.log2(self.counts[reached - 1] / self.counts[reached - 2])), 2.0)
         return float(of_doubling ** math.log2(self.counts[-1] / self.counts[reached - 1]))
 
     @property
     def knee_rate(self) -> float:
-        """Samples a second where this batch stops paying."""
+        """Samples per second where this batch stops paying."""
         return _knee([rate.value for rate in self.rates], self.counts)
 
 
 def _believed(rate: Interval) -> float:
-    """How far a measured rate moves what is foretold for its batch: not at all, 0, to wholly, 1."""
+    """How far a measured rate corrects the prediction for its batch: from 0, not at all, to 1, fully."""
     noise = math.log(rate.high / rate.low) / (2 * ONE_SIDED)
     return MISFIT**2 / (MISFIT**2 + noise**2)
 

@@ -13,21 +13,21 @@ from worldsize.analysis.estimate import LEVEL, Estimate, Floats, bootstrap_media
 from worldsize.spec.setting import Setting
 
 WAITING = "waiting"
-"""For the slowest rank: told apart from communication afterwards."""
+"""Waiting for the slowest rank; separated from communication afterwards."""
 TRIMMED = 0.05
-"""The fastest and the slowest steps left out of a mean, at each end: a hiccup of the machine is no span."""
+"""Share of the fastest and of the slowest steps left out of a mean: a hiccup of the machine is not part of a span."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown:
-    """One setting. Seconds a step, mean over ranks; they add up to the step."""
+    """Where the step of one setting goes: seconds per step, mean over ranks. The spans add up to the step."""
 
     step_s: Estimate
     spans: dict[str, Estimate]
     of_ranks: list[dict[str, float]]
-    """The same of each rank, mean over repeats."""
+    """Spans of each rank, mean over repeats."""
     of_repeats: dict[int, dict[str, float]]
-    """The same of each repeat, mean over ranks, by its number."""
+    """Spans of each repeat, mean over ranks, by repeat number."""
 
     def share(self, span: str) -> float:
         return self.spans[span].value / self.step_s.value
@@ -46,7 +46,7 @@ class Exposed:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Of one all-reduce of all gradients, as nccl-tests defines it: algbw = bytes / t, busbw = algbw * 2(n-1)/n."""
+    """One all-reduce of all gradients, as nccl-tests defines it: algbw = bytes / t, busbw = algbw * 2(n-1)/n."""
 
     bytes: float
     seconds: float
@@ -63,26 +63,27 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class StepParts:
-    """All that is known of where the step of a setting goes."""
+    """Everything known about where the step of a setting goes."""
 
     setting: Setting
     parts: Breakdown
     exposed: Exposed | None
     """None for one worker, and for strategies whose step cannot be run without its exchange."""
     by_subtraction_s: float | None
-    """This step less that of one worker: no measure of communication, since computing itself slows when cores, memory
-    or power are shared. Given because people compute it."""
+    """This step minus that of one worker. Not a measure of communication, since computing itself slows down when cores,
+    memory or power are shared. Given because people compute it."""
     outlier_share: float
-    """Of steps that stand out by more than 5 deviations: kept in all figures, and said."""
+    """Share of steps more than 5 deviations from the median. They are kept in all figures, and reported."""
     total_s: Estimate | None
-    """Of the exchange, as torch timed it, overlapped or not."""
+    """Time of the exchange as torch measured it, overlapped or not."""
     traffic: Traffic | None
 
 
 def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdown:
-    """`repeats`: steps x ranks x columns, seconds. Means of the middle 90 % of steps, which add up; over repeats then.
+    """`repeats`: steps x ranks x columns, in seconds. Means of the middle 90 % of steps, which add up, then over
+    repeats.
 
-    Ranks leave an all-reduce together, so the rank that comes last waits for nobody: what it spends there is transfer,
+    Ranks leave an all-reduce together, so the rank that arrives last waits for no other: its time there is transfer,
     and what the others spend there beyond that is waiting for it.
     """
     names = [*columns, WAITING] if "communication" in columns else list(columns)
@@ -90,7 +91,7 @@ def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdow
     means = of_repeats.mean(axis=1)
     return Breakdown(
         step_s=_positive(means.sum(axis=1).tolist()),
-        spans={name: _positive(means[:, place].tolist()) for place, name in enumerate(names)},
+        spans={name: _positive(means[:, index].tolist()) for index, name in enumerate(names)},
         of_ranks=[dict(zip(names, rank.tolist(), strict=True)) for rank in of_repeats.mean(axis=0)],
         of_repeats={
             repeat: dict(zip(names, mean.tolist(), strict=True)) for repeat, mean in zip(repeats, means, strict=True)
@@ -99,15 +100,15 @@ def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdow
 
 
 def _positive(values: Sequence[float]) -> Estimate:
-    """The mean, so that spans add up; its interval by factors, since no span is shorter than nothing."""
+    """The mean, so that spans add up, with an interval from logarithms, since a span cannot be negative."""
     mean = float(np.mean(values))
     if min(values) <= 0:
         plain = mean_interval(values)
         return plain if plain.low is None else replace(plain, low=max(plain.low, 0.0))
-    found = log_interval(values)
-    if found.low is None or found.high is None:
-        return found
-    return Estimate(value=mean, low=min(found.low, mean), high=max(found.high, mean))
+    interval = log_interval(values)
+    if interval.low is None or interval.high is None:
+        return interval
+    return Estimate(value=mean, low=min(interval.low, mean), high=max(interval.high, mean))
 
 
 def _means(columns: Sequence[str], spans: Floats) -> Floats:
@@ -119,20 +120,20 @@ def _means(columns: Sequence[str], spans: Floats) -> Floats:
 
 
 def waiting_apart(columns: Sequence[str], spans: Floats) -> Floats:
-    """Steps x ranks x (columns and waiting), where there is communication to tell it from."""
+    """Steps x ranks x (columns and waiting): separates waiting from communication, if there is any."""
     if "communication" not in columns:
         return spans
-    place = list(columns).index("communication")
-    transfer = spans[:, :, place].min(axis=1, keepdims=True)
-    told = spans.copy()
-    told[:, :, place] = transfer
-    return np.concatenate([told, (spans[:, :, place] - transfer)[:, :, None]], axis=2)
+    index = list(columns).index("communication")
+    transfer = spans[:, :, index].min(axis=1, keepdims=True)
+    separated = spans.copy()
+    separated[:, :, index] = transfer
+    return np.concatenate([separated, (spans[:, :, index] - transfer)[:, :, None]], axis=2)
 
 
 def exposed(blocks: Sequence[Floats], kinds: Sequence[npt.NDArray[Any]], seed: int = 0) -> Exposed | None:
     """median(step with exchange) - median(step without), of the slowest rank; bootstrap over blocks of steps.
 
-    One entry a repeat: `blocks` steps x ranks, `kinds` 1 with the exchange and 0 without.
+    One entry per repeat: `blocks` steps x ranks, `kinds` 1 with the exchange and 0 without.
     """
     if not blocks:
         return None
@@ -147,12 +148,12 @@ def exposed(blocks: Sequence[Floats], kinds: Sequence[npt.NDArray[Any]], seed: i
     return Exposed(seconds=with_s - without_s, low=float(low), high=float(high), with_s=with_s, without_s=without_s)
 
 
-def straggler(found: Breakdown, least: float = 0.1) -> tuple[int, float] | None:
-    """The rank that the others wait for, and by how many seconds it computes longer than the median of the others."""
-    busy = [sum(rank.values()) - rank.get("communication", 0.0) - rank.get(WAITING, 0.0) for rank in found.of_ranks]
+def straggler(parts: Breakdown, least: float = 0.1) -> tuple[int, float] | None:
+    """The rank that the others wait for, and how many seconds longer it computes than the median of the others."""
+    busy = [sum(rank.values()) - rank.get("communication", 0.0) - rank.get(WAITING, 0.0) for rank in parts.of_ranks]
     if len(busy) < 2:
         return None
     slowest = int(np.argmax(busy))
     others = float(np.median([seconds for rank, seconds in enumerate(busy) if rank != slowest]))
     extra = busy[slowest] - others
-    return (slowest, extra) if extra > least * found.step_s.value else None
+    return (slowest, extra) if extra > least * parts.step_s.value else None

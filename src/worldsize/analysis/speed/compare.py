@@ -1,4 +1,4 @@
-"""Studies -> by what they differ at the settings they share, and which of these differences are more than noise."""
+"""Compares studies at the settings they share, and tells which differences are more than noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worldsize.analysis.estimate import LEVEL, Estimate, Sampled, from_logs
 from worldsize.spec.setting import Setting, setting_order
 
 ALPHA = 0.05
-"""How often at least one of all differences called significant may be chance, if there were none."""
+"""Chance that at least one difference is called significant although there is none."""
 THROUGHPUT, EFFICIENCY, METRIC, STEPS = "throughput", "efficiency", "metric", "steps_to_target"
 PARTS = {
     "data": ("data",),
@@ -21,24 +21,25 @@ PARTS = {
     "communication": ("communication",),
     "waiting": ("waiting",),
 }
-"""Where a step goes, in four words, and the spans that each is the sum of."""
+"""The four parts of a step, and the spans that each is the sum of."""
 RATIOS = (THROUGHPUT, STEPS)
-"""Compared by their ratio: their means are of logarithms. All else is compared by its difference."""
+"""Quantities compared by their ratio, with means of logarithms. All others are compared by their difference."""
 LEAST_SHARE = 0.01
-"""A part of the step that is less than this in both is not compared: it decides nothing and would cost the others."""
+"""A part of the step smaller than this share in both studies is not compared: it decides nothing and would weaken the
+other tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """What repeats say of one quantity: of its logarithm where ratios are compared."""
+    """Mean of one quantity over repeats; of its logarithm if ratios are compared."""
 
     value: float
     error: float
-    """Standard error, from how the repeats differ."""
+    """Standard error, from the spread of the repeats."""
     freedom: float
-    """Degrees of freedom of `error`; 0: one repeat, so that nobody knows how repeats differ."""
+    """Degrees of freedom of `error`; 0 for one repeat, whose spread is unknown."""
     least: float = 0.0
-    """Standard error from the steps inside the repeats: repeats that agree by chance know no more than that."""
+    """Standard error from the steps inside the repeats: a lower bound, since repeats may agree by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +50,12 @@ class Side:
     means: Mapping[Setting, Mapping[str, Mean]]
     step_s: Mapping[Setting, float]
     baselines: Mapping[Setting, int]
-    """The count of workers that the efficiency of each setting is held against."""
+    """The baseline worker count for the efficiency of each setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Of one quantity at one setting, of `side` against the first study."""
+    """The difference of one quantity at one setting, `side` compared with the first study."""
 
     side: str
     setting: Setting
@@ -62,12 +63,12 @@ class Difference:
     first: float
     other: float
     estimate: Estimate
-    """other / first for RATIOS, other - first for the rest; 90 % interval, uncorrected. Its ends are None where one of
-    the two has a single repeat."""
+    """other / first for RATIOS, other - first for the rest; 90 % interval, uncorrected. Its ends are None if one of the
+    two has a single repeat."""
     p: float | None
-    """Of a difference at least this large, if there were none. None: unknown, a single repeat."""
+    """Probability of a difference at least this large if there is none. None: unknown, a single repeat."""
     p_holm: float | None = None
-    """Corrected for all differences that were looked at."""
+    """`p` corrected for the number of differences that were tested."""
 
     @property
     def significant(self) -> bool | None:
@@ -78,36 +79,36 @@ class Difference:
 class Compared:
     names: tuple[str, ...]
     common: tuple[Setting, ...]
-    """Settings of the first study that at least one other has too."""
+    """Settings of the first study that at least one other study has too."""
     only: Mapping[str, tuple[Setting, ...]]
-    """Settings that one study alone has."""
+    """Settings that only one study has."""
     differences: tuple[Difference, ...]
     """Setting by setting, for each of the others."""
 
     @property
     def judged(self) -> int:
-        return sum(each.p_holm is not None for each in self.differences)
+        return sum(result.p_holm is not None for result in self.differences)
 
     @property
     def significant(self) -> tuple[Difference, ...]:
-        return tuple(each for each in self.differences if each.significant)
+        return tuple(result for result in self.differences if result.significant)
 
 
 def of_sampled(sampled: Sampled) -> Mean:
-    """In logarithms, as it is."""
+    """The mean in logarithms."""
     return Mean(
         value=sampled.log_value, error=sampled.error, freedom=sampled.freedom, least=float(np.std(sampled.within))
     )
 
 
 def of_share(sampled: Sampled) -> Mean:
-    """Not in logarithms: d(exp x) = exp(x) dx."""
+    """The mean, not in logarithms: d(exp x) = exp(x) dx."""
     logged, share = of_sampled(sampled), sampled.value
     return Mean(value=share, error=share * logged.error, freedom=logged.freedom, least=share * logged.least)
 
 
 def of_values(values: Sequence[float], grain: float = 0.0) -> Mean:
-    """s / sqrt(n), with s^2 never less than grain^2 / 12: what rounding to whole `grain`s hides."""
+    """The mean with error s / sqrt(n), where s^2 is at least grain^2 / 12, the error of rounding to whole `grain`s."""
     n, mean = len(values), float(np.mean(values))
     if n == 1:
         return Mean(value=mean, error=0.0, freedom=0.0)
@@ -126,13 +127,13 @@ def of_parts(of_repeats: Mapping[int, Mapping[str, float]]) -> dict[str, Mean]:
 
 
 def compare(sides: Sequence[Side]) -> Compared:
-    """Every other study against the first, at equal settings; one Holm correction over all that is looked at."""
+    """Every other study against the first, at equal settings, with one Holm correction over all differences."""
     first, others = sides[0], sides[1:]
-    found = []
+    differences = []
     for setting in sorted(first.means, key=setting_order):
         for other in others:
             if setting in other.means:
-                found += _at(setting, first, other)
+                differences += _at(setting, first, other)
     counts = {name: [side.name for side in sides if name in side.means] for side in sides for name in side.means}
     return Compared(
         names=tuple(side.name for side in sides),
@@ -141,7 +142,7 @@ def compare(sides: Sequence[Side]) -> Compared:
             side.name: tuple(sorted((key for key in side.means if len(counts[key]) == 1), key=setting_order))
             for side in sides
         },
-        differences=tuple(holm(found)),
+        differences=tuple(holm(differences)),
     )
 
 
@@ -150,49 +151,49 @@ def holm(differences: Sequence[Difference]) -> list[Difference]:
 
     The chance of even one false alarm stays below ALPHA, however the differences depend on one another.
     """
-    known = sorted((each.p, place) for place, each in enumerate(differences) if each.p is not None)
+    known = sorted((result.p, index) for index, result in enumerate(differences) if result.p is not None)
     corrected: dict[int, float] = {}
     before = 0.0
-    for rank, (p, place) in enumerate(known):
-        before = corrected[place] = max(before, min(1.0, p * (len(known) - rank)))
-    return [replace(each, p_holm=corrected.get(place)) for place, each in enumerate(differences)]
+    for rank, (p, index) in enumerate(known):
+        before = corrected[index] = max(before, min(1.0, p * (len(known) - rank)))
+    return [replace(result, p_holm=corrected.get(index)) for index, result in enumerate(differences)]
 
 
 def difference(first: Mean, other: Mean) -> tuple[Estimate, float | None]:
     """Welch: error^2 = e1^2 + e2^2, freedom = error^4 / (e1^4/f1 + e2^4/f2), and Student's t.
 
-    Not paired: what repeats of one study saw together, those of another did not. Never surer than the steps inside the
-    repeats are.
+    Not paired: repeats of one study ran together, those of different studies did not. The error is never smaller than
+    the one from the steps inside the repeats.
     """
-    apart = other.value - first.value
+    gap = other.value - first.value
     if not (first.freedom and other.freedom):
-        return Estimate(value=apart, low=None, high=None), None
+        return Estimate(value=gap, low=None, high=None), None
     error, least = math.hypot(first.error, other.error), math.hypot(first.least, other.least)
-    if not (error or least):  # repeats that are all the same value: no measure of noise
-        return Estimate(value=apart, low=None, high=None), None if apart else 1.0
+    if not (error or least):  # all repeats have the same value: noise is unknown
+        return Estimate(value=gap, low=None, high=None), None if gap else 1.0
     reach, p = float(ndtri((1 + LEVEL) / 2)) * least, 0.0
     if least:
-        p = 2 * float(ndtr(-abs(apart) / least))
+        p = 2 * float(ndtr(-abs(gap) / least))
     if error:
         freedom = error**4 / sum(side.error**4 / side.freedom for side in (first, other))
         reach = max(reach, float(stdtrit(freedom, (1 + LEVEL) / 2)) * error)
-        p = max(p, 2 * float(stdtr(freedom, -abs(apart) / error)))
-    return Estimate(value=apart, low=apart - reach, high=apart + reach), p
+        p = max(p, 2 * float(stdtr(freedom, -abs(gap) / error)))
+    return Estimate(value=gap, low=gap - reach, high=gap + reach), p
 
 
 def _at(setting: Setting, first: Side, other: Side) -> list[Difference]:
-    one, two = first.means[setting], other.means[setting]
+    first_means, other_means = first.means[setting], other.means[setting]
     same_baseline = first.baselines.get(setting) == other.baselines.get(setting)
-    found = []
-    for quantity in (name for name in one if name in two):
-        if quantity in PARTS and not _matters(one[quantity], two[quantity], first.step_s[setting]):
+    differences = []
+    for quantity in (name for name in first_means if name in other_means):
+        if quantity in PARTS and not _matters(first_means[quantity], other_means[quantity], first.step_s[setting]):
             continue
-        if quantity == EFFICIENCY and not same_baseline:  # of 2 workers and of 1: two different things
+        if quantity == EFFICIENCY and not same_baseline:  # not comparable
             continue
-        estimate, p = difference(one[quantity], two[quantity])
+        estimate, p = difference(first_means[quantity], other_means[quantity])
         ratio = quantity in RATIOS
-        values = (one[quantity].value, two[quantity].value)
-        found.append(
+        values = (first_means[quantity].value, other_means[quantity].value)
+        differences.append(
             Difference(
                 side=other.name,
                 setting=setting,
@@ -203,8 +204,8 @@ def _at(setting: Setting, first: Side, other: Side) -> list[Difference]:
                 p=p,
             )
         )
-    return found
+    return differences
 
 
-def _matters(one: Mean, two: Mean, step_s: float) -> bool:
-    return max(one.value, two.value) >= LEAST_SHARE * step_s
+def _matters(first: Mean, other: Mean, step_s: float) -> bool:
+    return max(first.value, other.value) >= LEAST_SHARE * step_s

@@ -1,8 +1,8 @@
-"""From sampled telemetry to figures: how busy, how full, how many joules.
+"""Turns sampled telemetry into figures: utilization, memory, energy.
 
-Samples come at uneven times, so every mean is weighted by time. What was not seen is left out, never taken for 0.
+Samples come at uneven times, so every mean is weighted by time. Missing values are left out, never counted as 0.
 
-Model FLOP utilisation: how much of what the devices could compute goes into the model.
+Model FLOP utilization: how much of the compute capacity of the devices goes into the model.
 """
 
 from __future__ import annotations
@@ -19,57 +19,57 @@ THROTTLES = ("power", "thermal", "other")
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Of one rank in one trial. None: not seen by this rank. Means and rates are those of the time it trained."""
+    """Hardware use of one rank in one trial. None: not seen by this rank. Means and rates cover training time."""
 
     seconds: float
-    """Of training that the figures stand for, evaluations in between included."""
+    """Seconds of training that the figures cover, including evaluations in between."""
     gpu_busy_percent: float | None
     gpu_power_w: float | None
     gpu_memory_bytes: float | None
-    """Peak of the whole trial, as all peaks here."""
+    """Peak over the whole trial, like all peaks in this class."""
     joules_per_sample: float | None
-    """This GPU's part for one sample of the global batch: over all ranks they add up."""
+    """This GPU's energy per sample of the global batch: the values of all ranks add up."""
     throttled: dict[str, float]
-    """Share of the time that clocks were held down, by kind; empty where no GPU told."""
+    """Share of the time that clocks were throttled, by cause; empty if no GPU reported it."""
     process_cores: float | None
     process_memory_bytes: float | None
     host_cores: float | None
     host_stolen_cores: float | None
-    """What a hypervisor kept for others."""
+    """Cores that a hypervisor gave to other guests."""
     host_sent_bytes_per_s: float | None
-    """Loopback left out."""
+    """Without loopback."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What a setting did to the hardware, over its trials. Sums over ranks where a rank is a part of the whole."""
+    """How a setting used the hardware, over its trials. Values that add up are sums over ranks."""
 
     gpu_busy_percent: float | None
     gpu_memory_bytes: float | None
     """The fullest GPU."""
     gpu_power_w: float | None
-    """Of all GPUs."""
+    """Sum over all GPUs."""
     joules_per_sample: float | None
     throttled: dict[str, float]
     process_cores: float | None
-    """Of all ranks."""
+    """Sum over all ranks."""
     process_memory_bytes: float | None
     """The largest rank."""
     network_bytes_per_s: float | None
-    """Sent by the first host, loopback left out."""
+    """Sent by the first host, without loopback."""
     stolen_share: float | None
-    """Of the CPU time that the host wanted which lost most, what a hypervisor kept for others."""
+    """Share of the wanted CPU time that a hypervisor gave to other guests, on the host that lost the most."""
 
 
 def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
-    """`trials`: the ranks of each."""
+    """Hardware use over `trials`, each given by its ranks."""
 
     def mean(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
         return float(np.mean(known)) if known else None
 
-    def total(of: Sequence[float | None]) -> float | None:
-        known = [value for value in of if value is not None]
+    def total(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
         return sum(known) if known else None
 
     every = [rank for ranks in trials for rank in ranks]
@@ -89,19 +89,19 @@ def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
 
 
 def usage(columns: Sequence[str], rows: Floats) -> Usage:
-    whole = _Series(columns, rows)
-    training = _Series(columns, rows[training_rows(whole.column("samples"))])
+    trial = _Series(columns, rows)
+    training = _Series(columns, rows[training_rows(trial.column("samples"))])
     spent, trained = training.joules(), training.rise("samples")
     shares = {kind: training.mean(f"gpu_throttled_{kind}") for kind in THROTTLES}
     return Usage(
         seconds=float(np.ptp(training.at_s)) if len(training.at_s) else 0.0,
         gpu_busy_percent=training.mean("gpu_busy_percent"),
         gpu_power_w=training.mean("gpu_power_w"),
-        gpu_memory_bytes=whole.peak("gpu_memory_bytes"),
+        gpu_memory_bytes=trial.peak("gpu_memory_bytes"),
         joules_per_sample=spent / trained if spent is not None and trained else None,
         throttled={kind: share for kind, share in shares.items() if share is not None},
         process_cores=training.rate("process_cpu_s"),
-        process_memory_bytes=whole.peak("process_memory_bytes"),
+        process_memory_bytes=trial.peak("process_memory_bytes"),
         host_cores=training.rate("host_cpu_s"),
         host_stolen_cores=training.rate("host_stolen_s"),
         host_sent_bytes_per_s=training.rate("host_sent_bytes"),
@@ -109,9 +109,9 @@ def usage(columns: Sequence[str], rows: Floats) -> Usage:
 
 
 def training_rows(samples: Floats) -> slice:
-    """From the first to the last row at which samples were still being trained on; all rows where none were.
+    """The rows during which samples were trained on; all rows if none were.
 
-    The intervals in which they begin and end to rise are in part something else, and left out where others remain.
+    The first and the last interval are only partly training, and are left out if others remain.
     """
     rising = np.flatnonzero(np.diff(samples) > 0)
     if not len(rising):
@@ -122,7 +122,7 @@ def training_rows(samples: Floats) -> slice:
 
 
 def joules_per_sample(usages: Sequence[Usage]) -> float | None:
-    """Sum over the GPUs of a trial; None where one was watched whose joules are not known: a part is no total."""
+    """Sum over the GPUs of a trial; None if the energy of a watched GPU is unknown, because a part is not a total."""
     watched = [
         use
         for use in usages
@@ -133,9 +133,9 @@ def joules_per_sample(usages: Sequence[Usage]) -> float | None:
 
 
 def foreign_cores(ranks: Sequence[Usage]) -> float | None:
-    """Cores of the host that were busy with something else than these ranks, which must be all on that host.
+    """Cores of the host that were busy with something other than these ranks, which must be all ranks on that host.
 
-    What a hypervisor kept for others counts too. None: not seen.
+    Cores that a hypervisor gave to other guests count too. None: not seen.
     """
     host = [rank.host_cores + (rank.host_stolen_cores or 0.0) for rank in ranks if rank.host_cores is not None]
     own = [rank.process_cores for rank in ranks if rank.process_cores is not None]
@@ -144,7 +144,7 @@ def foreign_cores(ranks: Sequence[Usage]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Stolen:
-    """CPU time that a hypervisor kept from a host while a trial trained, of what it wanted: core-seconds."""
+    """CPU time that a hypervisor withheld from a host during training, and the time it wanted, in core-seconds."""
 
     seconds: float
     wanted_s: float
@@ -155,7 +155,7 @@ class Stolen:
 
 
 def stolen(ranks: Sequence[Usage]) -> Stolen | None:
-    """From the host that lost the largest share. None: not seen."""
+    """The stolen CPU time of the host that lost the largest share. None: not seen."""
     hosts = [
         Stolen(seconds=rank.host_stolen_cores * rank.seconds, wanted_s=wanted * rank.seconds)
         for rank in ranks
@@ -167,7 +167,7 @@ def stolen(ranks: Sequence[Usage]) -> Stolen | None:
 
 
 class _Series:
-    """Columns by name; a name that is not there was never seen."""
+    """Columns by name; a missing column was never seen."""
 
     def __init__(self, columns: Sequence[str], rows: Floats) -> None:
         self._columns, self._rows = columns, rows
@@ -189,7 +189,7 @@ class _Series:
         return float(values.max()) if len(values) else None
 
     def rise(self, name: str) -> float | None:
-        """What a counter counted. Steps back are restarts of the counter, and add nothing."""
+        """Total increase of a counter. Decreases are restarts of the counter, and add nothing."""
         _, values = self.known(name)
         return float(np.maximum(np.diff(values), 0).sum()) if len(values) > 1 else None
 
@@ -207,7 +207,7 @@ class _Series:
         return float(np.trapezoid(power_w, at_s)) if len(at_s) > 1 else None
 
     def mean(self, name: str) -> float | None:
-        """Each sample stands for half of the gaps beside it, so this is the trapezoid rule's."""
+        """Mean weighted by time: each sample counts for half of the gaps beside it, as in the trapezoid rule."""
         at_s, values = self.known(name)
         if not len(values):
             return None
@@ -219,9 +219,9 @@ class _Series:
 
 
 def mfu(samples_per_s: Interval, *, flop_per_sample: float, workers: int, peak_flop_s: float) -> Interval:
-    """MFU = samples/s * flop of a sample / (workers * peak of one).
+    """MFU = samples/s * flop per sample / (workers * peak per worker).
 
-    The interval is that of the throughput. More than 1 says that the peak is not this device's at this precision.
+    The interval is that of the throughput. A value above 1 means that the peak is wrong for this device and precision.
     """
     factor = flop_per_sample / (workers * peak_flop_s)
     return Interval(samples_per_s.value * factor, samples_per_s.low * factor, samples_per_s.high * factor)

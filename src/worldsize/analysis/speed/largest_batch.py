@@ -1,4 +1,4 @@
-"""Tries of a search -> its answer: the largest batch that fits, and the smallest that is about as fast as any."""
+"""The result of a batch search: the largest batch that fits, and the smallest that is about as fast as any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worldsize.analysis.estimate import Estimate, Interval
 from worldsize.spec.setting import Setting, setting_order
 
 NEAR_BEST = 0.95
-"""Throughput of this share of the best is as good: a larger batch costs learning, and brings no more."""
+"""A throughput of this share of the best is good enough: a larger batch would hurt learning without being faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class BatchTry:
     """One try of one repeat."""
 
     setting: Setting
-    """With the batch that was tried."""
+    """Includes the batch that was tried."""
     fits: bool
     samples_per_s: float | None
     memory_bytes: float | None
@@ -31,52 +31,52 @@ class BatchRow:
 
     batch_per_worker: int
     fits: bool
-    """In every one of them."""
+    """Whether it fits in every repeat."""
     samples_per_s: Estimate | None
     epoch_s: Estimate | None
-    """Samples of the training data / samples_per_s: training alone, at this pace."""
+    """Training samples / samples_per_s: time of an epoch, training only."""
     memory_bytes: float | None
-    """The most that a rank held."""
+    """Peak over ranks."""
     tries: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class LargestBatch:
-    """What the searches of one count, accumulation, strategy and precision found."""
+    """What the searches for one worker count, accumulation, strategy and precision found."""
 
     setting: Setting
-    """With the largest batch that fits; with the smallest that was tried, where none does."""
+    """Includes the largest batch that fits, or the smallest that was tried if none fits."""
     rows: tuple[BatchRow, ...]
     """In the order of their batch."""
     fits: int | None
-    """The largest below all that ran out of memory in any repeat."""
+    """The largest batch below all that ran out of memory in any repeat."""
     too_large: int | None
-    """The smallest that ran out of memory; None: none did."""
+    """The smallest batch that ran out of memory; None: none did."""
     enough: int | None
-    """The smallest with 95 % of the best throughput."""
+    """The smallest batch with 95 % of the best throughput."""
     ended: Literal["memory", "throughput", "most"]
-    """What the search ended with: a batch that does not fit, throughput that no longer rises, the largest allowed."""
+    """Why the search ended: a batch does not fit, throughput no longer rises, or the largest allowed was reached."""
 
 
 def largest_batches(
     tried: Iterable[BatchTry], paces: Mapping[Setting, Interval], *, train_samples: int, most: int | None
 ) -> list[LargestBatch]:
-    """`paces`: throughput of each setting that was measured, with its interval over repeats."""
+    """One result per search. `paces`: throughput of each measured setting, with its interval over repeats."""
     groups: dict[Setting, list[BatchTry]] = defaultdict(list)
-    for each in tried:
-        groups[replace(each.setting, batch_per_worker=0)].append(each)
+    for attempt in tried:
+        groups[replace(attempt.setting, batch_per_worker=0)].append(attempt)
     return [
-        _found(groups[kind], paces, train_samples, most)
+        _largest_batch(groups[kind], paces, train_samples, most)
         for kind in sorted(groups, key=lambda kind: (*setting_order(kind)[:4], kind.workers))
     ]
 
 
-def _found(
+def _largest_batch(
     tried: Sequence[BatchTry], paces: Mapping[Setting, Interval], train_samples: int, most: int | None
 ) -> LargestBatch:
     by_batch: dict[int, list[BatchTry]] = defaultdict(list)
-    for each in tried:
-        by_batch[each.setting.batch_per_worker].append(each)
+    for attempt in tried:
+        by_batch[attempt.setting.batch_per_worker].append(attempt)
     rows = tuple(_row(by_batch[batch], paces, train_samples) for batch in sorted(by_batch))
     too_large = next((row.batch_per_worker for row in rows if not row.fits), None)
     fitting = [row for row in rows if row.fits and (too_large is None or row.batch_per_worker < too_large)]
@@ -100,19 +100,19 @@ def _found(
 
 def _row(tries: Sequence[BatchTry], paces: Mapping[Setting, Interval], train_samples: int) -> BatchRow:
     setting = tries[0].setting
-    fits = all(each.fits for each in tries)
-    known = [each.samples_per_s for each in tries if each.samples_per_s]
+    fits = all(attempt.fits for attempt in tries)
+    known = [attempt.samples_per_s for attempt in tries if attempt.samples_per_s]
     pace = None
     if fits and (interval := paces.get(setting)) is not None:
         pace = Estimate(value=interval.value, low=interval.low, high=interval.high)
-    elif fits and known:  # its steps were lost with the processes, what rank 0 told is left
+    elif fits and known:  # the steps were lost with the processes; what rank 0 reported is left
         pace = Estimate(value=sum(known) / len(known), low=None, high=None)
     return BatchRow(
         batch_per_worker=setting.batch_per_worker,
         fits=fits,
         samples_per_s=pace,
         epoch_s=None if pace is None else _epoch(pace, train_samples),
-        memory_bytes=max((each.memory_bytes for each in tries if each.memory_bytes), default=None),
+        memory_bytes=max((attempt.memory_bytes for attempt in tries if attempt.memory_bytes), default=None),
         tries=len(tries),
     )
 

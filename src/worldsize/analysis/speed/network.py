@@ -1,6 +1,6 @@
 """Latency and bandwidth of a link, from the raw times of all-reduces of several sizes.
 
-What exchanging gradients costs on a network, measured or declared: a ring inside a node, two levels across nodes.
+The cost of exchanging gradients on a measured or declared network: a ring inside a node, two levels across nodes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from worldsize.analysis.estimate import LEVEL, REPLICATES, Floats, Interval
 
 POOR = 0.25
-"""A relative residual above which two numbers do not describe a link."""
+"""Relative residual above which latency and bandwidth do not describe a link."""
 TOLERANCE = 0.1
-"""So far, in logarithms, a law this simple may be off at a size without being wrong."""
+"""Error of the law at a size, in logarithms, that is acceptable for a law this simple."""
 PASSES = 30
 FEW = 3
-"""Repetitions that say nothing of their own spread."""
+"""Fewer repetitions say nothing about their own spread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,12 @@ class Link:
     workers: int
     latency_s: Interval
     bandwidth_bytes_per_s: Interval
-    """Infinite where no size was large enough to show it."""
+    """Infinite if no size was large enough to show it."""
     sizes: tuple[SizeSpeed, ...]
     misfit: float
-    """Relative residual: root mean square over the sizes of log(measured / model), less what repetitions vary by."""
+    """Relative residual: root mean square over the sizes of log(measured / model), minus the spread of repetitions."""
     place: str = ""
-    """The target, where the study has several."""
+    """The place, if the study has several."""
 
     @property
     def is_poor(self) -> bool:
@@ -62,22 +62,23 @@ def ring_allreduce_s(size_bytes: float, workers: int, latency_s: float, bandwidt
 
 
 def fit_link(workers: int, seconds: Mapping[int, Sequence[float]], seed: int = 0) -> Link | None:
-    """The ring law of `ring_allreduce_s`, fitted to the median time of each size; seconds of each repetition by bytes.
+    """Fit the ring law of `ring_allreduce_s` to the median time of each size; `seconds` of each repetition by bytes.
 
-    Residuals are relative, since sizes differ by 65 536 times; latency and 1 / bandwidth are not negative. Intervals
-    come from drawing repetitions anew within each size. None: fewer than two sizes, so that nothing can be told apart.
+    Residuals are relative, since sizes differ by a factor of 65,536; latency and 1 / bandwidth are not negative.
+    Intervals come from resampling repetitions within each size. None: fewer than two sizes, so that latency and
+    bandwidth cannot be separated.
     """
     if len(seconds) < 2:
         return None
     sizes = sorted(seconds)
     repetitions = [np.asarray(seconds[size], dtype=np.float64) for size in sizes]
-    rng = np.random.default_rng([seed, *(len(each) for each in repetitions)])
-    medians = np.array([float(np.median(each)) for each in repetitions])
-    drawn = np.stack([_median_replicates(each, rng) for each in repetitions], axis=1)
+    rng = np.random.default_rng([seed, *(len(times) for times in repetitions)])
+    medians = np.array([float(np.median(times)) for times in repetitions])
+    drawn = np.stack([_median_replicates(times, rng) for times in repetitions], axis=1)
     spread = np.log(drawn).std(axis=0)
-    unknown = np.array([len(each) < FEW for each in repetitions])
+    unknown = np.array([len(times) < FEW for times in repetitions])
     spread = np.where(unknown, spread.max(), spread)
-    steps = 2.0 * (workers - 1)  # of the ring, each with a latency and an n-th of the bytes
+    steps = 2.0 * (workers - 1)  # steps of the ring, each with one latency and 1/n of the bytes
     traffic = steps * np.array(sizes, dtype=np.float64) / workers
     latency, per_byte = _fit(steps, traffic, np.vstack([medians, drawn]), np.hypot(spread, TOLERANCE))
     with np.errstate(divide="ignore"):
@@ -88,8 +89,8 @@ def fit_link(workers: int, seconds: Mapping[int, Sequence[float]], seed: int = 0
         latency_s=_interval(latency),
         bandwidth_bytes_per_s=_interval(bandwidth),
         sizes=tuple(
-            _speed(size, workers, _interval(np.concatenate([[median], of])), len(each))
-            for size, median, of, each in zip(sizes, medians, drawn.T, repetitions, strict=True)
+            _speed(size, workers, _interval(np.concatenate([[median], replicates])), len(times))
+            for size, median, replicates, times in zip(sizes, medians, drawn.T, repetitions, strict=True)
         ),
         misfit=math.sqrt(max(0.0, float(np.mean(residual**2 - spread**2)))),
     )
@@ -114,13 +115,13 @@ def _median_replicates(seconds: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _interval(fitted: Floats) -> Interval:
-    """The fit itself comes first, its replicates after it."""
+    """The interval of a fit: `fitted` is the value, followed by its replicates."""
     low, high = np.quantile(fitted[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
     return Interval(float(fitted[0]), float(min(low, fitted[0])), float(max(high, fitted[0])))
 
 
 def _fit(steps: float, traffic: Floats, seconds: Floats, sigma: Floats) -> tuple[Floats, Floats]:
-    """Latency and seconds a byte for each row of `seconds`: least sum of rho(log(seconds / model) / sigma).
+    """Latency and seconds per byte for each row of `seconds`: minimizes the sum of rho(log(seconds / model) / sigma).
 
     rho is Huber's: residuals beyond sigma pull no harder than sigma, so a size that an algorithm, a cache or a token
     bucket treats differently does not bend the law for the others. Gauss-Newton: with rows divided by the model, the
@@ -142,33 +143,33 @@ def _non_negative(first: Floats, second: Floats, right: Floats, weights: Floats)
     ar, br = (weights * first * right).sum(axis=1), (weights * second * right).sum(axis=1)
     determinant = aa * bb - ab**2
     a, b = (bb * ar - ab * br) / determinant, (aa * br - ab * ar) / determinant
-    # With two unknowns a negative one is 0 at the optimum, and the other is then fitted alone.
+    # If one of the two is negative, it is 0 at the optimum, and the other is then fitted alone.
     return np.where(b < 0, ar / aa, np.maximum(a, 0)), np.where(a < 0, br / bb, np.maximum(b, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """What one worker sends over, in each direction at once."""
+    """The wire that a worker sends over, in both directions at once."""
 
     latency_s: float
     bandwidth_bytes_per_s: float
     shared_by_node: bool = False
-    """The bandwidth is that of a whole node, whose workers share it."""
+    """True if the workers of a node share the bandwidth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
     inside: Wire | None
-    """Between workers of one node. None: not known."""
+    """Between workers of one node. None: unknown."""
     across: Wire | None
-    """Between nodes. None: not known, so the first crossing is a guess."""
+    """Between nodes. None: unknown, so the first crossing is a guess."""
     workers_per_node: int
     source: str
     """Measured here, declared by the user, or the publication a preset comes from."""
 
 
 def placed(workers: int, per_node: int) -> tuple[int, int]:
-    """Workers on a node, and nodes: nodes are filled one after another."""
+    """Workers per node, and the number of nodes: nodes are filled one after another."""
     return min(workers, per_node), -(-workers // per_node)
 
 
@@ -179,11 +180,12 @@ def ring_s(size_bytes: float, workers: int, wire: Wire) -> float:
 
 
 def allreduce_s(size_bytes: float, workers: int, network: Network) -> float | None:
-    """Inside a node a ring. Across k nodes of m workers: reduce-scatter inside, all-reduce between, all-gather inside.
+    """Time of an all-reduce: a ring inside a node; across k nodes of m workers, reduce-scatter inside, all-reduce
+    between, all-gather inside.
 
     t = 2(m-1) * latency_in + 2(m-1)/m * bytes / bandwidth_in  +  ring over k nodes of bytes / m (each of the m workers
-    has its own ring; where they share the node's link, m rings of bytes / m are one of bytes).
-    None: a wire that it needs is not known.
+    has its own ring; if they share the link of the node, m rings of bytes / m are one ring of bytes).
+    None: a wire that is needed is unknown.
     """
     m, k = placed(workers, network.workers_per_node)
     inside = 0.0

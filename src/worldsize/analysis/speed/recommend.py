@@ -1,6 +1,6 @@
-"""Scaling -> the answer: how many workers, and whether the evidence carries it.
+"""Recommends a worker count from the scaling rows, and tells whether the evidence is sufficient.
 
-The knee: the largest count that still pays. One rule for what was measured, what is projected, what to probe.
+The knee is the largest count that still pays. One rule for measured, projected and planned counts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ LEAST_MARGINAL_EFFICIENCY = 0.5
 
 
 def marginal_efficiency(gain: float, growth: float) -> float:
-    """Time that a doubling saves over the half that perfect scaling would: workers grew by `growth`, speed by `gain`.
+    """Time a doubling saves / time perfect scaling would save (half): workers grew by `growth`, speed by `gain`.
 
-    Of a step that is no doubling, what each of its doublings saves. (1 - 1/gain) / (1 - 1/growth) is the same for one
-    doubling, but by it any number of workers would pay once they are twice as fast as one.
+    For a step that is not a doubling, the value per doubling. (1 - 1/gain) / (1 - 1/growth) is the same for one
+    doubling, but with it any number of workers would pay once they are twice as fast as one.
     """
     return 2 * (1 - math.exp(min(-math.log(gain) / math.log2(growth), MOST_LOG)))
 
@@ -30,40 +30,40 @@ def marginal_efficiency(gain: float, growth: float) -> float:
 def paying_counts(
     counts: Sequence[int], speeds: Sequence[float], margin: float = LEAST_MARGINAL_EFFICIENCY
 ) -> list[int]:
-    """Places of the counts that pay, each against the one before it here; the last is the knee.
+    """Indices of the counts that pay, each compared with the previous one that pays; the last is the knee.
 
-    A count that does not pay is passed over, and does not end the climb: the first exchange between workers may cost
-    what further workers then gain.
+    A count that does not pay is skipped, and does not end the climb: further workers may gain what the first exchange
+    between workers cost.
     """
-    places = [0]
-    for place in range(1, len(counts)):
-        here = places[-1]
-        if marginal_efficiency(speeds[place] / speeds[here], counts[place] / counts[here]) >= margin:
-            places.append(place)
-    return places
+    paying = [0]
+    for index in range(1, len(counts)):
+        last = paying[-1]
+        if marginal_efficiency(speeds[index] / speeds[last], counts[index] / counts[last]) >= margin:
+            paying.append(index)
+    return paying
 
 
 WIDEST = 0.5
-"""A speedup whose interval is wider than this, relative, carries no recommendation."""
+"""A speedup whose relative interval is wider than this is too uncertain for a recommendation."""
 WIDE = 0.4
-"""Nor does one as wide as this whose two ends would give different answers."""
+"""So is one this wide if its two ends would give different answers."""
 QUIET = 0.1
 """A setting with less than this share of the squared noise of a step up is not worth repeating."""
 METRIC_SLACK = 0.01
-"""A setting whose metric is worse than the best by more than this share of it is not recommended for its speed."""
+"""A setting whose metric is worse than the best by more than this share is not recommended for its speed."""
 CAUTIONS = ("cpu-stolen",)
-"""Findings that put in question what was measured: said right below the answer, and with every projection."""
+"""Findings that cast doubt on the measurements: shown right below the answer, and with every projection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something wrong or worth knowing; the report words it."""
+    """Something wrong or worth knowing; the report puts it into words."""
 
     code: str
     numbers: dict[str, float] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     where: dict[str, int | str] = field(default_factory=dict)
-    """The fields that distinguish the setting that it is about, such as {"workers": 2, "strategy": "zero"}."""
+    """The fields that identify the setting, such as {"workers": 2, "strategy": "zero"}."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Answer:
     """The recommended setting; without enough evidence, the best guess so far."""
     findings: tuple[Finding, ...] = ()
     noisy: tuple[Setting, ...] = ()
-    """Where noise leaves the answer open: what to repeat, first what tells most for its worker-seconds."""
+    """Settings to repeat because noise leaves the answer open, the most informative per worker-second first."""
 
     @property
     def cautions(self) -> tuple[Finding, ...]:
@@ -83,10 +83,10 @@ class Answer:
 def recommend(
     all_series: Sequence[Series], *, higher_is_better: bool = True, trained: bool = False, target: bool = False
 ) -> Answer:
-    """The knee of each series among the counts that still learn, the fastest of these, and the doubts about it.
+    """Find the knee of each series among the counts that still learn, take the fastest, and state the doubts about it.
 
-    `trained` says that models were to be trained: then a study without any metric recommends nothing. With a `target`,
-    a row has a metric only where it was met.
+    `trained` means that models were to be trained: then a study without any metric recommends nothing. With a `target`,
+    a row has a metric only if it was met.
     """
     metrics = [row.metric for series in all_series for row in series.rows if row.metric is not None]
     best = (max if higher_is_better else min)(metrics, default=None)
@@ -96,7 +96,7 @@ def recommend(
     knees = [(_knee(rows), series) for series in all_series if (rows := _learning(series, best))]
     if not knees:
         return Answer(verdict="not enough evidence", row=None, findings=(Finding(code="nothing-measured"),))
-    row, series = max(knees, key=lambda found: found[0].samples_per_s.value)
+    row, series = max(knees, key=lambda pair: pair[0].samples_per_s.value)
     remarks = _remarks(row, series, best)
     if len(series.rows) == 1:
         alone = Finding(code="one-count", numbers={"workers": row.setting.workers})
@@ -110,7 +110,7 @@ def recommend(
 
 
 def _learning(series: Series, best: float | None) -> list[ScalingRow]:
-    """Speed that costs the model is no speed: the rows whose metric is about as good as the best of the study."""
+    """The rows whose metric is about as good as the best of the study: speed must not cost quality."""
     if best is None:
         return list(series.rows)
     slack = METRIC_SLACK * max(abs(best), METRIC_SLACK)
@@ -118,15 +118,18 @@ def _learning(series: Series, best: float | None) -> list[ScalingRow]:
 
 
 def _comparable(row: ScalingRow, series: Series, best: float | None) -> list[ScalingRow]:
-    """Those; what nobody trained (an adaptive study trains one setting, and its pace is known against others); and
-    smaller counts: whatever they learned, the one that is recommended has to be faster."""
+    """The rows to compare speed with: those that learn, those that were not trained (an adaptive study trains only one
+    setting), and smaller counts, because the recommended one must be faster whatever they learned."""
     learning, own = _learning(series, best), row.setting.workers
-    return [each for each in series.rows if each in learning or not each.trained or each.setting.workers < own]
+    return [other for other in series.rows if other in learning or not other.trained or other.setting.workers < own]
 
 
 def _learning_against_speed(row: ScalingRow, series: Series, best: float | None) -> Finding | None:
-    """No smaller count learned as well, and by speed alone one of them would be recommended: more workers that are no
-    faster are worth nothing, unless learning needs them, which no trial of one length and rate can say."""
+    """A finding if no smaller count learned as well, but by speed alone one would be recommended.
+
+    More workers that are not faster are useless unless learning needs them, which trials of a single length and
+    learning rate cannot show.
+    """
     smaller = [other for other in series.rows if other.setting.workers < row.setting.workers]
     faster = _knee([*smaller, row])
     if faster is row or not faster.trained or any(other in _learning(series, best) for other in smaller):
@@ -149,8 +152,8 @@ def _knee(rows: Sequence[ScalingRow]) -> ScalingRow:
 
 
 def _open_step(row: ScalingRow, rows: Sequence[ScalingRow]) -> tuple[ScalingRow, ScalingRow] | None:
-    """The step up that the numbers do not carry: the one that led here, the next one, or one to a count further up
-    that may pay although those between do not."""
+    """The step up that the evidence does not decide: the one to this row, the next one, or one to a larger count that
+    may pay although those between do not."""
     below = [other for other in rows if other.setting.workers < row.setting.workers]
     above = [other for other in rows if other.setting.workers > row.setting.workers]
     if below and row.speedup.relative_width > WIDEST:
@@ -173,29 +176,29 @@ def _too_noisy(row: ScalingRow) -> Finding:
 
 
 def _by_worth(*rows: ScalingRow) -> tuple[Setting, ...]:
-    """By what their repeats tell for the worker-seconds they take: twice as many halve the square of a width. What is
-    quiet beside the others tells nothing."""
+    """Settings by how much repeating them helps per worker-second: twice the repeats halve the squared width. Settings
+    with little noise are left out."""
     squares = {row.setting: row.step_s.relative_width**2 for row in rows}
     noisy = [setting for setting, square in squares.items() if square >= QUIET * sum(squares.values())]
     return tuple(sorted(noisy, key=lambda setting: squares[setting] / setting.workers, reverse=True))
 
 
 def _undecided(smaller: ScalingRow, larger: ScalingRow) -> bool:
-    """Whether the larger count pays at one end of the interval of what it gains, and does not at the other."""
+    """Whether the larger count pays at one end of the interval of its gain, but not at the other."""
     marginal = _marginal(smaller, larger)
     return marginal.low < LEAST_MARGINAL_EFFICIENCY < marginal.high
 
 
 def _marginal(smaller: ScalingRow, larger: ScalingRow) -> Interval:
-    """The noise is that of the two alone: whatever the baseline did, it did to both speedups."""
+    """Marginal efficiency between two rows, with the noise of these two only: the baseline affects both speedups."""
     gain = product(larger.samples_per_s, over(1.0, smaller.samples_per_s))
     gain = times(gain, larger.speedup.value / smaller.speedup.value / gain.value)
     growth = larger.setting.workers / smaller.setting.workers
-    return Interval(*(marginal_efficiency(each, growth) for each in (gain.value, gain.low, gain.high)))
+    return Interval(*(marginal_efficiency(value, growth) for value in (gain.value, gain.low, gain.high)))
 
 
 def _repeats_needed(row: ScalingRow) -> int:
-    """Intervals shrink with the square root of the repeats; narrower than WIDE decides."""
+    """Repeats until the interval is narrower than WIDE: it shrinks with the square root of the repeats."""
     return max(row.repeats + 2, math.ceil(row.repeats * max(2.0, (row.speedup.relative_width / WIDE) ** 2)))
 
 

@@ -1,6 +1,6 @@
-"""Records -> points: one for each workers x batch x strategy x precision, its repeats together.
+"""Groups trials into points, one for each workers x batch x strategy x precision, with all repeats.
 
-Points -> speedup and efficiency, each with the interval of the ratio, against a named baseline count.
+Computes speedup and efficiency of the points against a baseline count, each with the interval of the ratio.
 """
 
 from __future__ import annotations
@@ -26,53 +26,55 @@ class TimedTrial:
     kind: Literal["probe", "train"]
     repeat: int
     step_s: Floats
-    """After warm-up, one row a step, one column a rank."""
+    """Step times after warm-up, one row per step, one column per rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingTimes:
     setting: Setting
     repeats: dict[int, Floats]
-    """Step times of each repeat, by its number: of the slowest rank, step by step."""
+    """Step times of the slowest rank, by repeat number."""
 
 
 def setting_times(trials: Iterable[TimedTrial]) -> list[SettingTimes]:
-    """In the order of workers and batch. Probes speak for throughput; where there are none, training does."""
+    """Step times by setting, in the order of workers and batch; from probes if there are any, else from training."""
     by_setting: dict[Setting, list[TimedTrial]] = defaultdict(list)
     for trial in trials:
         by_setting[trial.setting].append(trial)
-    found = []
-    for setting, here in by_setting.items():
-        here.sort(key=lambda trial: trial.repeat)
-        timed = [trial for trial in here if len(trial.step_s)]
+    points = []
+    for setting, group in by_setting.items():
+        group.sort(key=lambda trial: trial.repeat)
+        timed = [trial for trial in group if len(trial.step_s)]
         timed = [trial for trial in timed if trial.kind == "probe"] or timed
         if timed:
-            found.append(SettingTimes(setting=setting, repeats=_repeats(timed)))
-    return sorted(found, key=lambda point: setting_order(point.setting))
+            points.append(SettingTimes(setting=setting, repeats=_repeats(timed)))
+    return sorted(points, key=lambda point: setting_order(point.setting))
 
 
 def _repeats(trials: list[TimedTrial]) -> dict[int, Floats]:
-    """Trials of one repeat that differ only in what they learn ran at the same pace: their steps are pooled."""
-    found: dict[int, list[Floats]] = defaultdict(list)
+    """Step times by repeat. Trials of one repeat that differ only in what they learn run at the same pace, so their
+    steps are pooled."""
+    by_repeat: dict[int, list[Floats]] = defaultdict(list)
     for trial in trials:
         # Rank 0 alone would hide a straggler: a step ends when its slowest rank does.
         slowest = trial.step_s.max(axis=1)
-        found[trial.repeat].append(slowest[warmup_end(slowest) :])
-    return {repeat: np.concatenate(steps) for repeat, steps in found.items()}
+        by_repeat[trial.repeat].append(slowest[warmup_end(slowest) :])
+    return {repeat: np.concatenate(steps) for repeat, steps in by_repeat.items()}
 
 
 def block_means(step_s: Floats, period: int) -> Floats:
-    """Means of `period` steps in a row: where every period-th one exchanges, a median of single steps would miss it."""
+    """Means of `period` consecutive steps: if only every period-th step exchanges, a median of single steps would miss
+    it."""
     if period == 1 or not len(step_s):
         return step_s
-    whole = max(len(step_s) // period, 1)
-    kept = step_s[: whole * period]
-    return np.asarray(kept.reshape(whole, -1, step_s.shape[1]).mean(axis=1))
+    blocks = max(len(step_s) // period, 1)
+    kept = step_s[: blocks * period]
+    return np.asarray(kept.reshape(blocks, -1, step_s.shape[1]).mean(axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Of one setting, as sampled: what a row says with intervals."""
+    """The sampled pace of one setting; a row shows it with intervals."""
 
     setting: Setting
     baseline: Setting
@@ -82,7 +84,7 @@ class Pace:
 
     @property
     def throughput(self) -> Sampled:
-        """Samples a second."""
+        """Samples per second."""
         return self.step.inverse().times(self.setting.global_batch)
 
     @property
@@ -103,18 +105,18 @@ class ScalingRow:
     repeats: int
     trained: bool = False
     metric: float | None = None
-    """Of the best variant, mean over its repeats; None where it was not trained, or one of them diverged or missed the
+    """Metric of the best variant, mean over its repeats; None if it was not trained, or a repeat diverged or missed the
     target."""
     metric_low: float | None = None
     metric_high: float | None = None
-    """None, both: one repeat."""
+    """Both are None for one repeat."""
     metric_repeats: int = 0
     variant: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Rows that differ in workers only: the same batch a worker (weak) or the same global batch (strong)."""
+    """Rows that differ only in workers: the same batch per worker (weak) or the same global batch (strong)."""
 
     rows: tuple[ScalingRow, ...]
 
@@ -127,15 +129,15 @@ def scaling(
 ) -> list[Series]:
     """speedup(n) = throughput(n) / throughput(baseline), efficiency = speedup * baseline / n.
 
-    For a fixed global batch that is T(1)/T(n); for a fixed batch a worker, n * T(1)/T(n). `best` is the best that was
-    trained at each setting. An `adaptive` study may have repeated some counts alone.
+    For a fixed global batch the speedup is T(1)/T(n); for a fixed batch per worker, n * T(1)/T(n). `best` is the best
+    trained variant of each setting. An `adaptive` study may have repeated some counts alone.
     """
     groups = paces(points, adaptive=adaptive)
     return [Series(rows=tuple(_row(pace, best.get(pace.setting)) for pace in group)) for group in groups]
 
 
 def paces(points: Iterable[SettingTimes], *, adaptive: bool = False) -> list[list[Pace]]:
-    """Groups that differ in workers only, each in the order of its counts."""
+    """Groups that differ only in workers, each in the order of its counts."""
     groups: dict[SeriesKey, list[SettingTimes]] = defaultdict(list)
     for point in points:
         groups[point.setting.series].append(point)
@@ -145,12 +147,14 @@ def paces(points: Iterable[SettingTimes], *, adaptive: bool = False) -> list[lis
 def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
     base = group[0].setting
     base_step = median_step(group[0].repeats)
-    found = []
+    measured = []
     for point in group:
         step = median_step(point.repeats)
         speedup = base_step.over(step, repeated_alone=adaptive).times(point.setting.global_batch / base.global_batch)
-        found.append(Pace(setting=point.setting, baseline=base, step=step, speedup=speedup, repeats=len(point.repeats)))
-    return found
+        measured.append(
+            Pace(setting=point.setting, baseline=base, step=step, speedup=speedup, repeats=len(point.repeats))
+        )
+    return measured
 
 
 def _row(pace: Pace, best: VariantSummary | None) -> ScalingRow:
