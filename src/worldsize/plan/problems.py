@@ -273,13 +273,13 @@ def _noise_scale(spec: StudySpec) -> Problems:
         if strategy.name != "ddp" or strategy.sync_batch_norm:
             yield (
                 ("axes", "strategy", index),
-                f"noise_scale compares what each worker's own samples say, which {strategy.label} does not keep apart; "
-                "use ddp, or leave noise_scale out",
+                f"measure_noise_scale compares the gradients of single workers, which {strategy.label} does not keep "
+                "separate; use ddp, or leave measure_noise_scale out",
             )
     if all(point.workers * point.accumulation == 1 for point in study_points(spec)):
         yield (
             ("train", "measure_noise_scale"),
-            "noise_scale compares parts of a batch, and every point has one worker and no accumulation; "
+            "measure_noise_scale compares parts of a batch, and every point has one worker and no accumulation; "
             "add a count of workers, or `accumulation: 2`",
         )
 

@@ -285,7 +285,7 @@ def impossible(machine: Machine = MACHINE, **changes: object) -> str:
         ),
         (
             {"axes": {"strategy": (StrategySpec(), StrategySpec(name="fsdp"))}, "train": NOISE},
-            "which fsdp does not keep apart; use ddp",
+            "which fsdp does not keep separate; use ddp",
         ),
         ({"axes": {"workers": (1,)}, "train": NOISE}, "every point has one worker and no accumulation"),
         ({"axes": {"optimizer": (OptimizerAxis(lr=(0.1, 0.1)),)}}, "names sgd 0.1 twice"),
