@@ -60,7 +60,7 @@ class HeldOut:
 
 def curves(results: Results) -> list[TrainingRun]:
     return [
-        from_records.trained(results.trials[name], record, results.facts.metric, 1)
+        from_records.trained(results.trials[name], record, results.facts.metric)
         for name, record in results.records.items()
         if record.outcome != "failed" and results.trials[name].kind == "train"
     ]

@@ -149,7 +149,7 @@ def _rows_of_try(record: TrialRecord, columns: Sequence[str], rows: Floats) -> F
 
 
 def noise_scales(folder: StudyFolder, pairs: Iterable[TrialResult]) -> list[tuple[Setting, str, NoiseScale]]:
-    """Noise scale of each variant trained with `noise_scale`, over the second half of its steps and all its repeats."""
+    """Noise scale of each variant that measured it, over the second half of its steps and all its repeats."""
     rows: dict[tuple[Setting, str], list[tuple[Floats, Floats]]] = defaultdict(list)
     for trial, record in pairs:
         parts = trial.workers * trial.accumulation  # a single part has nothing to compare its gradient with

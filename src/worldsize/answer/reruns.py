@@ -121,7 +121,7 @@ def rerun_command(results: Results, trial: TrialSpec) -> list[str]:
     if trial.kind == "probe":
         values |= {"train": False, "probe.repeats": 1}
     else:
-        values |= {"probe": False}
+        values |= {"probe": False, "adaptive": False}
     given = {key: value for key, value in values.items() if _differs(results, key, value)}
     options = [f"{key}={json.dumps(value)}" for key, value in given.items()]
     command = ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
@@ -135,7 +135,7 @@ def _differs(results: Results, key: str, value: Any) -> bool:
     for part in key.split("."):
         node = getattr(node, part, None)
     if value is False:
-        return node is not None
+        return node not in (None, False)
     if key == "axes.seed":
         return bool(list(results.spec.seeds) != value)
     if key in ("axes.optimizer", "axes.strategy"):

@@ -33,7 +33,7 @@ from worldsize.answer import from_records
 from worldsize.answer.as_dict import as_dict, columns, flat
 from worldsize.answer.findings import findings
 from worldsize.data.catalog import WorkloadFacts, metric_bounds
-from worldsize.errors import StoreError
+from worldsize.errors import InputError, StoreError
 from worldsize.folder.files import read_model
 from worldsize.folder.record import SPANS, TrialRecord
 from worldsize.folder.study_folder import StudyFolder
@@ -306,13 +306,17 @@ def as_results(study: Results | Path | str) -> Results:
 
 def read_study(home: StudyFolder) -> StudySpec:
     """Return the study as it was run."""
-    spec = StudyFile.read(home.study_file).spec()
-    if not spec.is_resolved:
-        raise StoreError(
-            f"{home.study_file} lacks defaults that this version fills in when a study is run; use the version that "
-            "made the folder, or a new folder"
-        )
-    return spec
+    try:
+        spec = StudyFile.read(home.study_file).spec()
+        if spec.is_resolved:
+            return spec
+        reason = "it lacks defaults that this version fills in when a study is run"
+    except InputError as error:
+        reason = str(error.problems[0])
+    raise StoreError(
+        f"{home.study_file} is damaged or of another version ({reason}); use the version that made the folder, or a "
+        "new folder"
+    )
 
 
 def read_plan(home: StudyFolder) -> PlanFile:

@@ -123,7 +123,8 @@ def main() -> None:
     try:
         app()
     except SystemExit as left:
-        for word in (word for word in sys.argv[1:] if left.code == WorldsizeError.exit_code and word in RENAMED):
+        words = {word.partition("=")[0] for word in sys.argv[1:]} if left.code == WorldsizeError.exit_code else set()
+        for word in sorted(words & RENAMED.keys()):
             print(f"worldsize: {word} is now called {RENAMED[word]}", file=sys.stderr)
         raise
     except WorldsizeError as error:

@@ -88,7 +88,7 @@ class Run:
 
     def _pause(self) -> None:
         if self._running:
-            self._sleep(min(self._sites[running.prepared.on].target.poll_s for running in self._running))
+            self._sleep(min(self._sites[running.prepared.place].target.poll_s for running in self._running))
 
     def _start_what_may(self) -> None:
         for on, site in self._sites.items():
@@ -99,7 +99,7 @@ class Run:
                 self._running.append(site.target.start(prepared, self._on_event))
 
     def _room(self, on: str, site: RunSite) -> bool:
-        return sum(running.prepared.on == on for running in self._running) < site.target.at_once
+        return sum(running.prepared.place == on for running in self._running) < site.target.at_once
 
     def _next(self, on: str) -> tuple[Launch, list[str]] | None:
         """The first launch of this target with trials that are neither done nor under way. Pretraining comes first."""
@@ -143,7 +143,7 @@ class Run:
         for trial_id in prepared.trials:  # what was finished and not heard of
             self._finish_trial(prepared, trial_id)
         left = prepared.left()
-        retries = self._sites[prepared.on].spec.retries
+        retries = self._sites[prepared.place].spec.retries
         finish_launch(prepared, end, self._plan.trials[left[0]] if left else None, retries, self._progress)
         if end.reason == "cancelled":
             self._cancelled |= dict.fromkeys(left, end)

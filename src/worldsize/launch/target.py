@@ -31,8 +31,8 @@ class PreparedLaunch:
     threads: int
     cpu_limit_gb: float | None
     hang_timeout_s: float
-    on: str = ""
-    """The target, where the study has several."""
+    place: str = ""
+    """Its name, where the study has several places."""
 
     @property
     def path(self) -> Path:
@@ -59,7 +59,7 @@ class PreparedLaunch:
             threads=launch.threads,
             cpu_limit_gb=launch.memory_limit_gb if launch.device == "cpu" else None,
             hang_timeout_s=hang_timeout_s,
-            on=launch.place,
+            place=launch.place,
         )
 
 
@@ -98,18 +98,16 @@ class RunSite(Site):
     """A place of a study with the target that starts its launches."""
 
     target: Target
-    data: Path
-    """Where the data sets are."""
 
 
-def open_launches(folder: StudyFolder, on: str, hang_timeout_s: float) -> list[PreparedLaunch]:
-    """Launches of a target that were prepared and have no end."""
+def open_launches(folder: StudyFolder, place: str, hang_timeout_s: float) -> list[PreparedLaunch]:
+    """Launches at a place that were prepared and have no end."""
     still_open = [
         PreparedLaunch.stored(folder, launch.name, hang_timeout_s)
         for launch in launch_folders(folder)
         if launch.is_prepared and not launch.is_over
     ]
-    return [prepared for prepared in still_open if prepared.on == on]
+    return [prepared for prepared in still_open if prepared.place == place]
 
 
 class Progress:

@@ -97,10 +97,10 @@ def _blame(prepared: PreparedLaunch, trial: TrialSpec, end: LaunchEnd, retries: 
 
 
 OUTSIDE = {
-    "time limit": "the time limit of its job cut it off before any trial was done (raise run_on.slurm.time)",
+    "time limit": "the time limit of its job cut it off before any trial was done (raise slurm.time in run_on)",
     "node failure": "a node of its job failed",
     "lost": "its job is gone from the queue and left no end",
-    "setup failed": "a command of run_on.slurm.setup failed; see job.log",
+    "setup failed": "a command of slurm.setup in run_on failed; see job.log",
 }
 
 

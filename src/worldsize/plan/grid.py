@@ -130,7 +130,7 @@ def resolve(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> StudySpe
     places = {on: _with_workers_per_node(place, _most_workers(spec, on)) for on, place in spec.places.items()}
     run_on = spec.run_on
     complete = (
-        tuple(named.moved_to(places[named.name]) for named in run_on) if isinstance(run_on, tuple) else places[""]
+        tuple(named.with_slurm(places[named.name]) for named in run_on) if isinstance(run_on, tuple) else places[""]
     )
     return spec.model_copy(update={"run_on": complete})
 

@@ -43,7 +43,7 @@ def _at_site(spec: StudySpec, on: str, site: Site) -> Problems:
     """What this place cannot run; problems name the place if there are several."""
     alone, first = site.spec, on == next(iter(spec.places))
     for loc, text in [
-        *_places(alone, site.machine, site.device),
+        *_capacity(alone, site.machine, site.device),
         *_jobs(alone, site.device),
         *_strategies(alone, site.machine, site.device),
     ]:
@@ -61,9 +61,9 @@ def _at_site(spec: StudySpec, on: str, site: Site) -> Problems:
                 yield loc, f"on {on}: {text}" if on else text
 
 
-def _places(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Problems:
+def _capacity(spec: StudySpec, machine: Machine, device: Literal["cpu", "cuda"]) -> Problems:
     if device == "cuda" and not machine.gpus:
-        where = "run_on.slurm asks for none: add gpus_per_node, or" if spec.slurm else "no GPU is visible here;"
+        where = "run_on asks for none: add slurm.gpus_per_node, or" if spec.slurm else "no GPU is visible here;"
         yield ("device",), f"device=cuda, but {where} use `device: cpu`"
         return
     capacity, noun = machine.capacity(device, spec.threads_per_worker), "GPUs" if device == "cuda" else "cores"
@@ -97,7 +97,7 @@ def _jobs(spec: StudySpec, device: Literal["cpu", "cuda"]) -> Problems:
             yield (
                 loc,
                 f"workers={workers} does not divide among the {nodes} nodes that it needs with "
-                f"{slurm.workers_per_node} on each; use a multiple, or set run_on.slurm.workers_per_node",
+                f"{slurm.workers_per_node} on each; use a multiple, or set slurm.workers_per_node in run_on",
             )
     per_node, gpus = slurm.workers_per_node or 0, slurm.gpus_per_node
     if gpus and per_node > gpus and not spec.oversubscribe:
@@ -305,7 +305,7 @@ def _adaptive(spec: StudySpec) -> Problems:
     if spec.adaptive and spec.probe is None:
         yield (
             ("probe",),
-            "probe=false leaves an adaptive study nothing to decide by; leave probe out, or list the counts",
+            "probe=false leaves an adaptive study nothing to decide by; leave probe out, or set `adaptive: false`",
         )
     if spec.adaptive and spec.axes.largest is not None:
         yield (

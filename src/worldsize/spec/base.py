@@ -154,10 +154,11 @@ def describe_error(item: Any, loc: Loc, model: type[BaseModel]) -> str:
         keys = _keys_at(model, loc[:-1])
         key = str(loc[-1])
         parents = [part for part in loc[:-1] if isinstance(part, str)]
-        renamed = RENAMED_KEYS.get(".".join([*parents[-1:], key]), RENAMED_KEYS.get(key))
-        if renamed:
-            return f"unknown key {shorten(key)}{_inside(loc[:-1])}; it is now called {renamed}"
-        text = f"unknown key {shorten(key)}{_inside(loc[:-1])}. {did_you_mean(key, keys, cutoff=0.5)}"
+        inside = ".".join([*parents[-1:], key])
+        renamed = RENAMED_KEYS.get(inside) or RENAMED_KEYS.get(key)
+        is_known = renamed in keys or (bool(parents) and inside in RENAMED_KEYS)
+        hint = f"; it is now called {renamed}" if is_known else f". {did_you_mean(key, keys, cutoff=0.5)}"
+        text = f"unknown key {shorten(key)}{_inside(loc[:-1])}{hint}"
     elif kind == "missing":
         text = f"{shorten(loc[-1])} is missing{_inside(loc[:-1])}; add it"
     elif kind == "too_short":

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -29,7 +29,7 @@ from ruamel.yaml.events import (
 from worldsize.errors import DamagedError, InputError, Problem, did_you_mean, shorten
 from worldsize.machine import read_regular
 from worldsize.spec.base import Loc, describe_error
-from worldsize.spec.place import OnSlurm
+from worldsize.spec.place import OnName, OnSlurm, expand_named
 from worldsize.spec.study import StudySpec
 
 MOST_BYTES = 256_000
@@ -178,7 +178,7 @@ def line_of(tree: Any, loc: Loc) -> int | None:
     return line
 
 
-PLACE = re.compile(r"[0-9]{1,9}")
+INDEX = re.compile(r"[0-9]{1,9}")
 
 
 def builtin_studies() -> dict[str, Path]:
@@ -249,22 +249,25 @@ class StudyFile:
         self.override(key, parse(text, option), option)
 
     def move_to(self, place: str, option: str) -> None:
-        """Run it on local, slurm or mpi, or at one of its places. Job settings of the study are kept."""
+        """Run it on local, slurm or mpi, or at one of its places. What the study says about its jobs is kept."""
         run_on = self._tree.get("run_on") if isinstance(self._tree, dict) else None
         if isinstance(run_on, list):
-            places = {
-                entry["name"] if isinstance(entry, dict) and "name" in entry else entry: entry for entry in run_on
-            }
+            places = {entry["name"]: entry for entry in map(expand_named, run_on) if _has_name(entry)}
             if place not in places:
-                names = ", ".join(map(str, places))
-                raise InputError([Problem(f"the study has the places {names}; choose one of them", option)])
-            chosen = places[place]
-            if isinstance(chosen, dict):
-                kind = next((kind for kind in ("slurm", "mpi") if chosen.get(kind)), "local")
-                chosen = {"slurm": chosen["slurm"]} if kind == "slurm" else kind
-            self._put("run_on", chosen, option)
+                raise InputError([Problem(f"the study has the places {', '.join(places)}; choose one of them", option)])
+            chosen = {key: value for key, value in places[place].items() if key != "name"}
+            kind = next((kind for kind in get_args(OnName) if chosen.get(kind)), None)
+            self._put("run_on", kind or chosen, option)
+            self._skip_only_at(place)
         elif place != "slurm" or not isinstance(run_on, dict) or "slurm" not in run_on:
             self._put("run_on", place, option)
+
+    def _skip_only_at(self, place: str) -> None:
+        """What `skip` says about other places is no longer about this study."""
+        skip = self._tree.get("skip")
+        for entry in list(skip) if isinstance(skip, list) else ():
+            if isinstance(entry, dict) and "place" in entry and entry.pop("place") != place:
+                skip.remove(entry)
 
     def _put(self, key: str, value: Any, option: str) -> None:
         if len(key) > LONGEST_KEY:
@@ -272,8 +275,10 @@ class StudyFile:
                 [Problem(f"the field has {len(key)} characters; none has more than {LONGEST_KEY}", option)]
             )
         # No list has 10^9 entries, and int() accepts non-ASCII digits: whatever is not an index is a name.
-        loc = tuple(int(part) if PLACE.fullmatch(part) else part for part in key.split("."))
+        loc = tuple(int(part) if INDEX.fullmatch(part) else part for part in key.split("."))
         node: Any = self._tree
+        if loc[0] == "run_on" and len(loc) > 1 and contains(node, "run_on") and isinstance(node["run_on"], list):
+            loc = ("run_on", _index_of(node["run_on"], loc[1]), *loc[2:])
         for part in loc[:-1]:
             inside = node[part] if contains(node, part) else None
             if part == "workload" and isinstance(inside, str):
@@ -328,6 +333,19 @@ class StudyFile:
         return Problem(text) if text.startswith(f"{where}=") else Problem(text, where)
 
 
+def _has_name(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str)
+
+
+def _index_of(places: list[Any], name: str | int) -> str | int:
+    """The index of the place with this name in `run_on`, which is written out where it was short; else the name."""
+    for index, entry in enumerate(map(expand_named, places)):
+        if _has_name(entry) and entry["name"] == name:
+            places[index] = entry
+            return index
+    return name
+
+
 def dump_yaml(spec: StudySpec) -> str:
     """The study as YAML with its defaults filled in; reading it gives the same study."""
     stream = io.StringIO()
@@ -361,10 +379,8 @@ def _compared(spec: StudySpec) -> dict[str, Any]:
     """What must be the same to continue a study."""
     dumped = spec.model_dump(mode="json")
     places = {
-        on: {key: value for key, value in place.slurm.model_dump(mode="json").items() if key not in MAY_CHANGE}
-        if isinstance(place, OnSlurm)
-        else place
-        for on, place in spec.places.items()
+        name: place.model_dump(mode="json", exclude={"slurm": MAY_CHANGE}) if isinstance(place, OnSlurm) else place
+        for name, place in spec.places.items()
     }
     dumped["run_on"] = places if isinstance(spec.run_on, tuple) else places[""]
     return dumped

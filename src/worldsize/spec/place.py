@@ -34,9 +34,9 @@ Constraint = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:@+&|*!()\[\]=-]{0,127}$"),
     or_say(f"{FOR_SBATCH} . _ - , : @ + & | * ! ( ) [ ] ="),
 ]
-ExtraText = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./,:@+%=\[\]()*&|-]{1,256}$")]
-ExtraValue = Annotated[
-    ExtraText | bool | int, or_say(f"{FOR_SBATCH} . / _ - , : @ + % = [ ] ( ) * & |, a whole number, or true")
+OptionText = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./,:@+%=\[\]()*&|-]{1,256}$")]
+OptionValue = Annotated[
+    OptionText | bool | int, or_say(f"{FOR_SBATCH} . / _ - , : @ + % = [ ] ( ) * & |, a whole number, or true")
 ]
 TimeLimit = Annotated[
     str,
@@ -73,7 +73,7 @@ class SlurmSpec(Frozen):
     """Required node features: a100, skylake|icelake."""
     setup: Annotated[tuple[str, ...], Field(max_length=50)] = ()
     """Shell commands before the workers start: module load ..., source ..."""
-    sbatch_options: dict[str, ExtraValue] = Field(default_factory=dict)
+    sbatch_options: dict[str, OptionValue] = Field(default_factory=dict)
     """More directives: {exclusive: true, mem: 32G} gives `#SBATCH --exclusive` and `#SBATCH --mem=32G`."""
     max_jobs: Count = 4
     """Largest number of jobs of this study in the queue at once."""
@@ -106,7 +106,7 @@ class SlurmSpec(Frozen):
         return value
 
     @model_validator(mode="after")
-    def _extra_is_free(self) -> Self:
+    def _options_are_free(self) -> Self:
         for key in self.sbatch_options:
             if not key.replace("-", "").isalnum() or not key.isascii() or key != key.lower() or key.startswith("-"):
                 raise ValueError(
@@ -184,12 +184,12 @@ class NamedPlace(Frozen):
             return OnSlurm(slurm=self.slurm)
         return "local" if self.local else "mpi"
 
-    def moved_to(self, place: PlaceSpec) -> NamedPlace:
-        """The same place with other job settings."""
+    def with_slurm(self, place: PlaceSpec) -> NamedPlace:
+        """The same place with the job settings of `place`."""
         return self.model_copy(update={"slurm": place.slurm if isinstance(place, OnSlurm) else None})
 
 
-def _expand_named(value: Any) -> Any:
+def expand_named(value: Any) -> Any:
     """`local` is short for `{name: local, local: true}`."""
     if value in (*get_args(OnName), "slurm"):
         return {"name": value, value: {} if value == "slurm" else True}
@@ -206,7 +206,7 @@ def _names_differ(places: tuple[NamedPlace, ...]) -> tuple[NamedPlace, ...]:
 
 
 Places = Annotated[
-    tuple[Annotated[NamedPlace, BeforeValidator(_expand_named)], ...],
+    tuple[Annotated[NamedPlace, BeforeValidator(expand_named)], ...],
     Field(min_length=1),
     BeforeValidator(as_list),
     AfterValidator(_names_differ),

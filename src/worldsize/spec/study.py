@@ -16,6 +16,7 @@ from pydantic import (
     PositiveFloat,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    field_serializer,
     model_validator,
 )
 
@@ -129,6 +130,10 @@ class AxesSpec(Frozen):
     def is_auto(self) -> bool:
         """Whether `workers: auto` was written and is not resolved yet."""
         return not self.workers
+
+    @field_serializer("workers")
+    def _auto_stays_auto(self, workers: tuple[int, ...]) -> tuple[int, ...] | str:
+        return workers or "auto"
 
     @property
     def batches(self) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ def commands_by_hand(study: Study, *, nodes: int, hosts: str, port: int) -> list
     lines = []
     for work in study.prepare():
         lines.append(f"# {work.launch_id}: trials {len(work.trials)}, workers {work.workers}")
-        lines += _commands(study.sites[work.on].spec, work, names, port)
+        lines += _commands(study.sites[work.place].spec, work, names, port)
     return lines or [f"# nothing is left to run in {study.folder}"]
 
 

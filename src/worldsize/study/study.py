@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -260,7 +261,7 @@ class Study:
 
 def _file_of(source: str | Path | Mapping[str, Any] | StudySpec | StudyFile) -> StudyFile:
     if isinstance(source, StudyFile):
-        return source
+        return copy.deepcopy(source)
     if isinstance(source, StudySpec):
         return StudyFile.from_values(source.model_dump(mode="json"))
     if isinstance(source, Mapping):

@@ -17,11 +17,13 @@ def main() -> None:
     # Before everything else, above all before torch is imported. torchrun puts each rank into its own session: killing
     # its group would leave orphans.
     tie_to_parent(os.getppid())
+    from worldsize.folder.launches import LaunchFolder
     from worldsize.folder.study_folder import StudyFolder
     from worldsize.worker import process
 
     folder, launch_id = StudyFolder(Path(sys.argv[1])), sys.argv[2]
     os.environ.update(process.place(os.environ, folder.launch(launch_id)))
+    os.environ["WORLDSIZE_DATA"] = LaunchFolder(folder.launch(launch_id)).prepared().data  # for a user's own workload
     rank = int(os.environ["RANK"])
     process.redirect_output(folder.launch(launch_id) / f"rank{rank:02d}.log")
     session = None

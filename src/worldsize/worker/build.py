@@ -37,7 +37,7 @@ class Builder:
     def build(self, trial: TrialSpec, team: Team, search_curves: Sequence[Sequence[float]]) -> Trainer:
         """Same seed, same model: every rank builds it, so a run can be repeated to the bit.
 
-        `rivals` are the curves of other trials of the same search.
+        `search_curves` are the curves of other trials of the same search.
         """
         workload = self._workload(trial.workload, team.device)
         torch.manual_seed(trial.seed)
@@ -92,7 +92,7 @@ class Builder:
         from_this_study = self._folder.path / pretrained
         return from_this_study if from_this_study.is_file() else Path(pretrained).expanduser()
 
-    def _ending(self, trial: TrialSpec, samples: int, rivals: Sequence[Sequence[float]]) -> Ending:
+    def _ending(self, trial: TrialSpec, samples: int, search_curves: Sequence[Sequence[float]]) -> Ending:
         if trial.train is None:
             return Ending(train=None)
         return Ending(
@@ -100,7 +100,7 @@ class Builder:
             metric=self._launch.metric,
             higher_is_better=self._launch.higher_is_better,
             planned_epochs=trial.train.planned_epochs(samples, trial.global_batch),
-            search_curves=rivals if trial.prune else None,
+            search_curves=search_curves if trial.prune else None,
         )
 
 

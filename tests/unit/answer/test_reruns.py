@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from tests.made import Made, study_set, write_study
-from worldsize.answer.reruns import recommended_study, short_optimizer
+from worldsize.answer.reruns import recommended_study, rerun_command, short_optimizer
 from worldsize.machine import Machine
 from worldsize.plan.plan import make_plan
 from worldsize.spec.file import StudyFile
@@ -39,6 +39,20 @@ def test_a_short_optimizer_reads_back_the_same(name: str, momentum: float | None
     trial = next(iter(make_plan(study_set(ADAPTIVE, machine=HERE).spec).trials.values()))
     short = short_optimizer(trial.model_copy(update={"optimizer": optimizer}))
     assert OptimizerSpec.model_validate(short) == optimizer
+
+
+@pytest.mark.parametrize("text", [TRANSFER, ADAPTIVE + "train: {epochs: 1}\n"])
+def test_the_command_of_every_trial_can_be_planned(text: str, tmp_path: Path) -> None:
+    results = write_study(tmp_path, text, Made(times=lambda trial: {"forward": 0.01 + 1e-4 * trial.workers}), HERE)
+    stored = (tmp_path / "study.yaml").read_text()
+    everything = make_plan(results.spec.model_copy(update={"adaptive": False}))  # also what later rounds would train
+    for trial in everything.trials.values():
+        words = rerun_command(results, trial)
+        assignments = [words[index + 1] for index, word in enumerate(words) if word == "--set"]
+        plan = study_set(stored, *assignments, machine=HERE).plan
+        if trial.kind != "pretrain":
+            (again,) = (other for other in plan.trials.values() if other.kind == trial.kind)
+            assert again.setting == trial.setting
 
 
 @pytest.mark.parametrize("text", [TRANSFER, ADAPTIVE])

@@ -72,6 +72,12 @@ def test_auto_is_every_doubling_that_fits(machine: Machine, text: str, counts: t
     assert (spec.axes.workers, spec.adaptive) == (counts, True)
 
 
+def test_auto_is_kept_until_it_is_resolved() -> None:
+    spec = read(AUTO)
+    assert read(dump_yaml(spec)) == spec
+    assert Study(spec, machine=HERE).spec.axes.workers == (1, 2, 4, 8)
+
+
 def test_the_reader_only_says_that_auto_was_written() -> None:
     spec = read(AUTO)
     assert spec.axes.is_auto

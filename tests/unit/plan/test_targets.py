@@ -21,6 +21,7 @@ from worldsize.report.document import document
 from worldsize.report.pages import sheets
 from worldsize.report.write.publish import publish
 from worldsize.spec.file import dump_yaml
+from worldsize.spec.place import OnSlurm
 from worldsize.spec.study import TrialSpec
 from worldsize.study.checks import JobOptions
 from worldsize.study.study import Study
@@ -105,6 +106,36 @@ def test_one_of_them_can_be_chosen(tmp_path: Path) -> None:
     assert chosen.spec.slurm.partition == "v100"
     with pytest.raises(InputError, match="has the places t4, v100; choose one"):
         Study(tmp_path / "kinds.yaml", machine=SMALL, run_on="slurm")
+
+
+@pytest.mark.parametrize("entry", ["t4", "{name: t4, slurm: }", "{name: t4, slurm: {}}"])
+def test_a_chosen_place_with_nothing_said_about_its_jobs_still_has_jobs(entry: str) -> None:
+    entry = entry.replace("t4", "slurm") if entry == "t4" else entry
+    text = STUDY.partition("skip:")[0] + f"run_on: [{entry}, local]\n"
+    chosen = Study.from_text(text, run_on="slurm" if entry == "slurm" else "t4", machine=SMALL)
+    assert chosen.spec.slurm is not None
+    assert Study.from_text(text, run_on="local", machine=Machine(cores=4, gpus=0)).spec.run_on == "local"
+
+
+def test_skip_follows_the_chosen_place() -> None:
+    (first, *_) = Study.from_text(STUDY, run_on="v100", machine=SMALL).spec.skip
+    assert (first.workers, first.place) == (1, None)
+    assert Study.from_text(STUDY, run_on="t4", machine=SMALL).spec.skip == ()
+
+
+@pytest.mark.parametrize("entry", ["{slurm: {}}", "{name: [a], slurm: {}}", "3"])
+def test_a_place_without_a_name_is_refused_when_another_is_chosen(entry: str) -> None:
+    with pytest.raises(InputError, match="has the places v100; choose one"):
+        Study.from_text(
+            STUDY.partition("run_on:")[0] + f"run_on: [{entry}, {{name: v100, slurm: {{}}}}]\n", run_on="t4"
+        )
+
+
+def test_one_place_can_be_changed_by_its_name() -> None:
+    changed = study(STUDY, "run_on.v100.slurm.time=30", "run_on.0.slurm.time=20")
+    assert [place.slurm.time for place in changed.spec.places.values() if isinstance(place, OnSlurm)] == ["20", "30"]
+    with pytest.raises(InputError, match="there is nothing to set inside 'a100'"):
+        study(STUDY, "run_on.a100.slurm.time=30")
 
 
 def test_detach_leaves_nothing_to_this_machine(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_how_jobs_get_their_turn_may_change_and_where_they_run_may_not(tmp_path:
     trial = next(iter(load(home.path).trials))
     home.write_record(TrialRecord(trial=trial, outcome="finished", launch="0001", started_at=0, wall_s=1))
     study("time: 50, max_jobs: 9, qos: long").prepare()
-    with pytest.raises(StoreError, match=r"on\.partition: nothing -> other"):
+    with pytest.raises(StoreError, match=r"run_on\.slurm\.partition: nothing -> other"):
         study("time: 5, partition: other").prepare()
 
 

@@ -162,6 +162,11 @@ def test_an_old_key_is_refused_with_its_new_name(option: str, new: str) -> None:
     assert said.endswith(f"; it is now called {new}")
 
 
+@pytest.mark.parametrize("option", ["train.rate=0.1", "workload.threads=2", "axes.options=1", "extra=1", "size=32"])
+def test_a_key_that_never_was_there_is_not_called_renamed(option: str) -> None:
+    assert "now called" not in problem(GOOD, option)
+
+
 def test_every_old_key_is_tried() -> None:
     assert set(OLD_KEYS.values()) == set(RENAMED_KEYS.values())
 

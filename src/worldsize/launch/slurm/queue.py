@@ -230,7 +230,7 @@ class Queue:
                 if attempt == SUBMISSIONS or not any(word in str(error).lower() for word in AWAY):
                     raise LaunchError(
                         f"sbatch refused {prepared.path / 'job.sh'}: {error}; "
-                        "change `run_on.slurm`, then run the same command"
+                        "change `run_on`, then run the same command"
                     ) from None
                 self._progress.note(f"{prepared.launch_id}: sbatch failed ({error}); submitting again")
                 self.sleep(ASK_EVERY_S)

@@ -183,7 +183,7 @@ def convergence(document: Document) -> Figure | None:
         section="learning",
         title=title,
         panels=(panel,),
-        note=f"One hue an optimiser, the paler the worse.{crossed} Mean over repeats.{where}{more}",
+        note=f"One hue an optimizer, the paler the worse.{crossed} Mean over repeats.{where}{more}",
     )
 
 

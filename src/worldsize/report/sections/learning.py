@@ -180,7 +180,7 @@ def optimizers(document: Document) -> Sheet | None:
         (Cell(value=entry["variant"]), *plain_cells(entry, lead), *_learning_cells(document, entry, trained))
         for entry, trained in pairs
     ]
-    return _sheet("optimizers", "Optimisers and rates, the best of each setting first", columns, rows)
+    return _sheet("optimizers", "Optimizers and rates, the best of each setting first", columns, rows)
 
 
 def large_batch(document: Document) -> Sheet | None:

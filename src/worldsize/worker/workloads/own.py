@@ -11,6 +11,7 @@ python -m worldsize.worker.workloads.own '{"name": "mine:task"}'
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -109,6 +110,7 @@ def _try_out(spec: WorkloadSpec, workload: Workload) -> None:
 
 def main() -> None:
     spec = WorkloadSpec.model_validate_json(sys.argv[1])
+    os.environ["WORLDSIZE_DATA"] = sys.argv[2]  # where the user's function may look for data, as in a launch
     workload = load(spec, DataFolders(data=Path(sys.argv[2]), cache=cache_root()))
     described = describe(spec)
     parameters = sum(parameter.numel() for parameter in workload.build_model().parameters())
