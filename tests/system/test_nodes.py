@@ -98,7 +98,7 @@ def run_by_hand(study: Path, folder: Path, cable: Cable) -> worldsize.Results:
 def mpi(tmp_path: Path) -> Path:
     assert shutil.which("mpirun"), "mpirun is missing: install openmpi-bin"
     study = tmp_path / "nodes.yaml"
-    study.write_text(STUDY + "run_on: mpi\ninterconnect_s: 0\n")
+    study.write_text(STUDY + "run_on: mpi\ninterconnect_probe_s: 0\n")
     return study
 
 
