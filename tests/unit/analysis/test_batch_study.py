@@ -79,6 +79,30 @@ def test_intervals_cover_what_the_same_measurement_finds(batches: tuple[int, ...
     assert 0.72 <= np.mean(slopes) <= 0.92
 
 
+@pytest.mark.parametrize("off", [1, 4])
+def test_intervals_cover_batches_that_lie_off_the_line(off: float) -> None:
+    """Where residuals give the scale, there are as many degrees of freedom as residuals, and not more."""
+    covered, slopes, batches, repeats = [], [], (64, 128, 256), 3
+    for seed in range(600):
+        rng = np.random.default_rng(seed)
+        lines = {b: 0.9 - 0.01 * math.log2(b) + 0.004 * off * rng.normal() for b in (*batches, 512)}
+        runs = {b: lines[b] + 0.004 * rng.normal(size=repeats) for b in batches}
+        freedom = len(batches) * (repeats - 1)
+        error = math.sqrt(sum(float(np.var(values)) for values in runs.values()) / freedom)
+        found = trend({b: float(values.mean()) for b, values in runs.items()}, error, freedom)
+        value, new = known(found, 512), lines[512] + 0.004 * rng.normal(size=repeats).mean()
+        covered.append(value.low <= new <= value.high)
+        slopes.append(found.per_doubling.low <= -0.01 <= found.per_doubling.high)
+    assert 0.75 <= np.mean(covered) <= 0.86
+    assert 0.75 <= np.mean(slopes) <= 0.86
+
+
+def test_two_batches_that_ran_once_do_not_say() -> None:
+    curves = [trained(batch, [0.5, *[0.9 + 0.001 * (epoch % 2) for epoch in range(30)]]) for batch in (64, 128)]
+    (study,) = batch_studies(curves, target=None)
+    assert study.epochs_stable is None
+
+
 def test_a_bend_widens_the_interval() -> None:
     line = trend({32: 1.0, 64: 2.0, 128: 3.0, 256: 4.0}, error=0.1, freedom=8)
     bent = trend({32: 1.0, 64: 1.0, 128: 1.0, 256: 4.0}, error=0.1, freedom=8)

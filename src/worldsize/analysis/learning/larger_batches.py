@@ -95,6 +95,8 @@ def fit_trend(
     """d = sum w (x - x_mean) v / sum w (x - x_mean)^2, x = log2 B, w = 1 / error^2.
 
     `freedom`: degrees of freedom of the errors. None for one batch, or two without errors, which any line fits.
+    The intervals have the degrees of freedom of what gives their scale: the residuals where these exceed the errors,
+    else the errors.
     """
     points = sorted(points, key=lambda point: point.global_batch)
     known = [point.error for point in points if point.error is not None]
@@ -113,7 +115,8 @@ def fit_trend(
     chi = float((weights * np.square(left)).sum())
     # If no error is known, the residuals alone give it; otherwise residuals can only widen the errors.
     widen = max(chi / over if over else 1.0, 1.0 if all_known else 0.0)
-    reach = _reach(freedom + over) * math.sqrt(widen / total)
+    scale_freedom = freedom if freedom and widen == 1.0 else float(over)
+    reach = _reach(scale_freedom) * math.sqrt(widen / total)
     return Trend(
         points=tuple(points),
         per_doubling=Interval(slope, slope - reach, slope + reach),
@@ -125,7 +128,7 @@ def fit_trend(
         variance_at_middle=widen / float(weights.sum()),
         variance_of_slope=widen / total,
         scatter=math.sqrt(widen * float(np.mean(np.square(errors)))),
-        freedom=freedom + over,
+        freedom=scale_freedom,
     )
 
 
@@ -231,7 +234,7 @@ def _stable_trend(by_batch: dict[int, list[TrainingRun]]) -> Trend | None:
             continue
         error = max(plateau.high - plateau.low, 1) / 2 / NORMAL_90
         points.append(TrendPoint(global_batch=batch, value=float(plateau.epoch), error=error))
-        freedom += plateau.repeats
+        freedom += plateau.repeats - 1
     return fit_trend(points, freedom=freedom, fails_from=_from(failed, points), least=1.0)
 
 
