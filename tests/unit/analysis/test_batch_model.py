@@ -274,3 +274,30 @@ def test_runs_of_one_batch_are_one_geometric_mean() -> None:
     (found,) = by_batch([*(TargetRun(global_batch=8, steps=s, doubt=0.1, ran_steps=99) for s in (50, 200)), missed(8)])
     assert found.steps == pytest.approx(100)
     assert (found.runs, found.reached, found.fails, found.doubt) == (3, 2, False, pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("batches", [2, 3, 6])
+@pytest.mark.parametrize("off", [0.0, 0.05])
+def test_steps_that_stay_the_same_are_rarely_said_to_rise(batches: int, off: float) -> None:
+    """The largest batch is compared with the best of the others, which noise alone makes good."""
+
+    def share_of_alarms(rise: float) -> float:
+        alarms = 0
+        for seed in range(200):
+            rng = np.random.default_rng(seed)
+            steps: dict[int, list[float]] = {}
+            for number in range(batches):
+                shift = off * rng.normal() + (rise if number == batches - 1 else 0.0)
+                steps[32 * 2**number] = [1000 * math.exp(shift + 0.08 * rng.normal()) for _ in range(3)]
+            made = [
+                TargetRun(global_batch=batch, steps=value, ran_steps=value)
+                for batch, values in steps.items()
+                for value in values
+            ]
+            model = fit_batches(made)
+            assert model is not None
+            alarms += model.law == "steps-rise"
+        return alarms / 200
+
+    assert share_of_alarms(0.0) <= 0.06
+    assert share_of_alarms(0.5) >= 0.95

@@ -245,6 +245,8 @@ DRIFT = 0.06
 """Standard deviation of log steps that each doubling beyond the trained batches adds: no law is exact."""
 USUAL_SCATTER, USUAL_RUNS = 0.08, 3.0
 """Scatter between runs of one batch if there are no repeats, and the degrees of freedom it counts for."""
+USUAL_MISFIT = 0.05
+"""How far a batch may lie from the law, in log steps, before the law itself is in doubt."""
 SURE = 0.95
 
 Law = Literal["holds", "steps-rise", "examples-fall"]
@@ -347,16 +349,20 @@ def _scatter(runs: Sequence[TargetRun]) -> tuple[float, float]:
 
 
 def _law(reached: Sequence[BatchSteps], scatter: float, freedom: float) -> Law:
-    """Whether the batches contradict the law by more than their scatter."""
+    """Whether the batches contradict the law by more than their scatter and the usual misfit.
+
+    The largest batch is compared with the best of k - 1 others, so each comparison is made at 1 - (1 - SURE) / (k - 1).
+    """
     logs = np.log([batch.steps for batch in reached if batch.steps is not None])
     sizes = np.log([batch.global_batch for batch in reached])
-    variance = np.array([scatter**2 / batch.reached + batch.doubt**2 for batch in reached])
-    surely = float(stdtrit(freedom, SURE))
+    variance = np.array([scatter**2 / batch.reached + USUAL_MISFIT**2 + batch.doubt**2 for batch in reached])
     if len(reached) < 2:
         return "holds"
     least = int(np.argmin(logs[:-1]))
-    if logs[-1] - logs[least] > surely * math.sqrt(variance[-1] + variance[least]):
+    surely_more = float(stdtrit(freedom, 1 - (1 - SURE) / (len(reached) - 1)))
+    if logs[-1] - logs[least] > surely_more * math.sqrt(variance[-1] + variance[least]):
         return "steps-rise"
+    surely = float(stdtrit(freedom, SURE))
     centered = sizes - np.average(sizes, weights=1 / variance)
     weight = float((centered**2 / variance).sum())
     slope = float((centered * logs / variance).sum()) / weight
