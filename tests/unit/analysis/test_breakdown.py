@@ -74,6 +74,20 @@ def test_exposed_communication_is_the_difference_of_two_steps() -> None:
     assert held >= 32  # of 40, for a 90 % interval
 
 
+@pytest.mark.parametrize("between_s", [0.0, 2e-4, 5e-4])
+def test_exposed_communication_covers_how_repeats_differ(between_s: float) -> None:
+    kinds = np.repeat([1, 0, 0, 1, 1, 0, 0, 1], 5)
+    covered = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        costs = 0.002 + rng.normal(0, between_s, 3)
+        repeats = [(0.010 + cost * kinds)[:, None] + rng.normal(0, 2e-4, (40, 1)) for cost in costs]
+        found = exposed(repeats, [kinds] * 3)
+        assert found is not None
+        covered.append(found.low <= 0.002 <= found.high)
+    assert np.mean(covered) >= 0.85
+
+
 def test_no_blocks_no_figure() -> None:
     assert exposed([], []) is None
     assert exposed([np.ones((4, 2))], [np.ones(4)]) is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from worldsize.analysis.projection.overhead import Overhead, fit_overhead
@@ -43,3 +46,30 @@ def test_the_interval_widens_away_from_what_was_trained() -> None:
     assert model is not None
     widths = [model.at(workers, min(workers, 8), 5).relative_width for workers in (4, 8, 64)]
     assert 0.1 < widths[0] < widths[1] < widths[2]
+
+
+@pytest.mark.parametrize(("counts", "runs"), [((1, 2, 4), 1), ((1, 2, 4), 3), ((1, 2), 1), ((2,), 3)])
+@pytest.mark.parametrize("vary", [0.1, 0.2])
+def test_the_interval_covers_the_next_run_of_a_trained_count(counts: tuple[int, ...], runs: int, vary: float) -> None:
+    rng = np.random.default_rng(7)
+
+    def run(workers: int) -> Overhead:
+        start, preparation, evaluation, saving = np.exp(vary * rng.normal(size=4))
+        return Overhead(
+            workers=workers,
+            workers_on_node=workers,
+            start_s=(4 + 0.3 * workers) * start,
+            preparation_s=(2 + 0.1 * workers) * preparation,
+            evaluation_s=(0.2 + 1.5 / workers) * evaluation,
+            saving_s=0.3 * saving,
+        )
+
+    covered = []
+    for _ in range(300):
+        model = fit_overhead([run(workers) for workers in counts for _ in range(runs)])
+        assert model is not None
+        for workers in counts:
+            new, interval = run(workers), model.at(workers, workers, 1)
+            seconds = math.fsum((new.start_s, new.preparation_s, new.evaluation_s, new.saving_s))
+            covered.append(interval.low <= seconds <= interval.high)
+    assert np.mean(covered) >= 0.75

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import nnls
+from scipy.special import stdtrit
 
 from worldsize.analysis.estimate import Floats, Interval
 
-NORMAL_80 = 1.28
-LEAST_SPREAD = 0.05
-"""Starting processes never takes the same time twice."""
+LEVEL = 0.80
+USUAL_SPREAD, USUAL_RUNS = 0.1, 2.0
+"""How much runs of one count usually differ, and how many runs this knowledge counts for: a few trained runs say little
+about their own spread, and three runs at three counts say nothing."""
 PER_DOUBLING = 0.15
 """Spread that each doubling away from the trained counts adds."""
 PULL = 0.3
@@ -46,7 +49,11 @@ class OverheadModel:
     counts: tuple[int, ...]
     """Worker counts that were trained."""
     spread: float
-    """Root mean square of log(measured / model) for the total of a run."""
+    """Standard deviation of log(measured / model) for the total of one run, pooled with the usual spread."""
+    freedom: float
+    """Degrees of freedom of `spread`."""
+    covariance: Floats = field(repr=False, compare=False)
+    """Of the coefficients, in units of spread^2: how far the model itself may be off."""
 
     def at(self, workers: int, workers_on_node: int, evaluations: float) -> Interval:
         """Seconds outside steps for a run with this many evaluations, with an 80 % interval."""
@@ -56,7 +63,9 @@ class OverheadModel:
             seconds["start_s"] + seconds["preparation_s"] + evaluations * seconds["evaluation_s"] + seconds["saving_s"]
         )
         away = min(abs(math.log2(workers / count)) for count in self.counts)
-        factor = math.exp(NORMAL_80 * (self.spread + PER_DOUBLING * away))
+        of_model = float(terms @ self.covariance @ terms)
+        error = math.hypot(self.spread * math.sqrt(1 + of_model), PER_DOUBLING * away)
+        factor = math.exp(float(stdtrit(self.freedom, (1 + LEVEL) / 2)) * error)
         return Interval(value, value / factor, value * factor)
 
 
@@ -69,14 +78,32 @@ def fit_overhead(trials: Sequence[Overhead]) -> OverheadModel | None:
     for name in ("start_s", "preparation_s", "evaluation_s", "saving_s"):
         values = np.array([getattr(trial, name) for trial in trials])
         coefficients[name] = _fit(rows, values)
+    used = np.asarray(np.array(list(coefficients.values())).any(axis=0), dtype=np.bool_)
+    covariance = _covariance(rows, used)
+    freedom = USUAL_RUNS + len(trials) - float(np.trace(rows @ covariance @ rows.T))
     model = OverheadModel(
-        coefficients=coefficients, counts=tuple(sorted({trial.workers for trial in trials})), spread=0.0
+        coefficients=coefficients,
+        counts=tuple(sorted({trial.workers for trial in trials})),
+        spread=USUAL_SPREAD,
+        freedom=freedom,
+        covariance=covariance,
     )
     logs = [
         math.log(max(_sum(trial), 1e-9) / max(model.at(trial.workers, trial.workers_on_node, 1).value, 1e-9))
         for trial in trials
     ]
-    return replace(model, spread=max(float(np.sqrt(np.mean(np.square(logs)))), LEAST_SPREAD))
+    squares = USUAL_RUNS * USUAL_SPREAD**2 + float(np.square(logs).sum())
+    return replace(model, spread=math.sqrt(squares / freedom))
+
+
+def _covariance(rows: Floats, used: npt.NDArray[np.bool_]) -> Floats:
+    """Covariance of the used coefficients of the penalized fit, relative to the variance of a run whose model is 1."""
+    largest = rows.max(axis=0)
+    scaled = (rows / largest)[:, used]
+    penalty = np.diag((np.array([0.0, PULL, PULL]) ** 2)[used])
+    covariance = np.zeros((3, 3))
+    covariance[np.ix_(used, used)] = np.linalg.pinv(scaled.T @ scaled + penalty)
+    return covariance / np.outer(largest, largest)
 
 
 def _sum(trial: Overhead) -> float:
