@@ -10,8 +10,10 @@ LONG   ?= long
 run: $(READY)
 	@$(BIN)/worldsize run
 
+# Real launches need the cores for themselves; the other tests share them.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not long" tests/unit tests/worker tests/system
+	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile tests/unit tests/worker
+	$(BIN)/python -m pytest -m "not long" tests/system
 
 test-long: $(READY)
 	@echo "make test-long needs the data sets in \$$WORLDSIZE_DATA (or beside the checkout), root, iproute2, chromium, slurm-wlm, munge, openmpi-bin, pdflatex"
