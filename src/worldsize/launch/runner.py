@@ -47,7 +47,8 @@ class Run:
         try:
             for on, site in self._sites.items():
                 left_open = open_launches(self._folder, on, site.spec.hang_timeout_s)
-                self._running += site.target.adopt(left_open, self._on_event)
+                for running in site.target.adopt(left_open, self._on_event):
+                    self._running.append(running)
             for running in self._running:
                 self._finished |= set(running.prepared.trials) - set(running.prepared.left())
             if detach:

@@ -5,7 +5,7 @@ Also: what a run tells whoever is watching.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,7 +89,7 @@ class Target(Protocol):
 
     def start(self, prepared: PreparedLaunch, on_event: OnEvent) -> RunningLaunch: ...
 
-    def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Sequence[RunningLaunch]:
+    def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Iterable[RunningLaunch]:
         """Takes over or ends what an earlier driver left running on this target."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,10 +55,9 @@ class SlurmTarget:
         self._progress.note(f"{prepared.launch_id}: submitted as job {job_id}")
         return JobRunning(prepared, self._queue, on_event, self._progress, cancel=self._cancel)
 
-    def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Sequence[RunningLaunch]:
+    def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Iterator[RunningLaunch]:
         """Jobs of an earlier driver, or submitted by hand. What never reached the queue is closed, so that nobody
         submits it later."""
-        adopted: list[RunningLaunch] = []
         jobs = [prepared for prepared in open_launches if prepared.files.job is not None]
         followed = [
             JobRunning(prepared, self._queue, on_event, self._progress, cancel=self._cancel) for prepared in jobs
@@ -68,11 +67,11 @@ class SlurmTarget:
             if running.id is None and running.name not in known:
                 finish_launch(prepared, running.end("interrupted"), None, 0, self._progress)
                 continue
-            self._progress.note(f"{prepared.launch_id}: following job {running.id or running.name}")
             if running.id is not None:
                 self._submitted.append(running.id)
-            adopted.append(running)
-        return adopted
+            yield running
+            # Only now: who reads this may press Ctrl-C at once, and the runner must know the job by then.
+            self._progress.note(f"{prepared.launch_id}: following job {running.id or running.name}")
 
     def smoke(self, prepared: PreparedLaunch) -> None:
         """Submits a job of one minute in which all workers meet and leave: a wrong setup shows before hours of waiting
