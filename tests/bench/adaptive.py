@@ -2,7 +2,7 @@
 
     python -m tests.bench.adaptive [MACHINES]
 
-Each machine has a step of its own: a cost a step, a cost a sample, neighbours that slow each other down, an exchange
+Each machine has a step of its own: a cost a step, a cost a sample, neighbors that slow each other down, an exchange
 with latency and volume that hides behind computing or does not, cores that run out. Uneven ones also have a batch
 beyond which samples become dearer (caches) or a count at which computing drops (a second socket). The adaptive study
 and two grids measure it, 3 repeats each with noise of their own: what two grids disagree on, no study could know. By

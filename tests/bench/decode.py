@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def make_images(root: Path, count: int) -> None:
-    """Noise smoothed to the look of a photograph: JPEG spends its time on detail, and a plain colour has none."""
+    """Noise smoothed to the look of a photograph: JPEG spends its time on detail, and a plain color has none."""
     random = np.random.default_rng(0)
     for number in range(count):
         height, width = random.integers(64, 101, 2)

@@ -255,10 +255,10 @@ def test_what_ended_badly_is_there_to_read(opened: Open, report: Path) -> None:
 
 
 def test_dark_and_light_differ_and_paper_is_light(opened: Open) -> None:
-    colour = (
+    color = (
         "getComputedStyle(document.querySelector('.chart .js-line, .chart .bars path, .chart .scatter path')).stroke"
     )
-    shades = {theme: opened(1440, theme)[0].evaluate(colour) for theme in ("light", "dark")}
+    shades = {theme: opened(1440, theme)[0].evaluate(color) for theme in ("light", "dark")}
     assert shades["light"] != shades["dark"]
     page, wrong = opened(1440, "dark")
     assert page.pdf(format="A4").startswith(b"%PDF")

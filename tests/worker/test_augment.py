@@ -114,7 +114,7 @@ def test_turns_are_counter_clockwise_and_in_pixels_also_where_an_image_is_wide()
     torch.testing.assert_close(moved(wide, turn=0.25)[middle], wide[middle].rot90(1, dims=(2, 3)), rtol=0, atol=1e-4)
 
 
-def test_a_scale_above_one_enlarges_about_the_centre():
+def test_a_scale_above_one_enlarges_about_the_center():
     """A ramp stays a ramp, half as steep, with its middle in place."""
     ramp = torch.linspace(-1, 1, 33).expand(8, 1, 33, 33)
     torch.testing.assert_close(moved(ramp, scale=2.0), ramp / 2, rtol=0, atol=1e-5)

@@ -91,7 +91,7 @@ def test_no_training_image_is_a_test_image() -> None:
     assert not any(image.numpy().tobytes() in seen for image in test.inputs)
 
 
-def test_inputs_are_normalised() -> None:
+def test_inputs_are_normalized() -> None:
     workload, train, _ = load()
     inputs = workload.prepare(train.inputs)
     assert inputs.shape[1:] == (1, 28, 28)

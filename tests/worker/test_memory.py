@@ -69,7 +69,7 @@ def after_and_fresh() -> tuple[dict[str, Any], dict[str, Any]]:
 def test_after_running_out_memory_is_that_of_a_fresh_process() -> None:
     after, fresh = after_and_fresh()
     assert (after["outcomes"], fresh["outcomes"]) == (["out_of_memory", "finished"], ["finished"])
-    # Faults are what a step pays for memory that was not given back as it was found; counted, so no neighbour disturbs.
+    # Faults are what a step pays for memory that was not given back as it was found; counted, so no neighbor disturbs.
     assert after["faults"] == pytest.approx(fresh["faults"], rel=0.1)
     assert after["bytes"] == pytest.approx(fresh["bytes"], abs=4e6)
     assert after["peak_bytes"] == pytest.approx(fresh["peak_bytes"], rel=0.05)

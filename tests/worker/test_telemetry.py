@@ -310,7 +310,7 @@ def test_fields_that_a_gpu_does_not_offer_stay_empty_and_are_named() -> None:
     assert seen.keys().isdisjoint({"gpu_energy_j", "gpu_busy_percent", "gpu_memory_busy_percent"})
     assert seen["gpu_power_w"] == 612.5
     assert [line.partition(":")[2] for line in said] == [
-        " no gpu utilisation: FunctionNotFoundError: Not Supported",
+        " no gpu utilization: FunctionNotFoundError: Not Supported",
         " no gpu energy: FunctionNotFoundError: Not Supported",
     ]
 

@@ -22,7 +22,7 @@ from worldsize.worker import workloads
 from worldsize.worker.loop import train
 from worldsize.worker.models.transfer import freeze
 from worldsize.worker.workloads.base import batch
-from worldsize.worker.workloads.images import Normalise
+from worldsize.worker.workloads.images import Normalize
 from worldsize.worker.workloads.steering import regression_metrics
 from worldsize.worker.workloads.text import Windows
 
@@ -155,12 +155,12 @@ def test_regression_metrics_by_hand() -> None:
     assert found["r2"] == pytest.approx(1 - 5 / 8)
 
 
-@pytest.mark.parametrize("layout", ["grey", "channels-first", "channels-last"])
-def test_normalising_gives_channels_first(layout: Any) -> None:
-    shape = {"grey": (4, 6, 6), "channels-first": (4, 3, 6, 6), "channels-last": (4, 6, 6, 3)}[layout]
+@pytest.mark.parametrize("layout", ["gray", "channels-first", "channels-last"])
+def test_normalizing_gives_channels_first(layout: Any) -> None:
+    shape = {"gray": (4, 6, 6), "channels-first": (4, 3, 6, 6), "channels-last": (4, 6, 6, 3)}[layout]
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    channels = 1 if layout == "grey" else 3
-    prepared = Normalise([0.5] * channels, [0.25] * channels, layout)(images)
+    channels = 1 if layout == "gray" else 3
+    prepared = Normalize([0.5] * channels, [0.25] * channels, layout)(images)
     assert prepared.shape == (4, channels, 6, 6)
     assert float(prepared.min()) >= -2.01
     assert float(prepared.max()) <= 2.01

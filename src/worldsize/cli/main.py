@@ -134,7 +134,7 @@ def main() -> None:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         else:  # a full disk, or a folder without write permission: finished trials are kept
-            print(f"worldsize: {visible(str(error))}; mend that, then the same command continues", file=sys.stderr)
+            print(f"worldsize: {visible(str(error))}; fix that, then the same command continues", file=sys.stderr)
         sys.exit(1)
 
 

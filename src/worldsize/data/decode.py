@@ -108,11 +108,11 @@ def decode_image(content: bytes, height: int, width: int) -> bytes:
         side = max(height, width)
         image.draft("RGB", (side, side))
         picture = _upright(image, _rgb(image))
-        box = centre_box(picture.width, picture.height, height, width)
+        box = center_box(picture.width, picture.height, height, width)
         return picture.resize((width, height), Image.Resampling.BILINEAR, box=box).tobytes()
 
 
-def centre_box(image_width: int, image_height: int, height: int, width: int) -> tuple[float, float, float, float]:
+def center_box(image_width: int, image_height: int, height: int, width: int) -> tuple[float, float, float, float]:
     """The largest centered part with the output's proportions: resizing it is resizing and cropping in one pass."""
     box_width = min(image_width, image_height * width / height)
     box_height = min(image_height, image_width * height / width)

@@ -44,7 +44,7 @@ class DataFile:
 class DataSet:
     name: str
     title: str
-    licence: str
+    license: str
     source: str
     files: tuple[DataFile, ...]
     """Files that a study reads."""
@@ -73,7 +73,7 @@ class DataSetStatus:
     """partial: some of its files, its archive or an interrupted download are there."""
     size_bytes: int
     """When complete."""
-    licence: str
+    license: str
 
 
 IDX_NAMES = (
@@ -94,8 +94,8 @@ def _idx_files(folder: str, *bases: str, facts: tuple[tuple[int, str], ...]) -> 
 DATASETS: dict[str, DataSet] = {
     "mnist": DataSet(
         name="mnist",
-        title="handwritten digits, 28x28 grey: 60,000 to train, 10,000 to test",
-        licence="CC BY-SA 3.0 (as keras.io states; none on the authors' page)",
+        title="handwritten digits, 28x28 gray: 60,000 to train, 10,000 to test",
+        license="CC BY-SA 3.0 (as keras.io states; none on the authors' page)",
         source="LeCun, Cortes, Burges: http://yann.lecun.com/exdb/mnist/",
         files=_idx_files(
             "mnist",
@@ -111,8 +111,8 @@ DATASETS: dict[str, DataSet] = {
     ),
     "fashion-mnist": DataSet(
         name="fashion-mnist",
-        title="articles of clothing, 28x28 grey: 60,000 to train, 10,000 to test",
-        licence="MIT",
+        title="articles of clothing, 28x28 gray: 60,000 to train, 10,000 to test",
+        license="MIT",
         source="Xiao, Rasul, Vollgraf 2017: https://github.com/zalandoresearch/fashion-mnist",
         files=_idx_files(
             "fashion-mnist",
@@ -129,7 +129,7 @@ DATASETS: dict[str, DataSet] = {
     "cifar10": DataSet(
         name="cifar10",
         title="photographs of 10 classes, 32x32 color: 50,000 to train, 10,000 to test",
-        licence="none stated; the authors ask to cite Krizhevsky 2009",
+        license="none stated; the authors ask to cite Krizhevsky 2009",
         source="Krizhevsky, Nair, Hinton 2009: https://www.cs.toronto.edu/~kriz/cifar.html",
         files=tuple(
             DataFile(path=f"cifar10/cifar-10-batches-bin/{name}.bin", size_bytes=30_730_000, sha256=sha256)
@@ -213,7 +213,7 @@ def status(root: Path) -> list[DataSetStatus]:
             title=dataset.title,
             state=_state(dataset, root),
             size_bytes=dataset.size_bytes,
-            licence=dataset.licence,
+            license=dataset.license,
         )
         for dataset in DATASETS.values()
     ]

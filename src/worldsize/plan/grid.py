@@ -41,15 +41,7 @@ class StudyPoint:
 
     @property
     def setting(self) -> Setting:
-        return Setting(
-            workers=self.workers,
-            batch_per_worker=self.batch_per_worker,
-            accumulation=self.accumulation,
-            scaling=self.scaling,
-            strategy=self.strategy,
-            precision=self.precision,
-            place=self.place,
-        )
+        return Setting.of(self)
 
     @property
     def search(self) -> str:

@@ -60,7 +60,7 @@ FileName = Annotated[str, Field(pattern=FILE_NAME)]
 Label = Annotated[
     str,
     Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]*$", max_length=200),
-    or_say("is no name; use at most 200 printable characters, in one line"),
+    or_say("is not a name; use at most 200 printable characters, in one line"),
 ]
 """Name of a model or a metric, shown in terminals, tables and pages."""
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]

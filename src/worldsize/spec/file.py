@@ -51,7 +51,7 @@ def parse(text: str, label: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"{label}, line {mark.line + 1}" if mark else label
         reason = (getattr(error, "problem", None) or str(error) or type(error).__name__).splitlines()[0]
-        raise InputError([Problem(f"not valid YAML: {reason[:200]}; mend the line", where)]) from error
+        raise InputError([Problem(f"not valid YAML: {reason[:200]}; fix the line", where)]) from error
     return tree
 
 
@@ -291,7 +291,9 @@ class StudyFile:
                 raise InputError([Problem(f"{key!r}: there is nothing to set inside {part!r}", option)])
             node = inside
         if not hasattr(node, "__setitem__"):
-            raise InputError([Problem("the study is no mapping of keys to values; begin it with `name:`", self.label)])
+            raise InputError(
+                [Problem("the study is not a mapping of keys to values; begin it with `name:`", self.label)]
+            )
         if isinstance(node, list) and not contains(node, loc[-1]):
             raise InputError([Problem(f"{key!r}: the list has {len(node)} entries, counted from 0", option)])
         node[loc[-1]] = value

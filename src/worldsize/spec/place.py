@@ -41,7 +41,7 @@ OptionValue = Annotated[
 TimeLimit = Annotated[
     str,
     StringConstraints(pattern=r"^(\d{1,3}-\d{1,2}(:\d{2}){0,2}|\d{1,6}|\d{1,5}(:\d{2}){1,2})$"),
-    or_say("is no time limit; write minutes, HH:MM:SS or D-HH:MM:SS"),
+    or_say("is not a time limit; write minutes, HH:MM:SS or D-HH:MM:SS"),
 ]
 
 OWNED = {

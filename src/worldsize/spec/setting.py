@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class Setting:
     precision: str
     place: str = ""
     """Where it runs, if the study has several places. Different kinds of hardware are never compared."""
+
+    @classmethod
+    def of(cls, source: object) -> Setting:
+        """The setting of a trial or a point, which have its fields among others."""
+        return cls(**{field.name: getattr(source, field.name) for field in fields(cls)})
 
     @property
     def samples_per_worker_step(self) -> int:

@@ -70,7 +70,7 @@ def _switched_off(value: Any) -> Any:
 Name = Annotated[
     str,
     Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
-    or_say("is no name; use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"),
+    or_say("is not a name; use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"),
 ]
 """Names become folder names, job names and titles: letters, digits, '.', '_' and '-' only."""
 
@@ -366,24 +366,16 @@ class TrialSpec(Frozen):
 
     @property
     def setting(self) -> Setting:
-        return Setting(
-            workers=self.workers,
-            batch_per_worker=self.batch_per_worker,
-            accumulation=self.accumulation,
-            scaling=self.scaling,
-            strategy=self.strategy,
-            precision=self.precision,
-            place=self.place,
-        )
+        return Setting.of(self)
 
     @property
     def samples_per_worker_step(self) -> int:
         """Samples that a worker processes in one step."""
-        return self.batch_per_worker * self.accumulation
+        return self.setting.samples_per_worker_step
 
     @property
     def global_batch(self) -> int:
-        return self.workers * self.samples_per_worker_step
+        return self.setting.global_batch
 
     @property
     def variant(self) -> str:

@@ -61,7 +61,7 @@ class WorkloadSpec(Frozen):
     name: Annotated[
         str,
         Field(pattern=r"^([a-z0-9][a-z0-9-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"),
-        or_say("is no workload; write a built-in name in lower case, or package.module:function"),
+        or_say("is not a workload; write a built-in name in lower case, or package.module:function"),
     ]
     """A built-in workload, or a function of your own: package.module:function."""
     path: str | None = None

@@ -40,6 +40,6 @@ def test_where_doublings_gain_less_and_less_it_ends_at_the_first_that_does_not_p
     assert paying_counts(counts, speeds)[-1] == paying
 
 
-def test_neighbouring_counts_far_apart_in_speed_do_not_overflow() -> None:
+def test_neighboring_counts_far_apart_in_speed_do_not_overflow() -> None:
     assert marginal_efficiency(0.3, 1.001) < -1e300
     assert paying_counts([63, 64], [1.0, 0.1]) == [0]

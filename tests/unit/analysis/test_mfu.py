@@ -1,4 +1,4 @@
-"""Utilisation from a known throughput."""
+"""Utilization from a known throughput."""
 
 from __future__ import annotations
 

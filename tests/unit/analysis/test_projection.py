@@ -103,7 +103,7 @@ def test_a_linear_series_goes_on_nearly_linearly_and_an_even_loss_as_evenly() ->
 
 
 def test_a_two_level_law_is_recovered_with_noise() -> None:
-    """8 workers a node: leaving it costs 20 % once; nothing more after. A cost per doubling would go on losing."""
+    """8 workers per node: leaving it costs 20 % once; nothing more after. A cost per doubling would go on losing."""
     rng = np.random.default_rng(3)
     misses = []
     for _ in range(20):

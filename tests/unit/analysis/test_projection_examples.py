@@ -65,4 +65,4 @@ def test_cifar10_speedups_follow_from_the_times_and_the_printed_ones_do_not(text
     for given, one in list(zip(table.series, project_table(table, [8]), strict=True))[1:]:
         last = given.value(4, float(given.series.samples_per_s[-1]))
         assert last - one.value < 0.5 * (last / 2)  # perfect scaling would save a half
-        assert one.notes == ("levelling off",)
+        assert one.notes == ("leveling off",)

@@ -56,7 +56,7 @@ def test_counts_never_run(machine: Machine, noise: float, within: float) -> None
     assert np.max(np.abs(off)) < within
 
 
-def test_a_batch_never_run_lies_between_its_neighbours() -> None:
+def test_a_batch_never_run_lies_between_its_neighbors() -> None:
     model = fit_throughput(list(measured(gpus, (1, 2, 4), (32, 128), noise=0.0)), Node(workers_per_node=8))
     busy, exchange = gpus(4, 64)
     assert model.parts(4, 64).step_s == pytest.approx(busy + exchange, rel=0.03)

@@ -44,7 +44,7 @@ def times(trial: TrialSpec) -> dict[str, float]:
 
 
 def compute_and_exchange(workers: int, batch: int) -> tuple[float, float]:
-    """Computing slows a little with neighbours; an exchange of a few ms, whose threads share 16 cores."""
+    """Computing slows a little with neighbors; an exchange of a few ms, whose threads share 16 cores."""
     threads = max(1, 2 * workers / 16)
     compute = (2e-3 + 1e-4 * batch) * (1 + 0.02 * (workers - 1))
     return compute, 1e-3 * math.log2(workers) * threads**2

@@ -180,14 +180,14 @@ def test_all_wrong_rows_are_told_at_once_but_not_hundreds() -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) == 21
     assert "line 5:" in lines[3]
-    assert lines[-1] == "and 80 problems more; mend these first"
+    assert lines[-1] == "and 80 problems more; fix these first"
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfew\x00o\x00", b"\x00\x01\x02\x80", b"PK\x03\x04sheet", b"w\x00o\x00"])
 def test_a_file_that_is_no_text_is_said(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"t\.csv is no text.*; save .*CSV in UTF-8"):
+    with pytest.raises(InputError, match=r"t\.csv is not text.*; save .*CSV in UTF-8"):
         read_table(path)
 
 

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from worldsize.data.decode import MAX_PIXELS, Chunk, Output, centre_box, decode_chunk, decode_image, read_file
+from worldsize.data.decode import MAX_PIXELS, Chunk, Output, center_box, decode_chunk, decode_image, read_file
 from worldsize.errors import DataError
 
-RED, GREEN, BLUE, GREY = (255, 0, 0), (0, 255, 0), (0, 0, 255), (128, 128, 128)
+RED, GREEN, BLUE, GRAY = (255, 0, 0), (0, 255, 0), (0, 0, 255), (128, 128, 128)
 
 
 def encoded(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
@@ -33,10 +33,10 @@ def pixels(content: bytes, height: int, width: int) -> npt.NDArray[np.uint8]:
 
 
 def quarters() -> Image.Image:
-    """Red, green over blue, grey: 40 x 20, so that every turn can be told."""
+    """Red, green over blue, gray: 40 x 20, so that every turn can be told."""
     image = Image.new("RGB", (40, 20))
-    for place, colour in (((0, 0), RED), ((20, 0), GREEN), ((0, 10), BLUE), ((20, 10), GREY)):
-        image.paste(colour, (*place, place[0] + 20, place[1] + 10))
+    for place, color in (((0, 0), RED), ((20, 0), GREEN), ((0, 10), BLUE), ((20, 10), GRAY)):
+        image.paste(color, (*place, place[0] + 20, place[1] + 10))
     return image
 
 
@@ -54,7 +54,7 @@ def damaged_exif() -> bytes:
     return plain[:2] + b"\xff\xe1" + struct.pack(">H", len(payload) + 2) + payload + plain[2:]
 
 
-def test_the_centre_is_cropped() -> None:
+def test_the_center_is_cropped() -> None:
     image = Image.new("RGB", (60, 20), RED)
     image.paste(GREEN, (20, 0, 40, 20))
     assert (pixels(encoded(image), 20, 20) == GREEN).all()
@@ -62,7 +62,7 @@ def test_the_centre_is_cropped() -> None:
 
 
 def test_a_frame_keeps_its_proportions() -> None:
-    assert corners(pixels(encoded(quarters()), 10, 20)) == [RED, GREEN, BLUE, GREY]
+    assert corners(pixels(encoded(quarters()), 10, 20)) == [RED, GREEN, BLUE, GRAY]
 
 
 def test_small_images_grow() -> None:
@@ -70,7 +70,7 @@ def test_small_images_grow() -> None:
 
 
 def test_shrinking_averages() -> None:
-    """A fine chessboard becomes grey: every pixel counts, none is picked."""
+    """A fine chessboard becomes gray: every pixel counts, none is picked."""
     board = (np.indices((64, 64)).sum(axis=0) % 2 * 255).astype(np.uint8)
     found = pixels(encoded(Image.fromarray(board)), 8, 8).astype(float)
     assert abs(found - 127.5).max() < 10
@@ -91,15 +91,15 @@ def test_a_large_jpeg_is_close_to_full_decoding() -> None:
 @pytest.mark.parametrize(
     ("orientation", "expected"),
     [
-        (1, [RED, GREEN, BLUE, GREY]),
-        (2, [GREEN, RED, GREY, BLUE]),
-        (3, [GREY, BLUE, GREEN, RED]),
-        (4, [BLUE, GREY, RED, GREEN]),
-        (5, [RED, BLUE, GREEN, GREY]),
-        (6, [BLUE, RED, GREY, GREEN]),
-        (7, [GREY, GREEN, BLUE, RED]),
-        (8, [GREEN, GREY, RED, BLUE]),
-        (99, [RED, GREEN, BLUE, GREY]),
+        (1, [RED, GREEN, BLUE, GRAY]),
+        (2, [GREEN, RED, GRAY, BLUE]),
+        (3, [GRAY, BLUE, GREEN, RED]),
+        (4, [BLUE, GRAY, RED, GREEN]),
+        (5, [RED, BLUE, GREEN, GRAY]),
+        (6, [BLUE, RED, GRAY, GREEN]),
+        (7, [GRAY, GREEN, BLUE, RED]),
+        (8, [GREEN, GRAY, RED, BLUE]),
+        (99, [RED, GREEN, BLUE, GRAY]),
     ],
 )
 def test_exif_says_which_side_is_up(orientation: int, expected: list[tuple[int, ...]]) -> None:
@@ -133,20 +133,20 @@ def test_damaged_exif_does_not_cost_the_image() -> None:
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
 def test_every_mode_becomes_rgb(mode: str) -> None:
-    grey = Image.new("L", (16, 16), 255 if mode == "1" else 200)
+    gray = Image.new("L", (16, 16), 255 if mode == "1" else 200)
     if mode == "I;16":
         image = Image.fromarray(np.full((16, 16), 200 * 256, np.uint16))
     elif mode == "P":
-        image = grey.convert("RGB").quantize(4)
+        image = gray.convert("RGB").quantize(4)
     else:
-        image = grey.convert("RGB").convert(mode)
+        image = gray.convert("RGB").convert(mode)
     found = pixels(encoded(image, "JPEG" if mode == "CMYK" else "PNG"), 8, 8)
     assert abs(found.astype(int) - (255 if mode == "1" else 200)).max() <= 3
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "BMP", "WEBP", "GIF"])
 def test_every_format(form: str) -> None:
-    found = pixels(encoded(Image.new("RGB", (20, 20), GREY), form), 8, 8)
+    found = pixels(encoded(Image.new("RGB", (20, 20), GRAY), form), 8, 8)
     assert abs(found.astype(int) - 128).max() <= 3
 
 
@@ -208,10 +208,10 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 @given(*[st.integers(1, 5000)] * 4)
-def test_the_box_is_centred_inside_and_in_proportion(
+def test_the_box_is_centerd_inside_and_in_proportion(
     image_width: int, image_height: int, height: int, width: int
 ) -> None:
-    left, top, right, bottom = centre_box(image_width, image_height, height, width)
+    left, top, right, bottom = center_box(image_width, image_height, height, width)
     assert left >= 0
     assert top >= 0
     assert (left, top) == pytest.approx((image_width - right, image_height - bottom), abs=1e-6)

@@ -27,9 +27,9 @@ ODD_NAMES = [
 ]
 
 
-def save(path: Path, colour: tuple[int, int, int] = (200, 0, 0)) -> None:
+def save(path: Path, color: tuple[int, int, int] = (200, 0, 0)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (12, 10), colour).save(path)
+    Image.new("RGB", (12, 10), color).save(path)
 
 
 def names(folder: ImageFolder) -> tuple[list[str], list[str]]:
@@ -82,7 +82,7 @@ def test_a_train_folder_alone_is_split(tmp_path: Path) -> None:
     for name in ("train/a/1.png", "train/a/2.png", "train/b/1.png", "train/b/2.png"):
         save(tmp_path / name)
     (tmp_path / "test").mkdir()
-    save(tmp_path / "test" / "unlabelled.png")
+    save(tmp_path / "test" / "unlabeled.png")
     folder = list_images(tmp_path)
     assert folder.classes == ["a", "b"]
     assert folder.test_labels == [0, 1]
@@ -181,13 +181,13 @@ def test_a_share_must_leave_two_parts(tmp_path: Path, share: float) -> None:
 
 
 def test_images_and_labels_fit_together(tmp_path: Path) -> None:
-    """Each class has its colour; a damaged image in the middle must not shift the labels of those behind it."""
-    colours = {"blue": (0, 0, 250), "green": (0, 250, 0), "red": (250, 0, 0)}
-    for name, colour in colours.items():
+    """Each class has its color; a damaged image in the middle must not shift the labels of those behind it."""
+    colors = {"blue": (0, 0, 250), "green": (0, 250, 0), "red": (250, 0, 0)}
+    for name, color in colors.items():
         for number in range(6):
-            save(tmp_path / "train" / name / f"{number}.png", colour)
-        save(tmp_path / "test" / name / "0.png", colour)
-        save(tmp_path / "test" / name / "1.png", colour)
+            save(tmp_path / "train" / name / f"{number}.png", color)
+        save(tmp_path / "test" / name / "0.png", color)
+        save(tmp_path / "test" / name / "1.png", color)
     (tmp_path / "train" / "blue" / "3.png").write_bytes(b"no image")
     (tmp_path / "train" / "red" / "0.png").write_bytes(b"")
     (tmp_path / "test" / "green" / "1.png").write_bytes(b"no image")
@@ -197,7 +197,7 @@ def test_images_and_labels_fit_together(tmp_path: Path) -> None:
     assert images.test.shape == (5, 8, 8, 3)
     assert images.train_labels.dtype == np.int64
     for part, labels in ((images.train, images.train_labels), (images.test, images.test_labels)):
-        assert (part == np.array(list(colours.values()), np.uint8)[labels][:, None, None]).all()
+        assert (part == np.array(list(colors.values()), np.uint8)[labels][:, None, None]).all()
     assert [name for name, _ in images.skipped] == ["train/blue/3.png", "train/red/0.png", "test/green/1.png"]
     assert images.skipped[1][1] == "the file is empty"
 

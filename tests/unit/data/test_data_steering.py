@@ -16,7 +16,7 @@ from worldsize.errors import DataError
 
 
 def write_table(folder: Path, rows: int = 10, *, inside: str = "images", header: str = "image,index,angle") -> Path:
-    """Frame i has the grey value 10 i and the angle i / 10."""
+    """Frame i has the gray value 10 i and the angle i / 10."""
     (folder / inside).mkdir(parents=True, exist_ok=True)
     for number in range(rows):
         Image.new("L", (16, 12), 10 * number).save(folder / inside / f"{number}.png")
@@ -78,7 +78,7 @@ def assert_film_is_read(real: Path, frames: int, tmp_path: Path) -> None:
     assert steering.train.shape == (160, 30, 40, 3)
     assert steering.test.shape == (40, 30, 40, 3)
     assert steering.train_angles.tolist() == np.float32([row.angle for row in rows[:160]]).tolist()
-    # Frames of a film: neighbours look alike, distant ones do not.
+    # Frames of a film: neighbors look alike, distant ones do not.
     film = steering.train.astype(float)
     assert abs(film[1:] - film[:-1]).mean() < abs(film[80:] - film[:80]).mean() / 2
 

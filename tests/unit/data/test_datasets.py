@@ -42,7 +42,7 @@ def described(path: str, content: bytes) -> DataFile:
 TINY = DataSet(
     name="tiny",
     title="two files",
-    licence="CC0",
+    license="CC0",
     source="this test",
     files=(described("tiny/a.bin", CONTENT), described("tiny/b.bin", CONTENT[::-1])),
     archive=described("tiny/packed.tar.gz", b"packed"),
@@ -221,7 +221,7 @@ def test_notes_that_cannot_be_written_are_no_fault(whole: Path, monkeypatch: pyt
 def test_status_says_how_much_is_there(whole: Path, change: Callable[[Path], object], state: str) -> None:
     change(whole)
     (row,) = status(whole)
-    assert (row.name, row.title, row.licence, row.size_bytes) == ("tiny", "two files", "CC0", 2_048)
+    assert (row.name, row.title, row.license, row.size_bytes) == ("tiny", "two files", "CC0", 2_048)
     assert row.state == state
 
 

@@ -139,7 +139,7 @@ def empty(site: Site) -> None:
 
 def one_file(*urls: str, body: bytes = BODY) -> DataSet:
     file = DataFile(path="one/file.bin", size_bytes=len(body), sha256=hashlib.sha256(body).hexdigest(), urls=urls)
-    return DataSet(name="one", title="", licence="", source="", files=(file,))
+    return DataSet(name="one", title="", license="", source="", files=(file,))
 
 
 def bring(dataset: DataSet, root: Path, pauses: list[float] | None = None, timeout_s: float = 30) -> None:

@@ -79,8 +79,8 @@ def test_lines_join_what_differs_in_workers_only(strong: Document) -> None:
     for panel in outcome.panels:
         assert sorted(line.name for line in lines(panel)) == ["global batch 256", "global batch 64"]
         assert all(line.x == (1, 2, 4) for line in lines(panel))
-    hues = {line.name: line.colour for line in lines(outcome.panels[0])}
-    assert {line.name: line.colour for line in lines(speedup.panels[0]) if line.name in hues} == hues
+    hues = {line.name: line.color for line in lines(outcome.panels[0])}
+    assert {line.name: line.color for line in lines(speedup.panels[0]) if line.name in hues} == hues
 
 
 def test_losses_beyond_the_picture_are_gaps_unless_they_end_there(strong: Document) -> None:
@@ -94,7 +94,7 @@ def test_losses_beyond_the_picture_are_gaps_unless_they_end_there(strong: Docume
     assert line.y == (1.0, None, 0.5)
 
 
-def test_points_of_time_against_cost_are_labelled_with_their_workers(strong: Document) -> None:
+def test_points_of_time_against_cost_are_labeled_with_their_workers(strong: Document) -> None:
     pareto = figure(strong, "pareto")
     labels = [label for line in lines(pareto.panels[0]) for label in line.labels]
     assert labels[:3] == ["1", "2", "4"]

@@ -53,7 +53,7 @@ class OverheadModel:
     freedom: float
     """Degrees of freedom of `spread`."""
     covariance: Floats = field(repr=False, compare=False)
-    """Of the coefficients, in units of spread^2: how far the model itself may be off."""
+    """Covariance of the coefficients, in units of spread^2: how far the model itself may be off."""
 
     def at(self, workers: int, workers_on_node: int, evaluations: float) -> Interval:
         """Seconds outside steps for a run with this many evaluations, with an 80 % interval."""

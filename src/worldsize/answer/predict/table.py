@@ -103,7 +103,7 @@ def all_series(rows: Iterable[TableRow], unit: Unit | None) -> tuple[GivenSeries
 def table_error(problems: Sequence[Problem]) -> InputError:
     shown = list(problems[:MOST_SHOWN])
     if len(problems) > MOST_SHOWN:
-        shown.append(Problem(f"and {len(problems) - MOST_SHOWN} problems more; mend these first"))
+        shown.append(Problem(f"and {len(problems) - MOST_SHOWN} problems more; fix these first"))
     return InputError(shown)
 
 
@@ -296,9 +296,9 @@ def read_table(path: Path, *, workers_per_node: int | None = None) -> Measuremen
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error}); give a CSV file in UTF-8") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text in UTF-8; save it as CSV in UTF-8") from error
+        raise InputError(f"{path} is not text in UTF-8; save it as CSV in UTF-8") from error
     if "\x00" in text or text.startswith("PK\x03\x04"):
-        raise InputError(f"{path} is no text; save the table as CSV in UTF-8")
+        raise InputError(f"{path} is not text; save the table as CSV in UTF-8")
     table = parse_table(text, str(path))
     if workers_per_node is None:
         return table
@@ -369,7 +369,7 @@ def _rows(text: str, label: str) -> tuple[list[str], list[TableRow]]:
                 rows.append(TableRow(where=where, cells=dict(zip(header, cells, strict=True))))
     except csv.Error as error:
         where = f"{label}, line {reader.line_num}"
-        raise InputError([Problem(f"not valid CSV: {error}; mend the quotes", where)]) from error
+        raise InputError([Problem(f"not valid CSV: {error}; fix the quotes", where)]) from error
     if problems:
         raise table_error(problems)
     if not rows:

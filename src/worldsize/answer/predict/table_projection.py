@@ -94,7 +94,7 @@ def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
 
 def _counts(workers: Iterable[int]) -> list[int]:
     if not isinstance(workers, Iterable) or isinstance(workers, str | bytes):
-        raise InputError(f"workers={shorten(workers)} is no list of counts; write workers=[16, 32], say")
+        raise InputError(f"workers={shorten(workers)} is not a list of counts; write workers=[16, 32], say")
     counts = []
     for index, count in enumerate(workers):
         number = whole(count)

@@ -128,7 +128,7 @@ def draw(figure: Figure) -> Canvas:
         left = _left(panel)
         edge -= height + above
         axes = canvas.add_axes((left / WIDTH_IN, edge / total, (WIDTH_IN - left - 0.12) / WIDTH_IN, height / total))
-        _panel(axes, panel, labelled=not shared or panel is figure.panels[-1])
+        _panel(axes, panel, labeled=not shared or panel is figure.panels[-1])
         edge -= under
     if listed:
         handles = [_handle(mark) for _, mark in listed] + ([Line2D([], [], alpha=0)] if more else [])
@@ -174,7 +174,7 @@ def _cut(name: str) -> str:
     return f" {name}" if name.startswith("_") else name  # matplotlib hides labels that begin with _
 
 
-def _panel(axes: Axes, panel: Panel, *, labelled: bool) -> None:
+def _panel(axes: Axes, panel: Panel, *, labeled: bool) -> None:
     if not panel.horizontal:  # the title is read first and takes no width
         axes.set_title(visible(panel.y.title), loc="left", fontsize=7, color=SOFT, pad=4, x=-0.36 / (WIDTH_IN - 0.6))
     if panel.horizontal:
@@ -183,7 +183,7 @@ def _panel(axes: Axes, panel: Panel, *, labelled: bool) -> None:
         if isinstance(mark, Line):
             _line(axes, mark)
     _axis(axes, panel.x, "x", panel.ticks[0])
-    if labelled:
+    if labeled:
         axes.set_xlabel(visible(panel.x.title), fontsize=6.8, labelpad=2)
     if panel.horizontal:
         axes.spines["left"].set_visible(False)
@@ -195,7 +195,7 @@ def _panel(axes: Axes, panel: Panel, *, labelled: bool) -> None:
 
 
 def _line(axes: Axes, mark: Line) -> None:
-    hue = PALETTE[mark.colour][0]
+    hue = PALETTE[mark.color][0]
     for stretch in stretches(mark) if mark.low and mark.high else ():
         x, low, high = zip(*stretch, strict=True)
         if mark.kind == "projected":
@@ -235,7 +235,7 @@ def _bars(axes: Axes, panel: Panel) -> None:
             mark.values,
             left=begin,
             height=0.66,
-            color=PALETTE[mark.colour][0],
+            color=PALETTE[mark.color][0],
             edgecolor="white",
             linewidth=0.4,
         )
@@ -277,7 +277,7 @@ def _none_below(axes: Axes, which: str) -> bool:
 
 
 def _handle(mark: Mark) -> Any:
-    hue = PALETTE[mark.colour][0]
+    hue = PALETTE[mark.color][0]
     if isinstance(mark, Bars):
         return Patch(color=hue)
     symbol = {"none": "", "circle": "o", "open": "o", "cross": "X"}[mark.symbol]

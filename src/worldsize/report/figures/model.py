@@ -24,13 +24,13 @@ PALETTE = {
     "orange": ("#dd9400", "#f3b73e"),
     "sky": ("#56b4e9", "#9bd6fa"),
     "brown": ("#7a5c3a", "#c4a27a"),
-    "grey": ("#8a919c", "#8d95a3"),
+    "gray": ("#8a919c", "#8d95a3"),
 }
 """Colors on light and on dark: Okabe and Ito's palette for color-blind readers, slightly darker for lines on white,
 with brown instead of yellow, which is hard to see on white."""
-ORDER = ("blue", "vermilion", "green", "purple", "orange", "sky", "brown", "grey")
+ORDER = ("blue", "vermilion", "green", "purple", "orange", "sky", "brown", "gray")
 """Order of colors for series. Gray, the color of references, comes last: for the eighth device of a node."""
-SPAN_COLOURS = {
+SPAN_COLORS = {
     "data": "orange",
     "copy": "brown",
     "forward": "sky",
@@ -38,7 +38,7 @@ SPAN_COLOURS = {
     "communication": "vermilion",
     "waiting": "purple",
     "optimizer": "green",
-    "rest": "grey",
+    "rest": "gray",
     "step": "blue",
 }
 """Computing is blue; waiting and overhead have warm colors."""
@@ -75,7 +75,7 @@ def tick_words(tick: float) -> str:
     return f"{tick:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
 
 
-def colour(index: int) -> str:
+def color(index: int) -> str:
     return ORDER[index % len(ORDER)]
 
 
@@ -105,7 +105,7 @@ class Line:
     low: tuple[Number, ...] = ()
     high: tuple[Number, ...] = ()
     """Limits of a band in the line's color. Empty: no band."""
-    colour: str = "blue"
+    color: str = "blue"
     kind: Kind = "measured"
     dotted: bool = False
     """For secondary measured data: training samples next to test samples."""
@@ -130,7 +130,7 @@ class Bars:
     values: tuple[float, ...]
     begin: tuple[float, ...] | None = None
     """Start of each block; None: stacked on the previous bars."""
-    colour: str = "blue"
+    color: str = "blue"
     hover: tuple[str, ...] = ()
 
 
@@ -229,9 +229,9 @@ class Figure:
         return marks
 
 
-def series_colours(document: Document) -> dict[tuple[Any, ...], str]:
+def series_colors(document: Document) -> dict[tuple[Any, ...], str]:
     """Color of each series, the same in all figures."""
-    return {key: colour(index) for index, key in enumerate(series(document))}
+    return {key: color(index) for index, key in enumerate(series(document))}
 
 
 def worker_axis(counts: Iterable[float]) -> Axis:

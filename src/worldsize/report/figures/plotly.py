@@ -69,15 +69,15 @@ def _line(mark: Line) -> Iterator[dict[str, Any]]:
         "opacity": mark.opacity,
         "cliponaxis": mark.symbol not in ("cross", "open") and not mark.labels,
         "line": {
-            "color": f"${mark.colour}",
+            "color": f"${mark.color}",
             "width": 1.3 if thin else 2.2,
             "dash": "dot" if mark.dotted else DASHES[mark.kind],
         },
         "marker": {
-            "color": f"${mark.colour}",
+            "color": f"${mark.color}",
             "symbol": SYMBOLS[mark.symbol],
             "size": 10 if mark.symbol == "cross" else 7,
-            "line": {"color": f"${mark.colour}", "width": 1.8 if mark.symbol == "open" else 0},
+            "line": {"color": f"${mark.color}", "width": 1.8 if mark.symbol == "open" else 0},
         },
         **({"hovertext": _hover(mark.hover), "hoverinfo": "text"} if mark.hover else {"hoverinfo": "skip"}),
         **_labels(mark),
@@ -100,7 +100,7 @@ def _band(mark: Line) -> Iterator[dict[str, Any]]:
                 "shape": "/",
                 "size": 7,
                 "solidity": 0.25,
-                "fgcolor": f"${mark.colour}",
+                "fgcolor": f"${mark.color}",
                 "fillmode": "overlay",
             }
         }
@@ -109,7 +109,7 @@ def _band(mark: Line) -> Iterator[dict[str, Any]]:
             "mode": "none",
             **around,
             "fill": "toself",
-            "fillcolor": f"${mark.colour}/{0.08 if mark.kind == 'projected' else 0.17 * mark.opacity:.2f}",
+            "fillcolor": f"${mark.color}/{0.08 if mark.kind == 'projected' else 0.17 * mark.opacity:.2f}",
             "hoverinfo": "skip",
             **(hatch if mark.kind == "projected" else {}),
         }
@@ -135,7 +135,7 @@ def _bars(mark: Bars, across: bool) -> dict[str, Any]:
         "orientation": "h" if across else "v",
         **({"base": list(mark.begin)} if mark.begin else {}),
         "width": 0.62,
-        "marker": {"color": f"${mark.colour}", "line": {"color": "$card", "width": 1}},
+        "marker": {"color": f"${mark.color}", "line": {"color": "$card", "width": 1}},
         "text": _hover(mark.hover),
         "textposition": "none",
         "hoverinfo": "text",

@@ -23,7 +23,7 @@ from worldsize.report.blocks import (
     interval,
     plain_cells,
 )
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, batch_axis, colour
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, batch_axis, color
 from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, full, integer, number, percents, whole
 from worldsize.report.words.settings import configuration, describe_entry, setting_key
 from worldsize.report.write.console import plain_table
@@ -157,7 +157,7 @@ def _throughput(shown: dict[str, list[Fields]], per: float, unit: str) -> list[L
     return [
         Line(
             name=name,
-            colour=colour(index),
+            color=color(index),
             x=tuple(row["batch_per_worker"] for row in group),
             y=tuple(row["samples_per_s"]["value"] * per for row in group),
             low=tuple(row["samples_per_s"]["low"] * per for row in group),
@@ -186,7 +186,7 @@ def _full(too_large: Sequence[tuple[int, int]]) -> list[Line]:
     return [
         Line(
             name="out of memory",
-            colour="vermilion",
+            color="vermilion",
             connected=False,
             symbol="cross",
             x=tuple(size for _, size in too_large),
@@ -202,7 +202,7 @@ def _hardware_panel(
     lines = [
         Line(
             name=name,
-            colour=colour(index),
+            color=color(index),
             x=tuple(row["batch_per_worker"] for row in known),
             y=tuple(row[key] * factor for row in known),
             hover=tuple(

@@ -23,7 +23,7 @@ from worldsize.report.blocks import (
     interval,
     plain_cells,
 )
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, colour
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, color
 from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, decimals, integer, number
 from worldsize.report.words.settings import configuration, method_key, setting_key
 from worldsize.report.write.console import plain_table
@@ -31,7 +31,7 @@ from worldsize.report.write.console import plain_table
 NOTE = (
     "Computing: the median step without the exchange of gradients. Exposed: what the step with it takes longer "
     f"({LEVEL_WORDS}). Total: the exchange by torch's own clock, overlapped with computing or not; bus bandwidth is of "
-    "that. By subtraction: the step less that of 1 worker, which is no measure of it: computing itself slows when "
+    "that. By subtraction: the step less that of 1 worker, which does not measure it: computing itself slows when "
     "cores, memory or power are shared."
 )
 
@@ -51,7 +51,7 @@ def exchange_view(results: Results) -> list[Any]:
     ]
     settings = [step.setting for step in shown]
     mixed = bool(configuration(settings[0], settings))
-    table = plain_table("computing and exchanging gradients: ms a step, seconds an epoch below")
+    table = plain_table("computing and exchanging gradients: ms per step, seconds per epoch below")
     for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), "com-\nputing", "exposed", "total"):
         table.add_column(header, justify="right", overflow="fold")
     for header in ("by sub-\ntraction", "gradi-\nents", "bus\nbandwidth"):
@@ -128,7 +128,7 @@ def bandwidth_figure(document: Document) -> Figure | None:
         marks.append(
             Line(
                 name=name,
-                colour=colour(index),
+                color=color(index),
                 x=tuple(float(entry["size_bytes"]) for entry in sizes),
                 y=tuple(entry["busbw_bytes_per_s"] / 1e9 for entry in sizes),
                 hover=tuple(
@@ -145,7 +145,7 @@ def bandwidth_figure(document: Document) -> Figure | None:
             marks.append(
                 Line(
                     name="fitted law",
-                    colour=colour(index),
+                    color=color(index),
                     kind="projected",
                     symbol="none",
                     x=tuple(x),
@@ -191,7 +191,7 @@ def _gradients(document: Document, marks: Sequence[Line]) -> list[Line]:
     return [
         Line(
             name=f"gradients of this model, {_size(size)}",
-            colour="grey",
+            color="gray",
             kind="reference",
             symbol="none",
             x=(size, size),
@@ -247,7 +247,7 @@ def exchange(document: Document) -> Sheet | None:
     note = (
         "Computing: the median step without the exchange of gradients. Exchange adds: what the step with it takes "
         f"longer ({LEVEL_WORDS}). In all: by torch's own clock, overlapped with computing or not; bus bandwidth is of "
-        "that. By subtraction: the step less that of 1 worker, which is no measure of communication."
+        "that. By subtraction: the step less that of 1 worker, which does not measure communication."
     )
     return Sheet(
         key="exchange",

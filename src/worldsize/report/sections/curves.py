@@ -10,7 +10,7 @@ from rich.text import Text
 from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Document, Fields
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, colour
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, color
 from worldsize.report.words.numbers import counted, full, metric_value, number
 from worldsize.report.words.settings import best_of_settings, describe_entry, more_words, setting_key
 
@@ -62,9 +62,7 @@ def curves(document: Document) -> Figure | None:
                 values = curve[f"{side}_{what}"]
                 if values is not None:
                     lines.append(
-                        _curve(
-                            curve, values, f"{side} {words}", name=name, hue=colour(index), train=kind == "reference"
-                        )
+                        _curve(curve, values, f"{side} {words}", name=name, hue=color(index), train=kind == "reference")
                     )
         log = what == "loss" and _spreads(lines)
         sides = " (test solid, training dotted)" if any(line.dotted for line in lines) else " (test)"
@@ -112,7 +110,7 @@ def _curve(curve: Fields, values: Fields, words: str, *, name: str, hue: str, tr
     return Line(
         name=f"{name}",
         in_legend=not train,
-        colour=hue,
+        color=hue,
         kind="measured",
         symbol=("open" if dots else "none") if train else ("circle" if dots else "none"),
         opacity=0.55 if train else 1.0,
@@ -209,7 +207,7 @@ def _convergence_line(curve: Fields, shown: Sequence[Fields], families: Sequence
     siblings = [other["variant"] for other in shown if other["family"] == curve["family"]]
     return Line(
         name=curve["variant"],
-        colour=colour(families.index(curve["family"])),
+        color=color(families.index(curve["family"])),
         symbol="none" if len(kept) > 12 else "circle",
         opacity=1.0 - 0.7 * siblings.index(curve["variant"]) / max(len(siblings), 1),
         x=tuple(float(epoch) for epoch, _ in kept),
@@ -227,7 +225,7 @@ def _cross(curve: Fields, line: Line) -> Line:
     )
     return Line(
         name=curve["variant"],
-        colour=line.colour,
+        color=line.color,
         connected=False,
         symbol="cross",
         in_legend=False,
@@ -248,7 +246,7 @@ def noise(document: Document) -> Figure | None:
         lines.append(
             Line(
                 name=name,
-                colour=colour(index),
+                color=color(index),
                 symbol="none",
                 x=tuple(float(step) for step in entry["step"]),
                 y=tuple(entry["samples"]),

@@ -12,7 +12,7 @@ from worldsize.analysis.speed.hardware import Hardware
 from worldsize.answer.curves import MOST_SAMPLES
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Document
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, colour
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, color
 from worldsize.report.sections.steps import LEAST_SHARE
 from worldsize.report.words.numbers import byte_size, number, percent
 from worldsize.report.words.settings import configuration
@@ -86,7 +86,7 @@ def devices(document: Document) -> Figure | None:
             lines[what].append(
                 Line(
                     name=f"{noun} {device['rank']}",
-                    colour=colour(index),
+                    color=color(index),
                     symbol="none",
                     x=tuple(device["at_s"]),
                     y=tuple(values),

@@ -24,7 +24,7 @@ from worldsize.report.blocks import (
     interval,
     plain_cells,
 )
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, series_colours, worker_axis
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, series_colors, worker_axis
 from worldsize.report.sections.curves import MOST_CURVES
 from worldsize.report.words.numbers import (
     LEVEL_WORDS,
@@ -224,7 +224,7 @@ def outcome(document: Document) -> Figure | None:
     groups = dict(list(every.items())[:MOST_CURVES])
     if not groups:
         return None
-    metric, hues = document["metric"], series_colours(document)
+    metric, hues = document["metric"], series_colors(document)
     axis = worker_axis([entry["workers"] for group in groups.values() for entry in group])
     panels = [
         _against_workers(groups, hues, axis, "train_s", "training time, s", lambda value: f"{number(value)} s"),
@@ -261,7 +261,7 @@ def _against_workers(
         lines.append(
             Line(
                 name=name,
-                colour=hues.get(series_key(group[0]), "blue"),
+                color=hues.get(series_key(group[0]), "blue"),
                 x=tuple(entry["workers"] for entry in known),
                 y=tuple(entry[key]["value"] for entry in known),
                 low=tuple(entry[key]["low"] for entry in known) if spread else (),
@@ -284,13 +284,13 @@ def stable(document: Document) -> Figure | None:
     known = [entry for entry in document["learning"] if entry["stable"] and entry["stable"]["epoch"] is not None]
     best = {(setting_key(entry), entry["variant"]) for entry in best_of_settings(document)}
     known = [entry for entry in known if (setting_key(entry), entry["variant"]) in best]
-    groups, hues = dict(list(along_workers(document, known).items())[:MOST_CURVES]), series_colours(document)
+    groups, hues = dict(list(along_workers(document, known).items())[:MOST_CURVES]), series_colors(document)
     if not groups:
         return None
     lines = [
         Line(
             name=name,
-            colour=hues.get(series_key(group[0]), "blue"),
+            color=hues.get(series_key(group[0]), "blue"),
             x=tuple(entry["workers"] for entry in group),
             y=tuple(entry["stable"]["epoch"] for entry in group),
             low=tuple(entry["stable"]["low"] for entry in group),

@@ -23,7 +23,7 @@ from worldsize.report.blocks import (
     interval,
     plain_cells,
 )
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_around, axis_for, series_colours, worker_axis
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_around, axis_for, series_colors, worker_axis
 from worldsize.report.words.numbers import (
     LEVEL_WORDS,
     counted,
@@ -201,7 +201,7 @@ def speedup(document: Document) -> Figure | None:
     ordered = [main, *(rows for rows in groups if rows is not main)][:MOST_SERIES]
     everything = [row for rows in ordered for row in rows]
     lines: dict[str, list[Line]] = {"speedup": [], "efficiency": []}
-    hues = series_colours(document)
+    hues = series_colors(document)
     for rows in ordered:
         name = series_name(rows, everything) or "measured"
         for what, unit, factor in (("speedup", " x", 1.0), ("efficiency", " %", 100.0)):
@@ -224,7 +224,7 @@ def speedup(document: Document) -> Figure | None:
     title += f", on {main[0]['place']}" if main[0]["place"] else ""
     same = {rows[0]["baseline_workers"] for rows in ordered} == {base}
     against = f"against {counted(base, 'worker')}" if same else "of each against its smallest count"
-    note = f"Bands: {LEVEL_WORDS}s. Grey: ideal{'' if same else f' from {base} on'}." + (
+    note = f"Bands: {LEVEL_WORDS}s. Gray: ideal{'' if same else f' from {base} on'}." + (
         " Dashed and hatched: projected, not measured, 80 % intervals." if projected["speedup"] else ""
     )
     return Figure(
@@ -258,7 +258,7 @@ def _ratio_line(rows: Sequence[Fields], what: str, unit: str, factor: float, *, 
     values = [row[what] for row in rows]
     return Line(
         name=name,
-        colour=hue,
+        color=hue,
         x=tuple(row["workers"] for row in rows),
         y=tuple(value["value"] * factor for value in values),
         low=tuple(value["low"] * factor for value in values),
@@ -273,7 +273,7 @@ def _ratio_line(rows: Sequence[Fields], what: str, unit: str, factor: float, *, 
 
 
 def _reference(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
-    return Line(name=name, colour="grey", kind="reference", symbol="none", x=tuple(x), y=tuple(y))
+    return Line(name=name, color="gray", kind="reference", symbol="none", x=tuple(x), y=tuple(y))
 
 
 def _projected(document: Document, main: Sequence[Fields]) -> dict[str, list[Line]]:
@@ -298,7 +298,7 @@ def _projected(document: Document, main: Sequence[Fields]) -> dict[str, list[Lin
         lines[what] = [
             Line(
                 name="projected",
-                colour=series_colours(document)[series_key(last)],
+                color=series_colors(document)[series_key(last)],
                 kind="projected",
                 symbol="open",
                 x=tuple(point["workers"] for point in points),
@@ -356,12 +356,12 @@ def _prices(entries: Sequence[Fields], how: str) -> Iterator[Line]:
     for entry in entries:
         x, y = ((entry[what]["low"], entry[what]["high"]) for what in ("time_s", "worker_hours"))
         if all(x):
-            yield Line(name=how, kind=kind, colour=hue, symbol="none", opacity=0.45, in_legend=False, x=x, y=y)
+            yield Line(name=how, kind=kind, color=hue, symbol="none", opacity=0.45, in_legend=False, x=x, y=y)
     if entries:
         yield Line(
             name=how,
             kind=kind,
-            colour=hue,
+            color=hue,
             connected=False,
             symbol="circle" if kind == "measured" else "open",
             labels=tuple(f"{entry['workers']:,}" for entry in entries),

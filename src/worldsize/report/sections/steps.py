@@ -23,7 +23,7 @@ from worldsize.report.blocks import (
     interval,
     plain_cells,
 )
-from worldsize.report.figures.model import SPAN_COLOURS, Axis, Bars, Figure, Panel
+from worldsize.report.figures.model import SPAN_COLORS, Axis, Bars, Figure, Panel
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, decimals, duration, full, integer, number, percent
 from worldsize.report.words.settings import configuration, describe_entry, more_words, setting_key
 from worldsize.report.write.console import plain_table
@@ -177,7 +177,7 @@ NOT_TRAINING = (
     "gaps",
     "process end",
 )
-PHASE_COLOURS = {
+PHASE_COLORS = {
     "training": "blue",
     "evaluation": "sky",
     "process start": "orange",
@@ -207,7 +207,7 @@ def step_parts(document: Document) -> Figure | None:
         bars.append(
             Bars(
                 name=words,
-                colour=SPAN_COLOURS[name],
+                color=SPAN_COLORS[name],
                 places=labels,
                 values=tuple(value["value"] * 1e3 if value else 0.0 for value in values),
                 hover=tuple(
@@ -267,7 +267,7 @@ def timeline(document: Document) -> Figure | None:
         marks.append(
             Bars(
                 name=SPAN_WORDS.get(name, name),
-                colour=SPAN_COLOURS.get(name, "grey"),
+                color=SPAN_COLORS.get(name, "gray"),
                 places=labels,
                 begin=tuple(start * 1e3 for start in begin),
                 values=tuple(value * 1e3 for value in seconds),
@@ -313,17 +313,17 @@ def wall_time(document: Document) -> Figure | None:
         {name: sum(launch["phases_s"].get(name, 0.0) for launch in launches) for name in ("training", *NOT_TRAINING)}
         for _, launches in kept
     ]
-    others = [name for name in NOT_TRAINING if name not in PHASE_COLOURS]
+    others = [name for name in NOT_TRAINING if name not in PHASE_COLORS]
     bars = []
     total = sum(launch["wall_s"] for launch in timed)
-    for name in (*PHASE_COLOURS, "other"):
+    for name in (*PHASE_COLORS, "other"):
         values = [sum(phases[other] for other in others) if name == "other" else phases[name] for phases in sums]
         if sum(values) < 0.005 * total:
             continue
         bars.append(
             Bars(
                 name="saving and process end" if name == "other" else "exchange probe" if name == "exchange" else name,
-                colour=PHASE_COLOURS.get(name, "grey"),
+                color=PHASE_COLORS.get(name, "gray"),
                 places=labels,
                 values=tuple(values),
                 hover=tuple(

@@ -119,7 +119,7 @@ def launch_command(study: Study, launch: Launch, number: int) -> str:
     if spec.slurm is not None:
         job = job_of(spec, folder, launch_id, launch.workers, name=launch_id)
         script = shlex.quote(f"{folder}/launches/{launch_id}/job.sh")
-        return f"sbatch {script}   # nodes: {job.nodes}, workers a node: {job.workers_per_node}"
+        return f"sbatch {script}   # nodes: {job.nodes}, workers per node: {job.workers_per_node}"
     build = mpirun_command if spec.run_on == "mpi" else torchrun_command
     return shlex.join(build(folder, launch_id, launch.workers, "python"))
 

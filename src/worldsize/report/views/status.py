@@ -73,10 +73,10 @@ def failure_view(record: TrialRecord) -> Text:
 
 def data_view(rows: list[DataSetStatus], root: Path) -> Group:
     table = plain_table(gap=2)
-    for header in ("name", "here", "size", "what", "licence"):
+    for header in ("name", "here", "size", "what", "license"):
         table.add_column(header, justify="right" if header == "size" else "left", overflow="fold")
     for row in rows:
-        table.add_row(row.name, row.state, f"{row.size_bytes / 1e6:.0f} MB", row.title, row.licence)
+        table.add_row(row.name, row.state, f"{row.size_bytes / 1e6:.0f} MB", row.title, row.license)
     return Group(table, Text(f"in {visible(str(root))}; `worldsize data fetch NAME` downloads one", style="dim"))
 
 

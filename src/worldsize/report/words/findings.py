@@ -99,7 +99,7 @@ SENTENCES = {
     "rate-edge-wide": "{optimizer} diverges somewhere between a rate of {held:.4g}, which held, and {diverged:.4g}.",
     "rate-edge-theory": "Theory says {theory:.4g} (2 / largest eigenvalue): {percent:+.1f} % off.",
     "rate-edge-blurred": (
-        "{optimizer}: a rate of {diverged:.4g} diverged and one of {held:.4g} did not; the edge is no sharp line."
+        "{optimizer}: a rate of {diverged:.4g} diverged and one of {held:.4g} did not; the edge is not sharp."
     ),
     "large-batch": (
         "At {factor:.3g} x the batch ({batch:.0f}) and equal epochs, {unscaled} loses {lost:.3g} of {metric}; "

@@ -73,10 +73,10 @@ def _look(mark: Mark) -> str:
 
 def _hue(mark: Mark) -> str:
     if isinstance(mark, Line) and mark.symbol == "cross":
-        return f"color:var(--{mark.colour})"
+        return f"color:var(--{mark.color})"
     filled = isinstance(mark, Bars) or (not mark.connected and mark.symbol != "open")
     fade = "" if isinstance(mark, Bars) else f";opacity:{mark.opacity:.2f}"
-    return f"{'background' if filled else 'border-color'}:var(--{mark.colour}){fade}"
+    return f"{'background' if filled else 'border-color'}:var(--{mark.color}){fade}"
 
 
 def table_html(sheet: Sheet) -> str:

@@ -142,7 +142,7 @@ class GpuMeter:
 
     def sources(self) -> dict[str, MeterSource]:
         return {
-            "gpu utilisation": self.utilisation,
+            "gpu utilization": self.utilization,
             "gpu memory": self.memory,
             "gpu power": self.power,
             "gpu energy": self.energy,
@@ -151,7 +151,7 @@ class GpuMeter:
             "gpu throttling": self.throttling,
         }
 
-    def utilisation(self) -> dict[str, float]:
+    def utilization(self) -> dict[str, float]:
         """Share of the last fraction of a second in which any kernel ran, however small; NCCL's waiting kernels too."""
         rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
         return {"gpu_busy_percent": rates.gpu, "gpu_memory_busy_percent": rates.memory}

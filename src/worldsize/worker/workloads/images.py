@@ -28,8 +28,8 @@ from worldsize.worker.workloads.base import PerSample, Split, Workload
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[Any]
-Layout = Literal["grey", "channels-first", "channels-last"]
-CHANNEL_AXIS = {"grey": None, "channels-first": 1, "channels-last": 3}
+Layout = Literal["gray", "channels-first", "channels-last"]
+CHANNEL_AXIS = {"gray": None, "channels-first": 1, "channels-last": 3}
 
 
 def classification(
@@ -56,7 +56,7 @@ def classification(
         build_model=lambda: models.build(
             spec.model or model, classes=classes, channels=channels, size=size, **spec.model_options
         ),
-        prepare=Normalise(mean, deviation, layout),
+        prepare=Normalize(mean, deviation, layout),
         loss=cross_entropy(0.0),
         smoothed=cross_entropy,
         measures=measures,
@@ -64,7 +64,7 @@ def classification(
     )
 
 
-class Normalise:
+class Normalize:
     """uint8 as stored -> float, N x C x H x W, mean 0 and deviation 1."""
 
     def __init__(self, mean: Sequence[float], deviation: Sequence[float], layout: Layout) -> None:
@@ -77,7 +77,7 @@ class Normalise:
     def __call__(self, images: Tensor) -> Tensor:
         if self._scale.device != images.device:
             self._scale, self._offset = self._scale.to(images.device), self._offset.to(images.device)
-        if self._layout == "grey":
+        if self._layout == "gray":
             images = images[:, None]
         elif self._layout == "channels-last":
             images = images.permute(0, 3, 1, 2)
@@ -122,7 +122,7 @@ def load_digits(spec: WorkloadSpec, folders: DataFolders) -> Workload:
         train = arrays["train_images"], arrays["train_labels"]
         test = arrays["test_images"], arrays["test_labels"]
     return classification(
-        spec, train, test, layout="grey", classes=10, model="plain-cnn", mean=DIGITS_MEAN, deviation=DIGITS_DEVIATION
+        spec, train, test, layout="gray", classes=10, model="plain-cnn", mean=DIGITS_MEAN, deviation=DIGITS_DEVIATION
     )
 
 
@@ -134,7 +134,7 @@ def load_mnist(spec: WorkloadSpec, folders: DataFolders) -> Workload:
     train_images, train_labels, test_images, test_labels = read_mnist(folders.data / spec.name)
     mean, deviation = MNIST_STATISTICS[spec.name]
     train, test = (train_images, train_labels), (test_images, test_labels)
-    return classification(spec, train, test, layout="grey", classes=10, model="cnn", mean=mean, deviation=deviation)
+    return classification(spec, train, test, layout="gray", classes=10, model="cnn", mean=mean, deviation=deviation)
 
 
 CIFAR_MEAN, CIFAR_DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

@@ -12,7 +12,7 @@ from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import models
 from worldsize.worker.workloads import DataFolders
 from worldsize.worker.workloads.base import Split, Workload
-from worldsize.worker.workloads.images import Normalise, pixel_statistics, report_decoding
+from worldsize.worker.workloads.images import Normalize, pixel_statistics, report_decoding
 
 HEIGHT = 60
 ASPECT = 4 / 3
@@ -38,7 +38,7 @@ def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
         build_model=lambda: models.build(
             spec.model or "steering-cnn", classes=1, channels=3, size=size, **spec.model_options
         ),
-        prepare=Normalise(mean, deviation, "channels-last"),
+        prepare=Normalize(mean, deviation, "channels-last"),
         loss=lambda outputs, angles: (outputs - angles).square(),
         measures={
             "absolute": lambda outputs, angles: (outputs - angles).abs(),

@@ -6,7 +6,7 @@
   const drawn = new Map();
   let printing = paper.matches;
 
-  // Colours come from the style sheet: `$blue`, or `$blue/0.2` with an opacity.
+  // Colors come from the style sheet: `$blue`, or `$blue/0.2` with an opacity.
   function paint(token) {
     const [name, opacity] = token.slice(1).split("/");
     const hex = getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
