@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 Floats = npt.NDArray[np.float64]
 
@@ -91,86 +91,90 @@ def _deviation(values: Floats) -> float:
     return max(1.4826 * float(np.median(np.abs(values - np.median(values)))), 1e-9)
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """A positive quantity measured in repeats. Everything is in logarithms, so that ratios are differences."""
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A mean over repeats with its error. Quantities that are compared by their ratio are sampled in logarithms, where
+    ratios are differences."""
 
-    log_value: float
-    of_repeats: dict[int, float]
-    """Log value by repeat number. A ratio pairs them, so that what both saw (drift of the machine) cancels."""
-    error: float
-    """Standard error of `log_value`, from the spread of the repeats. 0 for one repeat."""
-    freedom: float
-    within: Floats
-    """Bootstrap replicates of `log_value` from the steps inside the repeats."""
+    value: float
+    error: float = 0.0
+    """Standard error, from the spread of the repeats. 0 for one repeat."""
+    freedom: float = 0.0
+    """Degrees of freedom of `error`. 0 for one repeat, whose spread is unknown."""
+    floor: float = 0.0
+    """Standard error from inside the repeats (their steps, the rounding of their values): a lower bound, since repeats
+    may agree by chance."""
+    repeats: Mapping[int, float] = field(default_factory=dict)
+    """Value by repeat number. A difference pairs them, so that what both saw (drift, the seed) cancels."""
 
-    @property
-    def value(self) -> float:
-        return math.exp(self.log_value)
+    @classmethod
+    def of(cls, repeats: Mapping[int, float], floor: float = 0.0) -> Sample:
+        """The mean, with error s / sqrt(n) and n - 1 degrees of freedom."""
+        values = np.array(list(repeats.values()))
+        n = len(values)
+        error = float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
+        return cls(value=float(values.mean()), error=error, freedom=n - 1.0, floor=floor, repeats=repeats)
 
-    def interval(self) -> Interval:
-        """Student's t over repeats, because few repeats show little of their spread; at least as wide as the interval
-        from the steps."""
-        low, high = np.quantile(self.within, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        reach = float(stdtrit(self.freedom, (1 + LEVEL) / 2)) * self.error if self.freedom else 0.0
-        bounds = (min(low, self.log_value - reach), max(high, self.log_value + reach))
-        return Interval(self.value, math.exp(min(bounds[0], MOST_LOG)), math.exp(min(bounds[1], MOST_LOG)))
+    def minus(self, other: Sample) -> Sample:
+        """The difference. Repeats with the same number ran side by side, so they are paired, and those whose partner is
+        missing are left out; without two pairs, the two means are compared."""
+        floor = math.hypot(self.floor, other.floor)
+        common = sorted(self.repeats.keys() & other.repeats.keys())
+        if len(common) > 1:
+            return Sample.of({key: self.repeats[key] - other.repeats[key] for key in common}, floor)
+        return self.apart(other)
 
-    def over(self, other: Sampled, *, repeated_alone: bool = False) -> Sampled:
-        """The ratio self / other.
+    def apart(self, other: Sample) -> Sample:
+        """The difference of two samples that share nothing: error^2 = e1^2 + e2^2, with degrees of freedom by Welch and
+        Satterthwaite, error^4 / (e1^4/f1 + e2^4/f2), mostly those of the noisier side.
 
-        Repeats with the same number ran side by side, so they are paired, and those whose partner failed are left out.
-        `repeated_alone`: one of the two may have extra repeats without a partner; if so, all repeats count and none are
-        paired.
+        A single repeat does not show its own noise, and is assumed to be as noisy as one repeat of the other side.
         """
-        within = self.within - other.within
-        common = self.of_repeats.keys() & other.of_repeats.keys()
-        some_alone = self.of_repeats.keys() != other.of_repeats.keys()
-        if len(common) > 1 and not (repeated_alone and some_alone):
-            of_repeats = {key: self.of_repeats[key] - other.of_repeats[key] for key in sorted(common)}
-            logs = np.array(list(of_repeats.values()))
-            shift = float(logs.mean()) - (self.log_value - other.log_value)  # from the repeats that have no partner
-            return Sampled(float(logs.mean()), of_repeats, *_standard_error(logs), within + shift)
-        log_value = self.log_value - other.log_value
-        return Sampled(log_value, {}, *_joint_error(self, other), within)
+        value, floor = self.value - other.value, math.hypot(self.floor, other.floor)
+        if not (self.freedom and other.freedom):
+            known = max(self, other, key=lambda sample: sample.freedom)
+            error = known.error * math.sqrt(known.freedom + 2)
+            return Sample(value=value, error=error, freedom=known.freedom, floor=floor)
+        error = math.hypot(self.error, other.error)
+        parts = self.error**4 / self.freedom + other.error**4 / other.freedom
+        freedom = error**4 / parts if parts else min(self.freedom, other.freedom)
+        return Sample(value=value, error=error, freedom=freedom, floor=floor)
 
-    def times(self, factor: float) -> Sampled:
-        shift = math.log(factor)
-        moved = {key: value + shift for key, value in self.of_repeats.items()}
-        return replace(self, log_value=self.log_value + shift, of_repeats=moved, within=self.within + shift)
+    def plus(self, shift: float) -> Sample:
+        return replace(
+            self, value=self.value + shift, repeats={key: value + shift for key, value in self.repeats.items()}
+        )
 
-    def inverse(self) -> Sampled:
-        turned = {key: -value for key, value in self.of_repeats.items()}
-        return replace(self, log_value=-self.log_value, of_repeats=turned, within=-self.within)
+    def negated(self) -> Sample:
+        return replace(self, value=-self.value, repeats={key: -value for key, value in self.repeats.items()})
 
+    def reach(self, level: float = LEVEL) -> float:
+        """Half of the interval: Student's t over repeats, because few repeats show little of their spread; at least
+        what the floor says."""
+        share = (1 + level) / 2
+        between = float(stdtrit(self.freedom, share)) * self.error if self.freedom else 0.0
+        return max(between, float(ndtri(share)) * self.floor)
 
-def median_step(repeats: Mapping[int, Floats], seed: int = 0) -> Sampled:
-    """Geometric mean over repeats of the median over steps."""
-    logs = np.log([float(np.median(steps)) for steps in repeats.values()])
-    rng = np.random.default_rng([seed, *(len(steps) for steps in repeats.values())])
-    within = np.stack([np.log(bootstrap_medians(steps, rng)) for steps in repeats.values()]).mean(axis=0)
-    of_repeats = dict(zip(repeats, logs.tolist(), strict=True))
-    return Sampled(float(logs.mean()), of_repeats, *_standard_error(logs), within)
+    def estimate(self, level: float = LEVEL) -> Estimate:
+        """value +- reach; a single repeat has no interval."""
+        if not self.freedom:
+            return Estimate(value=self.value, low=None, high=None)
+        reach = self.reach(level)
+        return Estimate(value=self.value, low=self.value - reach, high=self.value + reach)
 
-
-def _joint_error(first: Sampled, other: Sampled) -> tuple[float, float]:
-    """Standard error of the difference, and its degrees of freedom by Welch and Satterthwaite: mostly those of the
-    noisier side.
-
-    A single repeat has no measure of its own noise, and is assumed to be as noisy as one repeat of the other side.
-    """
-    if not (first.freedom and other.freedom):
-        known = max(first, other, key=lambda sampled: sampled.freedom)
-        return known.error * math.sqrt(1 + len(known.of_repeats)), known.freedom
-    parts = first.error**4 / first.freedom + other.error**4 / other.freedom
-    joint = math.hypot(first.error, other.error)
-    return joint, joint**4 / parts if parts else min(first.freedom, other.freedom)
+    def exp(self, level: float = LEVEL) -> Interval:
+        """The quantity itself, of a sample in logarithms."""
+        reach = self.reach(level)
+        low, high = (math.exp(min(end, MOST_LOG)) for end in (self.value - reach, self.value + reach))
+        return Interval(math.exp(self.value), low, high)
 
 
-def _standard_error(of_repeats: Floats) -> tuple[float, float]:
-    """s / sqrt(n), and its degrees of freedom."""
-    n = len(of_repeats)
-    return (float(of_repeats.std(ddof=1)) / math.sqrt(n), float(n - 1)) if n > 1 else (0.0, 0.0)
+def median_step(repeats: Mapping[int, Floats], seed: int = 0) -> Sample:
+    """Mean over repeats of the log of the median over steps: exp of it is their geometric mean."""
+    rng = np.random.default_rng(seed)
+    spreads = [float(np.log(bootstrap_medians(steps, rng)).std()) for steps in repeats.values()]
+    medians = {repeat: math.log(float(np.median(steps))) for repeat, steps in repeats.items()}
+    return Sample.of(medians, floor=math.hypot(*spreads) / len(spreads))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,12 +190,6 @@ class Estimate:
         return Estimate(value=self.value, low=low, high=high)
 
 
-def student(value: float, error: float, freedom: int, least: float = 0.0) -> Estimate:
-    """value +- t(freedom) * error, or +- `least` if that is more."""
-    reach = max(float(stdtrit(freedom, (1 + LEVEL) / 2)) * error, least)
-    return Estimate(value=value, low=value - reach, high=value + reach)
-
-
 def from_logs(logged: Estimate) -> Estimate:
     low, high = (None if end is None else math.exp(min(end, MOST_LOG)) for end in (logged.low, logged.high))
     return Estimate(value=math.exp(logged.value), low=low, high=high)
@@ -199,25 +197,12 @@ def from_logs(logged: Estimate) -> Estimate:
 
 def mean_interval(values: Sequence[float]) -> Estimate:
     """mean +- t(n - 1) * s / sqrt(n)."""
-    n, mean = len(values), float(np.mean(values))
-    if n == 1:
-        return Estimate(value=mean, low=None, high=None)
-    return student(mean, float(np.std(values, ddof=1)) / math.sqrt(n), n - 1)
+    return Sample.of(dict(enumerate(values))).estimate()
 
 
 def log_interval(values: Sequence[float]) -> Estimate:
     """Geometric mean with its interval, for positive quantities that vary by factors."""
     return from_logs(mean_interval([math.log(value) for value in values]))
-
-
-NARROWER = 0.78
-"""Width of an 80 % interval over a 90 % one, in logarithms: study rows use 90 %, projections 80 %."""
-
-
-def narrower(interval: Interval) -> Interval:
-    """A 90 % interval as an 80 % interval."""
-    down, up = interval.value / interval.low, interval.high / interval.value
-    return Interval(interval.value, interval.value / down**NARROWER, interval.value * up**NARROWER)
 
 
 def over(factor: float, interval: Interval) -> Interval:

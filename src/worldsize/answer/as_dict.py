@@ -59,7 +59,8 @@ def as_dict(results: Results) -> dict[str, Any]:
 def flat(row: ScalingRow | VariantSummary) -> dict[str, Any]:
     """Return a row as a dict, with the fields of its setting beside its own."""
     fields = asdict(row)
-    del fields["setting"]
+    for name in ("setting", "pace", "metric_sample"):  # a setting is flattened, and samples stay behind their intervals
+        fields.pop(name, None)
     return {**flat_setting(row.setting), **fields}
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from worldsize.analysis.estimate import LEVEL
+from worldsize.analysis.estimate import LEVEL, Sample
 from worldsize.analysis.learning.variants import VariantRanking
 from worldsize.analysis.speed.compare import (
     ALPHA,
@@ -20,17 +20,14 @@ from worldsize.analysis.speed.compare import (
     STEPS,
     THROUGHPUT,
     Compared,
-    Mean,
     Side,
     compare,
     of_parts,
-    of_sampled,
-    of_share,
     of_values,
+    share_of,
 )
 from worldsize.analysis.speed.hardware import foreign_cores
 from worldsize.analysis.speed.recommend import Finding
-from worldsize.analysis.speed.scaling import paces
 from worldsize.answer.as_dict import flat_setting, plain_finding
 from worldsize.answer.from_records import usages
 from worldsize.answer.results import Results, as_results
@@ -156,14 +153,14 @@ def to_dict(comparison: StudyComparison) -> dict[str, Any]:
 
 
 def _side(name: str, results: Results, goal: tuple[bool, bool]) -> Side:
-    means: dict[Setting, dict[str, Mean]] = {}
+    means: dict[Setting, dict[str, Sample]] = {}
     step_s, baselines = {}, {}
-    for pace in (pace for group in paces(results.setting_times, adaptive=results.spec.adaptive) for pace in group):
+    for pace in (row.pace for row in results.rows):
         quantities = means.setdefault(pace.setting, {})
-        quantities[THROUGHPUT] = of_sampled(pace.throughput)
+        quantities[THROUGHPUT] = pace.throughput
         if pace.setting.workers != pace.baseline.workers:  # the baseline is 1 by definition
-            quantities[EFFICIENCY] = of_share(pace.efficiency)
-        step_s[pace.setting], baselines[pace.setting] = pace.step.value, pace.baseline.workers
+            quantities[EFFICIENCY] = share_of(pace.efficiency)
+        step_s[pace.setting], baselines[pace.setting] = math.exp(pace.step.value), pace.baseline.workers
     for ranking in results.variant_rankings:
         means.setdefault(ranking.setting, {}).update(_learned(ranking, results, *goal))
     for step in results.steps:
@@ -177,7 +174,7 @@ def _same_goal(first: Results, other: Results) -> tuple[bool, bool]:
     return metric, first.goal is not None and metric and first.goal == other.goal
 
 
-def _learned(ranking: VariantRanking, results: Results, metric: bool, target: bool) -> Iterable[tuple[str, Mean]]:
+def _learned(ranking: VariantRanking, results: Results, metric: bool, target: bool) -> Iterable[tuple[str, Sample]]:
     """Metric and steps of the best variant. Nothing if any run diverged or stopped: the rest is a biased sample."""
     best = ranking.variants[0]
     if best.diverged or best.stopped:

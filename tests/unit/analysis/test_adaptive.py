@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from worldsize.analysis.estimate import Interval
+from worldsize.analysis.estimate import Interval, Sample
 from worldsize.analysis.speed.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.speed.recommend import recommend
-from worldsize.analysis.speed.scaling import ScalingRow, Series
+from worldsize.analysis.speed.scaling import Pace, ScalingRow, Series
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import StrategySpec
 
@@ -57,6 +57,9 @@ def full_grid(rates: dict[Probe, Interval]) -> Probe:
             setting = Setting(
                 workers=n, batch_per_worker=batch, scaling="weak", strategy=StrategySpec(), precision="fp32"
             )
+            reach = math.log(rate.high / rate.value) / 1.645
+            step = Sample(value=-math.log(rate.value / setting.global_batch), floor=reach)
+            pace = Pace(setting=setting, baseline=setting, step=step, speedup=step)
             rows.append(
                 ScalingRow(
                     setting=setting,
@@ -66,6 +69,7 @@ def full_grid(rates: dict[Probe, Interval]) -> Probe:
                     speedup=speedup,
                     efficiency=speedup,
                     repeats=3,
+                    pace=pace,
                 )
             )
         series.append(Series(rows=tuple(rows)))

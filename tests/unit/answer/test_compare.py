@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.made import Made, write_study
-from worldsize.analysis.estimate import Estimate, median_step
+from worldsize.analysis.estimate import Estimate, Sample, median_step
 from worldsize.analysis.speed.compare import (
     ALPHA,
     EFFICIENCY,
@@ -22,13 +22,11 @@ from worldsize.analysis.speed.compare import (
     STEPS,
     THROUGHPUT,
     Difference,
-    Mean,
     Side,
     compare,
     difference,
     holm,
     of_parts,
-    of_sampled,
     of_values,
 )
 from worldsize.analysis.speed.hardware import foreign_cores, usage
@@ -136,7 +134,7 @@ def test_repeats_that_agree_by_chance_are_no_surer_than_their_steps() -> None:
     sides = [
         median_step({key: each / np.median(each) for key, each in enumerate(side)}) for side in (noisy[:3], noisy[3:])
     ]
-    estimate, p = difference(of_sampled(sides[0]), of_sampled(sides[1]))
+    estimate, p = difference(sides[0], sides[1])
     assert p is not None
     assert p > 0.5
     assert estimate.high is not None
@@ -148,9 +146,9 @@ def test_repeats_of_two_studies_are_not_paired() -> None:
     drift = {0: 0.0, 1: 0.2, 2: 0.4, 3: 0.6}
     rng = np.random.default_rng(1)
 
-    def side(shift: float) -> Mean:
+    def side(shift: float) -> Sample:
         steps = {key: np.exp(shift + drift[key] + rng.normal(0, 0.001, 50)) for key in drift}
-        return of_sampled(median_step(steps))
+        return median_step(steps)
 
     estimate, p = difference(side(0.0), side(0.05))
     assert p is not None

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.analysis.estimate import Estimate, Floats, from_logs, log_interval, mean_interval, student
+from worldsize.analysis.estimate import Estimate, Floats, Sample, from_logs, log_interval, mean_interval
 from worldsize.analysis.learning.stable import Stable, stable
 from worldsize.spec.setting import Setting
 
@@ -310,15 +310,19 @@ def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) ->
         pass  # what is left of one of them is not a fair sample
     elif by_target and other_target and best_target and other_target.always and best_target.always:
         kind, same = "steps", 1.0
-        logs, of_best = (
-            {key: math.log(at.steps) for key, at in side.of_repeats.items()} for side in (other_target, best_target)
-        )
         # Evaluations are an epoch apart: the exact step at which the target was met is unknown.
-        grain = math.hypot(*(0.5 / side.epochs.value for side in (other_target, best_target) if side.epochs))
-        logged, paired = _difference(logs, of_best, grain)
-        estimate = from_logs(logged)
+        other_steps, best_steps = (
+            Sample.of(
+                {repeat: math.log(reached.steps) for repeat, reached in target.of_repeats.items()},
+                floor=1 / (math.sqrt(12) * target.epochs.value) if target.epochs else 0.0,
+            )
+            for target in (other_target, best_target)
+        )
+        gap = other_steps.minus(best_steps)
+        estimate, paired = from_logs(gap.estimate()), len(gap.repeats)
     elif other.metrics and best.metrics:
-        estimate, paired = _difference(other.metrics, best.metrics)
+        gap = Sample.of(other.metrics).minus(Sample.of(best.metrics))
+        estimate, paired = gap.estimate(), len(gap.repeats)
     within = None
     if estimate and estimate.low is not None and estimate.high is not None:
         within = estimate.low <= same <= estimate.high
@@ -335,22 +339,3 @@ def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) ->
         paired=paired,
         within_noise=within,
     )
-
-
-def _difference(first: Mapping[int, float], second: Mapping[int, float], grain: float = 0.0) -> tuple[Estimate, int]:
-    """Mean of the differences of common repeats if there are at least two, because the effect of the seed cancels; else
-    the difference of the means.
-
-    For means: s^2 = (SS_1 + SS_2) / (n_1 + n_2 - 2), error = s * sqrt(1/n_1 + 1/n_2).
-    """
-    common = sorted(first.keys() & second.keys())
-    if len(common) > 1:
-        differences = np.array([first[key] - second[key] for key in common])
-        n = len(common)
-        return student(float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(n), n - 1, grain), n
-    sides = [np.array(list(side.values())) for side in (first, second)]
-    mean, freedom = float(sides[0].mean() - sides[1].mean()), sum(map(len, sides)) - 2
-    if not freedom:
-        return Estimate(value=mean, low=None, high=None), 0
-    variance = sum(float(side.var()) * len(side) for side in sides) / freedom
-    return student(mean, math.sqrt(variance * sum(1 / len(side) for side in sides)), freedom, grain), 0

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
+from scipy.special import ndtr, stdtr
 
-from worldsize.analysis.estimate import LEVEL, Estimate, Sampled, from_logs
+from worldsize.analysis.estimate import Estimate, Sample, from_logs
 from worldsize.spec.setting import Setting, setting_order
 
 ALPHA = 0.05
@@ -30,24 +29,11 @@ other tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mean:
-    """Mean of one quantity over repeats; of its logarithm if ratios are compared."""
-
-    value: float
-    error: float
-    """Standard error, from the spread of the repeats."""
-    freedom: float
-    """Degrees of freedom of `error`; 0 for one repeat, whose spread is unknown."""
-    least: float = 0.0
-    """Standard error from the steps inside the repeats: a lower bound, since repeats may agree by chance."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Side:
     """One study."""
 
     name: str
-    means: Mapping[Setting, Mapping[str, Mean]]
+    means: Mapping[Setting, Mapping[str, Sample]]
     step_s: Mapping[Setting, float]
     baselines: Mapping[Setting, int]
     """The baseline worker count for the efficiency of each setting."""
@@ -94,29 +80,19 @@ class Compared:
         return tuple(result for result in self.differences if result.significant)
 
 
-def of_sampled(sampled: Sampled) -> Mean:
-    """The mean in logarithms."""
-    return Mean(
-        value=sampled.log_value, error=sampled.error, freedom=sampled.freedom, least=float(np.std(sampled.within))
-    )
+def share_of(logged: Sample) -> Sample:
+    """The mean itself, of a sample in logarithms: d(exp x) = exp(x) dx."""
+    share = math.exp(logged.value)
+    return Sample(value=share, error=share * logged.error, freedom=logged.freedom, floor=share * logged.floor)
 
 
-def of_share(sampled: Sampled) -> Mean:
-    """The mean, not in logarithms: d(exp x) = exp(x) dx."""
-    logged, share = of_sampled(sampled), sampled.value
-    return Mean(value=share, error=share * logged.error, freedom=logged.freedom, least=share * logged.least)
+def of_values(values: Sequence[float], grain: float = 0.0) -> Sample:
+    """The mean over repeats, whose error is at least that of rounding each of them to whole `grain`s."""
+    sample = Sample.of(dict(enumerate(values)))
+    return replace(sample, error=max(sample.error, grain / math.sqrt(12 * len(values))))
 
 
-def of_values(values: Sequence[float], grain: float = 0.0) -> Mean:
-    """The mean with error s / sqrt(n), where s^2 is at least grain^2 / 12, the error of rounding to whole `grain`s."""
-    n, mean = len(values), float(np.mean(values))
-    if n == 1:
-        return Mean(value=mean, error=0.0, freedom=0.0)
-    variance = max(float(np.var(values, ddof=1)), grain**2 / 12)
-    return Mean(value=mean, error=math.sqrt(variance / n), freedom=n - 1.0)
-
-
-def of_parts(of_repeats: Mapping[int, Mapping[str, float]]) -> dict[str, Mean]:
+def of_parts(of_repeats: Mapping[int, Mapping[str, float]]) -> dict[str, Sample]:
     """Spans of each repeat -> PARTS, as far as the spans are known."""
     known = next(iter(of_repeats.values()), {})
     return {
@@ -159,26 +135,21 @@ def holm(differences: Sequence[Difference]) -> list[Difference]:
     return [replace(result, p_holm=corrected.get(index)) for index, result in enumerate(differences)]
 
 
-def difference(first: Mean, other: Mean) -> tuple[Estimate, float | None]:
-    """Welch: error^2 = e1^2 + e2^2, freedom = error^4 / (e1^4/f1 + e2^4/f2), and Student's t.
+def difference(first: Sample, other: Sample) -> tuple[Estimate, float | None]:
+    """The difference and the probability of one at least as large by chance, by Welch and Student's t.
 
-    Not paired: repeats of one study ran together, those of different studies did not. The error is never smaller than
-    the one from the steps inside the repeats.
+    Not paired: repeats of one study ran together, those of different studies did not. Neither is known if one of the
+    two has a single repeat, or if all repeats have the same value.
     """
-    gap = other.value - first.value
+    gap = other.apart(first)
+    unknown = Estimate(value=gap.value, low=None, high=None)
     if not (first.freedom and other.freedom):
-        return Estimate(value=gap, low=None, high=None), None
-    error, least = math.hypot(first.error, other.error), math.hypot(first.least, other.least)
-    if not (error or least):  # all repeats have the same value: noise is unknown
-        return Estimate(value=gap, low=None, high=None), None if gap else 1.0
-    reach, p = float(ndtri((1 + LEVEL) / 2)) * least, 0.0
-    if least:
-        p = 2 * float(ndtr(-abs(gap) / least))
-    if error:
-        freedom = error**4 / sum(side.error**4 / side.freedom for side in (first, other))
-        reach = max(reach, float(stdtrit(freedom, (1 + LEVEL) / 2)) * error)
-        p = max(p, 2 * float(stdtr(freedom, -abs(gap) / error)))
-    return Estimate(value=gap, low=gap - reach, high=gap + reach), p
+        return unknown, None
+    if not (gap.error or gap.floor):
+        return unknown, None if gap.value else 1.0
+    by_floor = 2 * float(ndtr(-abs(gap.value) / gap.floor)) if gap.floor else 0.0
+    by_repeats = 2 * float(stdtr(gap.freedom, -abs(gap.value) / gap.error)) if gap.error else 0.0
+    return gap.estimate(), max(by_floor, by_repeats)
 
 
 def _at(setting: Setting, first: Side, other: Side) -> list[Difference]:
@@ -207,5 +178,5 @@ def _at(setting: Setting, first: Side, other: Side) -> list[Difference]:
     return differences
 
 
-def _matters(first: Mean, other: Mean, step_s: float) -> bool:
+def _matters(first: Sample, other: Sample, step_s: float) -> bool:
     return max(first.value, other.value) >= LEAST_SHARE * step_s

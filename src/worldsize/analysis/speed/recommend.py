@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from worldsize.analysis.estimate import MOST_LOG, Interval, over, product, times
+from worldsize.analysis.estimate import MOST_LOG, Interval
 from worldsize.analysis.speed.scaling import ScalingRow, Series
 from worldsize.spec.setting import Setting
 
@@ -190,9 +190,9 @@ def _undecided(smaller: ScalingRow, larger: ScalingRow) -> bool:
 
 
 def _marginal(smaller: ScalingRow, larger: ScalingRow) -> Interval:
-    """Marginal efficiency between two rows, with the noise of these two only: the baseline affects both speedups."""
-    gain = product(larger.samples_per_s, over(1.0, smaller.samples_per_s))
-    gain = times(gain, larger.speedup.value / smaller.speedup.value / gain.value)
+    """Marginal efficiency between two rows. Their repeats are paired, so that drift of the machine cancels, and the
+    noise of the baseline, which affects both speedups, plays no part."""
+    gain = larger.pace.gain_over(smaller.pace).exp()
     growth = larger.setting.workers / smaller.setting.workers
     return Interval(*(marginal_efficiency(value, growth) for value in (gain.value, gain.low, gain.high)))
 

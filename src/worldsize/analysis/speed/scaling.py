@@ -5,6 +5,7 @@ Computes speedup and efficiency of the points against a baseline count, each wit
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from worldsize.analysis.estimate import Floats, Interval, Sampled, median_step, warmup_end
+from worldsize.analysis.estimate import Floats, Interval, Sample, median_step, warmup_end
 from worldsize.analysis.learning.variants import VariantSummary
 from worldsize.spec.setting import SeriesKey, Setting, setting_order
 
@@ -74,22 +75,25 @@ def block_means(step_s: Floats, period: int) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """The sampled pace of one setting; a row shows it with intervals."""
+    """How fast one setting is, as samples in logarithms: any two of a series can be compared, repeat by repeat."""
 
     setting: Setting
     baseline: Setting
-    step: Sampled
-    speedup: Sampled
-    repeats: int
+    step: Sample
+    speedup: Sample
 
     @property
-    def throughput(self) -> Sampled:
+    def throughput(self) -> Sample:
         """Samples per second."""
-        return self.step.inverse().times(self.setting.global_batch)
+        return self.step.negated().plus(math.log(self.setting.global_batch))
 
     @property
-    def efficiency(self) -> Sampled:
-        return self.speedup.times(self.baseline.workers / self.setting.workers)
+    def efficiency(self) -> Sample:
+        return self.speedup.plus(math.log(self.baseline.workers / self.setting.workers))
+
+    def gain_over(self, other: Pace) -> Sample:
+        """Its throughput relative to that of the other."""
+        return self.throughput.minus(other.throughput)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,8 @@ class ScalingRow:
     speedup: Interval
     efficiency: Interval
     repeats: int
+    pace: Pace
+    """The samples behind the four intervals."""
     trained: bool = False
     metric: float | None = None
     """Metric of the best variant, mean over its repeats; None if it was not trained, or a repeat diverged or missed the
@@ -111,6 +117,8 @@ class ScalingRow:
     metric_high: float | None = None
     """Both are None for one repeat."""
     metric_repeats: int = 0
+    metric_sample: Sample | None = None
+    """The sample behind the interval of the metric."""
     variant: str | None = None
 
 
@@ -149,11 +157,15 @@ def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
     base_step = median_step(group[0].repeats)
     measured = []
     for point in group:
+        if point is group[0]:
+            measured.append(Pace(setting=base, baseline=base, step=base_step, speedup=Sample(value=0.0)))
+            continue
         step = median_step(point.repeats)
-        speedup = base_step.over(step, repeated_alone=adaptive).times(point.setting.global_batch / base.global_batch)
-        measured.append(
-            Pace(setting=point.setting, baseline=base, step=step, speedup=speedup, repeats=len(point.repeats))
-        )
+        slower = base_step.minus(step)
+        if adaptive and point.repeats.keys() != group[0].repeats.keys():
+            slower = base_step.apart(step)  # one of the two may have repeats without a partner
+        speedup = slower.plus(math.log(point.setting.global_batch / base.global_batch))
+        measured.append(Pace(setting=point.setting, baseline=base, step=step, speedup=speedup))
     return measured
 
 
@@ -161,11 +173,12 @@ def _row(pace: Pace, best: VariantSummary | None) -> ScalingRow:
     return ScalingRow(
         setting=pace.setting,
         baseline_workers=pace.baseline.workers,
-        step_s=pace.step.interval(),
-        samples_per_s=pace.throughput.interval(),
-        speedup=pace.speedup.interval(),
-        efficiency=pace.efficiency.interval(),
-        repeats=pace.repeats,
+        step_s=pace.step.exp(),
+        samples_per_s=pace.throughput.exp(),
+        speedup=pace.speedup.exp(),
+        efficiency=pace.efficiency.exp(),
+        repeats=len(pace.step.repeats),
+        pace=pace,
         trained=best is not None,
         **_learned(best),
     )
@@ -179,5 +192,6 @@ def _learned(best: VariantSummary | None) -> dict[str, Any]:
         "metric_low": best.metric.low,
         "metric_high": best.metric.high,
         "metric_repeats": len(best.metrics),
+        "metric_sample": Sample.of(best.metrics),
         "variant": best.variant,
     }

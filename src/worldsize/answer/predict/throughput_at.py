@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from worldsize.analysis.estimate import Interval, narrower
+from worldsize.analysis.estimate import Interval, Sample
 from worldsize.analysis.projection.bare import (
+    LEVEL,
     LogMargin,
     crossing_kind,
     joint_noise,
@@ -46,7 +47,7 @@ class Throughputs:
     network: Network | None
     """Declared network that replaces the measured one."""
     threads: int
-    noise_of: tuple[Interval, ...]
+    noise_of: tuple[Sample, ...]
     """Measured throughputs from which the noise is estimated: those of the curve, or all if it has none."""
 
     def row(self, workers: int) -> ScalingRow | None:
@@ -58,7 +59,7 @@ class Throughputs:
         row = self.row(workers)
         if row is not None and (self.network is None or workers == 1):
             return (
-                narrower(row.samples_per_s),
+                row.pace.throughput.exp(LEVEL),
                 self.model.parts(workers, batch, times) if self.model else None,
                 True,
                 (),
@@ -157,7 +158,7 @@ class Throughputs:
 
     @property
     def _noise(self) -> float:
-        return joint_noise([math.log(rate.high / rate.low) / 2 for rate in map(narrower, self.noise_of)])
+        return joint_noise([throughput.reach(LEVEL) for throughput in self.noise_of])
 
     def _with_noise(self, throughput: Interval) -> Interval:
         reached = LogMargin(

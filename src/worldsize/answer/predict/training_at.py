@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from worldsize.analysis.estimate import NARROWER, Interval, narrower, over, plus, product, times
+from worldsize.analysis.estimate import Interval, over, plus, product, times
 from worldsize.analysis.learning.larger_batches import BatchStudy, Trend
 from worldsize.analysis.learning.variants import Goal
+from worldsize.analysis.projection.bare import LEVEL as PROJECTED_LEVEL
 from worldsize.analysis.projection.bare import crossing_kind
 from worldsize.analysis.projection.choice import Option
 from worldsize.analysis.projection.overhead import OverheadModel, fit_overhead
@@ -24,6 +25,7 @@ from worldsize.answer.from_records import node, overheads, step_timings
 from worldsize.answer.predict.question import Question
 from worldsize.answer.predict.throughput_at import Throughputs
 from worldsize.answer.results import Results
+from worldsize.data.catalog import metric_bounds
 from worldsize.errors import InputError
 from worldsize.plan.grid import scaled_lr
 from worldsize.spec.optimizer import OptimizerSpec
@@ -45,6 +47,7 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
     best = _best(results)
     trained = {ranking.setting for ranking in results.variant_rankings}
     samples = results.facts.train_samples
+    least, most = metric_bounds(results.facts.metric)
     if setting.global_batch > samples:
         too_many = f"{_where(setting)}, a step would take more than the {samples:,} training samples"
         return Learned(metric=None, measured=False, why_not=too_many)
@@ -54,12 +57,11 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
             return Learned(
                 metric=None, measured=True, why_not=f"{_where(setting)}, training diverged or missed its target"
             )
-        low = row.metric if row.metric_low is None else row.metric_low
-        high = row.metric if row.metric_high is None else row.metric_high
+        assert row.metric_sample is not None
+        reach = row.metric_sample.reach(PROJECTED_LEVEL)
         why = f"{_where(setting)}, the model learned less" if _behind(results, row.metric, best) else None
-        # Rows have 90 % intervals, projections 80 %. Scaled by differences, not ratios, because a metric may be 0.
-        down, up = NARROWER * (row.metric - low), NARROWER * (high - row.metric)
-        return Learned(metric=Interval(row.metric, row.metric - down, row.metric + up), measured=True, why_not=why)
+        interval = Interval(row.metric, max(row.metric - reach, least), min(row.metric + reach, most))
+        return Learned(metric=interval, measured=True, why_not=why)
     if batches is None or batches.metric is None:
         return Learned(metric=None, measured=False, why_not=None)
     expected = batches.metric.predict(setting.global_batch)
@@ -157,7 +159,7 @@ class WorkerCurve:
                 workers_per_node=per_node,
                 network=network,
                 threads=results.spec.threads_per_worker,
-                noise_of=tuple(other.samples_per_s for other in rows or results.rows),
+                noise_of=tuple(other.pace.throughput for other in rows or results.rows),
             ),
             optimizer=_optimizer(results, row.variant),
             overhead=fit_overhead(overheads(results, measured_on.workers_per_node)),
@@ -171,7 +173,7 @@ class WorkerCurve:
 
     def option(self, workers: int) -> Option:
         setting = self.setting.with_workers(workers)
-        batch = setting.global_batch
+        batch, row = setting.global_batch, self.throughputs.row(workers)
         rate, parts, measured, notes = self.throughputs.at(setting)
         samples = self.results.facts.train_samples
         epoch_steps = steps_per_epoch(samples, batch)
@@ -209,7 +211,9 @@ class WorkerCurve:
             metric_measured=learned.measured,
             learns=why_not is None,
             price=self.question.price,
-            speedup=narrower(row.speedup) if measured and (row := self.throughputs.row(workers)) else None,
+            speedup=row.pace.speedup.exp(PROJECTED_LEVEL)
+            if measured and (row := self.throughputs.row(workers))
+            else None,
             notes=(*notes, *unknown, *([why_not] if why_not else [])),
         )
 
