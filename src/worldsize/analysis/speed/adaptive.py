@@ -3,7 +3,7 @@
 Worker counts are climbed one by one, for the most promising batches: those with the highest rate predicted, by the
 model of the step fitted to all probes so far, at the count where they stop paying. A batch is done when its last step
 up did not pay, even at the upper end of its interval, and none further up is predicted to pay. The search is done when
-no batch can beat the best known rate. One count that did not pay does not end the climb if perfect scaling from there
+no batch is predicted to beat the best known rate. One count that did not pay does not end the climb if perfect scaling from there
 would pay: a first exchange or a full socket costs only once.
 """
 
@@ -24,10 +24,6 @@ CLOSE = 0.98
 """A batch that promises less than this share of the best is not followed, because large counts are expensive."""
 FIRST = 2
 """Number of counts that show how a batch scales: one step up."""
-ONE_SIDED = 1.645
-"""Standard errors from a value to the end of its 90 % interval."""
-MISFIT = 0.05
-"""Typical error of the model at a batch, in logarithms: a noisier measurement changes a prediction little."""
 Probe = tuple[int, int]
 """Workers, batch."""
 
@@ -36,6 +32,8 @@ def pooled(repeats: Mapping[Probe, Sequence[float]]) -> dict[Probe, Interval]:
     """Samples per second of each probe, with noise pooled over the repeats of all probes.
 
     Two repeats say almost nothing about their own spread, and with wide intervals a study would probe everything.
+    One noise is taken for all counts: where noise grows with the count, the interval of the largest count is too
+    narrow. It only steers the climb; no printed interval uses it.
     """
     logs = {probe: np.log(values) for probe, values in repeats.items()}
     freedom = sum(len(values) - 1 for values in logs.values())
@@ -78,11 +76,11 @@ def next_probes(
         if line.may_climb(done) and (line.next_count > front or CLOSE * line.promise > ahead)
     ]
     known = max((line.knee_rate for line in lines.values() if line not in climbing), default=0.0)
-    if not any(line.most > known for line in climbing):
+    best = max((line.promise for line in climbing), default=0.0)
+    if best <= known:
         # The answer includes what the next count would bring, so the best single count must be tried with more workers.
         fastest = max(lines.values(), key=lambda line: line.knee_rate, default=None)
         return [(fastest.next_count, fastest.batch)] if fastest and fastest.is_alone(done) else []
-    best = max(line.promise for line in climbing)
     return [(line.next_count, line.batch) for line in climbing if line.promise >= CLOSE * best]
 
 
@@ -145,8 +143,8 @@ class BatchClimb:
             return None
         predicted = tuple(expected[n, batch] for n in counts) if all((n, batch) in expected for n in counts) else ()
         if predicted:
-            off = _believed(measured[-1]) * math.log(measured[-1].value / predicted[len(measured) - 1])
-            predicted = tuple(rate * math.exp(off) for rate in predicted)
+            off = measured[-1].value / predicted[len(measured) - 1]
+            predicted = tuple(rate * off for rate in predicted)
         return cls(batch=batch, counts=tuple(counts), rates=tuple(measured), expected=predicted)
 
     @property
@@ -191,21 +189,13 @@ class BatchClimb:
     def promise(self) -> float:
         """Its rate where it stops paying, or at the largest count."""
         if not self.expected:
-            return self.rates[-1].value * self._gain(self.rates[-1].value / self.rates[-2].value)
+            return self.rates[-1].value * self._gain()
         last = len(self.rates) - 1
         return _knee(self.expected[last:], self.counts[last:])
 
-    @property
-    def most(self) -> float:
-        """The same at the most promising ends of its intervals."""
-        last = self.rates[-1]
-        if self.expected:
-            return self.promise * last.high / last.value
-        return last.high * self._gain(last.high / self.rates[-2].low)
-
-    def _gain(self, last: float) -> float:
+    def _gain(self) -> float:
         """Gain per doubling of the last step up, at most 2, to the power of the remaining doublings."""
-        reached = len(self.rates)
+        reached, last = len(self.rates), self.rates[-1].value / self.rates[-2].value
         of_doubling = min(last ** (1 / math.log2(self.counts[reached - 1] / self.counts[reached - 2])), 2.0)
         return float(of_doubling ** math.log2(self.counts[-1] / self.counts[reached - 1]))
 
@@ -213,12 +203,6 @@ class BatchClimb:
     def knee_rate(self) -> float:
         """Samples per second where this batch stops paying."""
         return _knee([rate.value for rate in self.rates], self.counts)
-
-
-def _believed(rate: Interval) -> float:
-    """How far a measured rate corrects the prediction for its batch: from 0, not at all, to 1, fully."""
-    noise = math.log(rate.high / rate.low) / (2 * ONE_SIDED)
-    return MISFIT**2 / (MISFIT**2 + noise**2)
 
 
 def _knee(rates: Sequence[float], counts: Sequence[int]) -> float:
