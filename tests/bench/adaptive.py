@@ -102,7 +102,7 @@ def grid(one: Machine, noise: float, rng: np.random.Generator) -> Measured:
 
 def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator) -> Measured:
     """As `worldsize.study.adaptive_rounds` has it: each count once beside the next, for which it leaves one of its own
-    repeats; so does the largest, where it is not foretold to pay. What noise leaves open is not repeated here."""
+    repeats; so does the largest, where it is not predicted to pay. What noise leaves open is not repeated here."""
     where, found = Node(workers_per_node=max(COUNTS), cores=one.cores), Measured()
 
     def launch(repeats: Mapping[Probe, int]) -> None:

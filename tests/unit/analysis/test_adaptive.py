@@ -9,38 +9,40 @@ import numpy as np
 import pytest
 
 from worldsize.analysis.estimate import Interval, Sample
+from worldsize.analysis.projection.step_model import Node, StepTiming
 from worldsize.analysis.speed.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.speed.recommend import recommend
 from worldsize.analysis.speed.scaling import Pace, ScalingRow, Series
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import StrategySpec
+from worldsize.study.adaptive_rounds import predicted
 
 COUNTS, BATCHES = (1, 2, 4, 8, 16), (16, 32, 64, 128)
-Law = Callable[[int, int], float]
-"""Seconds of a step."""
+Law = Callable[[int, int], tuple[float, float]]
+"""Seconds that a worker computes in a step, and seconds of the exchange after it."""
 
 
-def saturating(n: int, b: int) -> float:
+def saturating(n: int, b: int) -> tuple[float, float]:
     """16 cores: computing slows, and at 16 it falls off a cliff."""
-    return (1e-3 + 1e-4 * b) * (1 + 0.03 * (n - 1)) + 8e-4 * math.log2(n) + (4e-3 if n == 16 else 0)
+    return (1e-3 + 1e-4 * b) * (1 + 0.03 * (n - 1)) + (4e-3 if n == 16 else 0), 8e-4 * math.log2(n)
 
 
-def communicating(n: int, b: int) -> float:
-    return 5e-4 + 2e-5 * b + 3e-3 * (n > 1) + 1e-3 * (n - 1)
+def communicating(n: int, b: int) -> tuple[float, float]:
+    return 5e-4 + 2e-5 * b, 3e-3 * (n > 1) + 1e-3 * (n - 1)
 
 
-def perfect(n: int, b: int) -> float:
-    return 1e-3 + 1e-4 * b + 2e-5 * math.log2(n)
+def perfect(n: int, b: int) -> tuple[float, float]:
+    return 1e-3 + 1e-4 * b, 2e-5 * math.log2(n)
 
 
-def hopeless(n: int, b: int) -> float:
+def hopeless(n: int, b: int) -> tuple[float, float]:
     """Two workers are slower than one."""
-    return 1e-3 + 1e-5 * b if n == 1 else 0.05 * n
+    return 1e-3 + 1e-5 * b, 0.05 * n * (n > 1)
 
 
 def measured(law: Law, probe: Probe, noise: float, rng: np.random.Generator) -> Interval:
     n, b = probe
-    rate = n * b / law(n, b) * math.exp(rng.normal(0, noise))
+    rate = n * b / sum(law(n, b)) * math.exp(rng.normal(0, noise))
     return Interval(rate, rate * math.exp(-2 * noise), rate * math.exp(2 * noise))
 
 
@@ -78,12 +80,23 @@ def full_grid(rates: dict[Probe, Interval]) -> Probe:
     return row.setting.workers, row.setting.batch_per_worker
 
 
-def adaptive(rates: dict[Probe, Interval]) -> dict[Probe, Interval]:
+def adaptive(law: Law, rates: dict[Probe, Interval]) -> dict[Probe, Interval]:
     seen: dict[Probe, Interval] = {}
-    while wanted := next_probes(list(rates), seen):
+    node = Node(workers_per_node=max(COUNTS), cores=max(COUNTS))
+    while True:
+        steps = [_timing(law, probe, rate.value) for probe, rate in seen.items()]
+        wanted = next_probes(list(rates), seen, expected=predicted(steps, node, rates, 1, strong=False))
+        if not wanted:
+            return seen
         assert not set(wanted) & seen.keys()
         seen |= {probe: rates[probe] for probe in wanted}
-    return seen
+
+
+def _timing(law: Law, probe: Probe, rate: float) -> StepTiming:
+    n, b = probe
+    step_s, (local_s, exchange_s) = n * b / rate, law(n, b)
+    share = local_s / (local_s + exchange_s)
+    return StepTiming(workers=n, batch_per_worker=b, step_s=step_s, local_s=share * step_s)
 
 
 @pytest.mark.parametrize("law", [saturating, communicating, perfect, hopeless])
@@ -91,7 +104,7 @@ def adaptive(rates: dict[Probe, Interval]) -> dict[Probe, Interval]:
 def test_the_same_answer_for_a_part_of_the_cost(law: Law, seed: int) -> None:
     rng = np.random.default_rng(seed)
     rates = {(n, b): measured(law, (n, b), 0.01, rng) for n in COUNTS for b in BATCHES}
-    seen = adaptive(rates)
+    seen = adaptive(law, rates)
     assert full_grid(seen) == full_grid(rates)
     spent, whole = sum(n for n, _ in seen), sum(n for n, _ in rates)
     assert spent <= 0.4 * whole
@@ -100,7 +113,7 @@ def test_the_same_answer_for_a_part_of_the_cost(law: Law, seed: int) -> None:
 def test_it_stops_where_nothing_pays() -> None:
     rng = np.random.default_rng(0)
     rates = {(n, b): measured(hopeless, (n, b), 0.01, rng) for n in COUNTS for b in BATCHES}
-    assert {n for n, _ in adaptive(rates)} == {1, 2}
+    assert {n for n, _ in adaptive(hopeless, rates)} == {1, 2}
 
 
 def test_one_count_is_one_round() -> None:
@@ -139,10 +152,10 @@ def test_repeats_of_all_probes_tell_the_noise_together() -> None:
 
 
 @pytest.mark.parametrize("law", [saturating, communicating, perfect, hopeless])
-def test_what_is_foretold_decides_which_batch_is_followed(law: Law) -> None:
+def test_what_is_predicted_decides_which_batch_is_followed(law: Law) -> None:
     """Noise of 15 % at the first counts points to any batch; what is known of steps points to the right one."""
     rng = np.random.default_rng(3)
-    truth = {(n, b): n * b / law(n, b) for n in COUNTS for b in BATCHES}
+    truth = {(n, b): n * b / sum(law(n, b)) for n in COUNTS for b in BATCHES}
     noisy = {probe: rate * math.exp(rng.normal(0, 0.15 if probe[0] < 4 else 0.01)) for probe, rate in truth.items()}
     rates = {probe: Interval(rate, rate / 1.15, rate * 1.15) for probe, rate in noisy.items()}
     seen: dict[Probe, Interval] = {}
@@ -159,9 +172,9 @@ def test_a_batch_left_behind_comes_back_when_it_promises_more() -> None:
     assert next_probes(list(flat), seen, (), told) == [(4, 32)]
 
 
-def dipping(n: int, b: int) -> float:
+def dipping(n: int, b: int) -> tuple[float, float]:
     """The first exchange costs as much as it saves, and is paid once."""
-    return 2e-3 + 1e-5 * b + (0 if n == 1 else 2e-3 + 1e-4 * math.log2(n))
+    return 2e-3 + 1e-5 * b, 0 if n == 1 else 2e-3 + 1e-4 * math.log2(n)
 
 
 def test_a_first_step_that_does_not_pay_is_no_end() -> None:

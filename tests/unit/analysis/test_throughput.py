@@ -132,7 +132,7 @@ def test_data_loading_keeps_its_share() -> None:
 
 
 def test_threads_that_exchange_take_turns() -> None:
-    """16 cores hold the two threads of 8 workers; what 16 workers pay was never measured, and is foretold."""
+    """16 cores hold the two threads of 8 workers; what 16 workers pay was never measured, and is predicted."""
 
     def exchange_s(workers: int) -> float:
         return 1e-3 * (workers - 1) * max(1.0, 2 * workers / 16) ** 2

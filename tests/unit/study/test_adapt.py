@@ -150,7 +150,7 @@ def test_a_count_that_may_pay_has_all_its_repeats(tmp_path: Path) -> None:
     assert len(last & before) == 2
 
 
-def test_the_largest_count_is_done_in_one_round_where_it_is_foretold_to_pay(tmp_path: Path) -> None:
+def test_the_largest_count_is_done_in_one_round_where_it_is_predicted_to_pay(tmp_path: Path) -> None:
     results = run(tmp_path / "auto", THREE, Made(times=lambda _: {"forward": 0.01}))
     assert results.answer.row is not None
     assert results.answer.row.setting.workers == 16

@@ -3,8 +3,8 @@
 Worker counts are climbed one by one, for the most promising batches: those with the highest rate predicted, by the
 model of the step fitted to all probes so far, at the count where they stop paying. A batch is done when its last step
 up did not pay, even at the upper end of its interval, and none further up is predicted to pay. The search is done when
-no batch is predicted to beat the best known rate. One count that did not pay does not end the climb if perfect scaling from there
-would pay: a first exchange or a full socket costs only once.
+no batch is predicted to beat the best known rate. One count that did not pay does not end the climb if perfect scaling
+from there would pay: a first exchange or a full socket costs only once.
 """
 
 from __future__ import annotations
@@ -65,16 +65,7 @@ def next_probes(
     if missing := _missing(batches, counts, rates, done, predicted=bool(expected)):
         return missing
     lines = {batch: line for batch in batches if (line := BatchClimb.of(batch, counts[batch], rates, expected))}
-    # A batch that others overtook stays behind, unless those failed further up or it turns out to promise more. One
-    # that fell behind is not resumed: probing two batches at the largest counts costs more than the choice is worth.
-    leaders = [line for line in lines.values() if len(line.rates) > FIRST and not line.failed(done)]
-    front = max((line.counts[len(line.rates) - 1] for line in leaders), default=0)
-    ahead = max((line.promise for line in leaders), default=0.0)
-    climbing = [
-        line
-        for line in lines.values()
-        if line.may_climb(done) and (line.next_count > front or CLOSE * line.promise > ahead)
-    ]
+    climbing = [line for line in lines.values() if line.may_climb(done)]
     known = max((line.knee_rate for line in lines.values() if line not in climbing), default=0.0)
     best = max((line.promise for line in climbing), default=0.0)
     if best <= known:
