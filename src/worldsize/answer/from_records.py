@@ -77,6 +77,7 @@ def measured(folder: StudyFolder, pairs: Iterable[TrialResult]) -> Iterator[Time
             setting=trial.setting,
             kind="probe" if trial.kind == "probe" else "train",
             repeat=trial.repeat,
+            launch=record.launch,
             step_s=block_means(step_s, trial.strategy.period),
         )
 

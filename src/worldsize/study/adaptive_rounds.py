@@ -42,7 +42,7 @@ Expected = Mapping[Setting, float]
 """Samples per second that the model predicts; empty: no prediction."""
 MOST_ROUNDS = 4
 """A setting whose noise leaves the answer open is probed at most this many times `probe_repeats`."""
-MOST_NOISE = 0.25
+MOST_NOISE = 1 / 3
 """Largest cost of these repeats, as a share of the cost of all other probes."""
 
 
@@ -61,9 +61,8 @@ def next_adaptive_round(spec: StudySpec, plan: Plan, results: Results) -> Plan |
         return with_probes(plan, spec, _round(spec, wanted, points, rates, expected))
     if missing := _missing_repeats(spec, plan, results.answer, points, rates):
         return with_probes(plan, spec, [[*missing, *_next_smaller(missing, points, rates)]])
-    if again := _repeats_against_noise(spec, plan, results.answer.noisy):
-        setting, times = again
-        return with_probes(plan, spec, [[points[setting]]] * times)
+    if passes := _repeats_against_noise(spec, plan, results.answer.noisy, points, rates):
+        return with_probes(plan, spec, passes)
     row = results.answer.row
     if spec.train is None or row is None:
         return None
@@ -140,23 +139,34 @@ def _missing_repeats(spec: StudySpec, plan: Plan, answer: Answer, possible: Poin
     return [possible[setting] for setting in needed if times[setting] < spec.probe_repeats]
 
 
-def _repeats_against_noise(spec: StudySpec, plan: Plan, noisy: Sequence[Setting]) -> tuple[Setting, int] | None:
-    """The first setting that may be repeated, and how often: as often as it has run so far. The number of repeats and
-    their cost are limited, so that a noisy machine does not keep a study running. None once training is planned."""
+def _repeats_against_noise(
+    spec: StudySpec, plan: Plan, noisy: Sequence[Setting], possible: Points, rates: Rates
+) -> list[list[StudyPoint]]:
+    """Passes over the first setting that may be repeated, as many as it has run so far. The number of repeats and their
+    cost are limited, so that a noisy machine does not keep a study running. None once training is planned.
+
+    A count beside it runs in every pass: alone, a repeat could not be told from the drift of its launch.
+    """
     if not noisy or _trains(plan):
-        return None
-    probing = [launch.trials for launch in plan.launches if launch.kind == "probe"]
-    rounds = [[plan.trials[trial].setting for trial in trials] for trials in probing]
-    times = Counter(setting for settings in rounds for setting in settings)
-    # A round of the climb has a count and the one below it; a round with a single setting is a repeat against noise.
-    costs = [(len(set(settings)) == 1, sum(setting.workers for setting in settings)) for settings in rounds]
-    noise = sum(cost for alone, cost in costs[1:] if alone)
-    left = MOST_NOISE * (sum(cost for _, cost in costs) - noise) - noise
+        return []
+    times: Counter[Setting] = Counter()
+    cost, noise = 0, 0
+    for launch in plan.launches:
+        if launch.kind == "probe":
+            settings = [plan.trials[trial].setting for trial in launch.trials]
+            workers = sum(setting.workers for setting in settings)
+            # The largest count of a round of the climb lacks repeats.
+            repeated = times[max(settings, key=_probe)] >= spec.probe_repeats
+            cost, noise = cost + workers, noise + repeated * workers
+            times.update(settings)
+    left = MOST_NOISE * (cost - noise) - noise
     for setting in noisy:
-        again = min(times[setting], MOST_ROUNDS * spec.probe_repeats - times[setting], int(left / setting.workers))
+        together = [possible[setting], *_next_smaller([possible[setting]], possible, rates)]
+        affordable = int(left / sum(point.workers for point in together))
+        again = min(times[setting], MOST_ROUNDS * spec.probe_repeats - times[setting], affordable)
         if again > 0:
-            return setting, again
-    return None
+            return [together] * again
+    return []
 
 
 def _trains(plan: Plan) -> bool:

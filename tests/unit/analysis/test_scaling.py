@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,9 +10,10 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from worldsize.analysis.estimate import Sample
 from worldsize.analysis.learning.variants import TrainingRun, summaries, variant_rankings
 from worldsize.analysis.speed.recommend import Answer, recommend
-from worldsize.analysis.speed.scaling import Series, TimedTrial, block_means, scaling, setting_times
+from worldsize.analysis.speed.scaling import LaunchFit, Series, TimedTrial, block_means, scaling, setting_times
 from worldsize.report.words.answers import answer_sentence
 from worldsize.report.words.findings import finding_sentence
 from worldsize.report.words.numbers import duration, number
@@ -48,6 +50,10 @@ class Run:
         )
 
 
+def setting_of(workers: int, batch: int = 64, mode: Scaling = "weak") -> Setting:
+    return Setting(workers=workers, batch_per_worker=batch, scaling=mode, strategy=StrategySpec(), precision="fp32")
+
+
 def trial(
     workers: int,
     batch: int,
@@ -59,12 +65,13 @@ def trial(
     metric: float | None = None,
     kind: Literal["probe", "train"] = "probe",
     slow_rank: float = 1.0,
+    launch: str = "0001",
 ) -> Run:
     rng = np.random.default_rng([workers, batch, repeat])
     steps = step_s * np.exp(rng.normal(0, noise, (50, workers)))
     steps[:, -1] *= slow_rank
-    setting = Setting(workers=workers, batch_per_worker=batch, scaling=mode, strategy=StrategySpec(), precision="fp32")
-    return Run(TimedTrial(setting=setting, kind=kind, repeat=repeat, step_s=steps), metric)
+    setting = setting_of(workers, batch, mode)
+    return Run(TimedTrial(setting=setting, kind=kind, repeat=repeat, launch=launch, step_s=steps), metric)
 
 
 def series_of(runs: Iterable[Run]) -> list[Series]:
@@ -384,3 +391,34 @@ def test_drift_that_repeats_share_does_not_blur_the_gain_of_a_step_up() -> None:
     assert answer.row is not None
     assert answer.row.setting.workers == 8
     assert [finding.code for finding in answer.findings] == ["next-count-not-worth-it"]
+
+
+ROUNDS = ([[1, 2], [1, 2], [1, 2]], [[4, 2], [4]], [[8, 4], [8], [8]])
+"""Counts of each pass of each launch, as an adaptive study probes them."""
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.02, 0.05])
+def test_speedups_across_launches_cover_the_truth(drift: float) -> None:
+    """Noise of 1 %; without effects of launches, 45 and 19 % of studies that drift would cover 8 workers."""
+    rng, inside = np.random.default_rng(0), []
+    for _ in range(500):
+        repeats: dict[Setting, dict[int, float]] = defaultdict(dict)
+        launches: dict[Setting, dict[int, str]] = defaultdict(dict)
+        for launch, passes in enumerate(ROUNDS):
+            slow = rng.normal(0, drift)
+            for counts in passes:
+                for key in (setting_of(workers) for workers in counts):
+                    number = 10 * launch + len(repeats[key])
+                    repeats[key][number] = slow + rng.normal(0, 0.01)
+                    launches[key][number] = str(launch)
+        fit = LaunchFit({key: Sample.of(values) for key, values in repeats.items()}, launches)
+        slower = fit.difference(setting_of(8), setting_of(1))
+        inside.append(abs(slower.value) <= slower.reach())
+    assert np.mean(inside) == pytest.approx(0.9, abs=0.03)
+
+
+def test_settings_that_share_no_launch_are_compared_by_their_means() -> None:
+    few, many = setting_of(1), setting_of(2)
+    steps = {few: Sample.of({0: 1.0, 1: 1.1}), many: Sample.of({2: 2.0, 3: 2.1})}
+    fit = LaunchFit(steps, {few: {0: "a", 1: "a"}, many: {2: "b", 3: "b"}})
+    assert fit.difference(many, few) == steps[many].apart(steps[few])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from worldsize.analysis.estimate import MOST_LOG, Interval
@@ -48,7 +49,7 @@ WIDEST = 0.5
 WIDE = 0.4
 """So is one this wide if its two ends would give different answers."""
 QUIET = 0.1
-"""A setting with less than this share of the squared noise of a step up is not worth repeating."""
+"""A step up with less than this share of the squared noise of a speedup is not worth repeating."""
 METRIC_SLACK = 0.01
 """A setting whose metric is worse than the best by more than this share is not recommended for its speed."""
 CAUTIONS = ("cpu-stolen",)
@@ -73,7 +74,8 @@ class Answer:
     """The recommended setting; without enough evidence, the best guess so far."""
     findings: tuple[Finding, ...] = ()
     noisy: tuple[Setting, ...] = ()
-    """Settings to repeat because noise leaves the answer open, the most informative per worker-second first."""
+    """Settings to repeat beside the next smaller count because noise leaves the answer open, the most informative per
+    worker first."""
 
     @property
     def cautions(self) -> tuple[Finding, ...]:
@@ -102,7 +104,8 @@ def recommend(
         alone = Finding(code="one-count", numbers={"workers": row.setting.workers})
         return Answer(verdict="not enough evidence", row=row, findings=(alone, *remarks))
     if (open_step := _open_step(row, _comparable(row, series, best))) is not None:
-        doubt, noisy = _too_noisy(open_step[1]), _by_worth(series.rows[0], *open_step)
+        doubt = _too_noisy(open_step[1])
+        noisy = _by_worth([other for other in series.rows if other.setting.workers <= open_step[1].setting.workers])
         return Answer(verdict="not enough evidence", row=row, findings=(doubt, *remarks), noisy=noisy)
     if (against := _learning_against_speed(row, series, best)) is not None:
         return Answer(verdict="not enough evidence", row=row, findings=(against, *remarks))
@@ -175,12 +178,15 @@ def _too_noisy(row: ScalingRow) -> Finding:
     return Finding(code="too-noisy", numbers=numbers)
 
 
-def _by_worth(*rows: ScalingRow) -> tuple[Setting, ...]:
-    """Settings by how much repeating them helps per worker-second: twice the repeats halve the squared width. Settings
-    with little noise are left out."""
-    squares = {row.setting: row.step_s.relative_width**2 for row in rows}
+def _by_worth(rows: Sequence[ScalingRow]) -> tuple[Setting, ...]:
+    """Counts by how much repeating them beside the next smaller one helps per worker: a speedup is the product of these
+    steps up, and twice the repeats halve the squared error of a step. Steps with little noise are left out."""
+    squares, cost = {}, {}
+    for smaller, larger in pairwise(rows):
+        squares[larger.setting] = larger.pace.gain_over(smaller.pace).reach() ** 2
+        cost[larger.setting] = larger.setting.workers + smaller.setting.workers
     noisy = [setting for setting, square in squares.items() if square >= QUIET * sum(squares.values())]
-    return tuple(sorted(noisy, key=lambda setting: squares[setting] / setting.workers, reverse=True))
+    return tuple(sorted(noisy, key=lambda setting: squares[setting] / cost[setting], reverse=True))
 
 
 def _undecided(smaller: ScalingRow, larger: ScalingRow) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ class TimedTrial:
     setting: Setting
     kind: Literal["probe", "train"]
     repeat: int
+    launch: str
     step_s: Floats
     """Step times after warm-up, one row per step, one column per rank."""
 
@@ -35,6 +36,8 @@ class SettingTimes:
     setting: Setting
     repeats: dict[int, Floats]
     """Step times of the slowest rank, by repeat number."""
+    launches: dict[int, str]
+    """The launch of each repeat."""
 
 
 def setting_times(trials: Iterable[TimedTrial]) -> list[SettingTimes]:
@@ -48,7 +51,8 @@ def setting_times(trials: Iterable[TimedTrial]) -> list[SettingTimes]:
         timed = [trial for trial in group if len(trial.step_s)]
         timed = [trial for trial in timed if trial.kind == "probe"] or timed
         if timed:
-            points.append(SettingTimes(setting=setting, repeats=_repeats(timed)))
+            launches = {trial.repeat: trial.launch for trial in timed}
+            points.append(SettingTimes(setting=setting, repeats=_repeats(timed), launches=launches))
     return sorted(points, key=lambda point: setting_order(point.setting))
 
 
@@ -73,14 +77,60 @@ def block_means(step_s: Floats, period: int) -> Floats:
     return np.asarray(kept.reshape(blocks, -1, step_s.shape[1]).mean(axis=1))
 
 
+class LaunchFit:
+    """log step = setting + launch + noise, by least squares over all repeats of a series.
+
+    Each round of an adaptive study is a launch of its own, and the machine differs from launch to launch. Settings that
+    ran in the same launch tell by how much, so a ratio of two settings contains only noise, whatever the launches did:
+    difference = c x, error^2 = variance c (A'A)^+ c', with repeats - rank degrees of freedom.
+    """
+
+    def __init__(self, steps: Mapping[Setting, Sample], launches: Mapping[Setting, Mapping[int, str]]) -> None:
+        self._steps = steps
+        self._columns = {setting: column for column, setting in enumerate(steps)}
+        names = {name: len(steps) + index for index, name in enumerate(sorted(_names(launches)))}
+        logs = [(setting, repeat, log) for setting, step in steps.items() for repeat, log in step.repeats.items()]
+        design = np.zeros((len(logs), len(steps) + len(names)))
+        for row, (setting, repeat, _) in enumerate(logs):
+            design[row, [self._columns[setting], names[launches[setting][repeat]]]] = 1
+        inverse, observed = np.linalg.pinv(design), np.array([log for *_, log in logs])
+        self._known = inverse @ design
+        self._effects = inverse @ observed
+        self._freedom = float(len(logs) - np.linalg.matrix_rank(design))
+        left = observed - design @ self._effects
+        variance = float(left @ left) / self._freedom if self._freedom else 0.0
+        self._covariance = variance * inverse @ inverse.T
+
+    def difference(self, setting: Setting, other: Setting) -> Sample:
+        """log step of the one minus that of the other."""
+        contrast = np.zeros(len(self._effects))
+        contrast[self._columns[setting]] += 1
+        contrast[self._columns[other]] -= 1
+        step, other_step = self._steps[setting], self._steps[other]
+        if not np.allclose(contrast @ self._known, contrast):  # no chain of common launches connects the two
+            return step.apart(other_step)
+        return Sample(
+            value=float(contrast @ self._effects),
+            error=math.sqrt(max(float(contrast @ self._covariance @ contrast), 0.0)),
+            freedom=self._freedom,
+            floor=math.hypot(step.floor, other_step.floor),
+        )
+
+
+def _names(launches: Mapping[Setting, Mapping[int, str]]) -> set[str]:
+    return {name for of_repeats in launches.values() for name in of_repeats.values()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How fast one setting is, as samples in logarithms: any two of a series can be compared, repeat by repeat."""
+    """How fast one setting is, as samples in logarithms: any two of a series can be compared."""
 
     setting: Setting
     baseline: Setting
     step: Sample
     speedup: Sample
+    fit: LaunchFit | None = None
+    """For repeats that are spread over several launches; without it, equally numbered repeats ran side by side."""
 
     @property
     def throughput(self) -> Sample:
@@ -93,7 +143,8 @@ class Pace:
 
     def gain_over(self, other: Pace) -> Sample:
         """Its throughput relative to that of the other."""
-        return self.throughput.minus(other.throughput)
+        slower = self.fit.difference(other.setting, self.setting) if self.fit else other.step.minus(self.step)
+        return slower.plus(math.log(self.setting.global_batch / other.setting.global_batch))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +189,7 @@ def scaling(
     """speedup(n) = throughput(n) / throughput(baseline), efficiency = speedup * baseline / n.
 
     For a fixed global batch the speedup is T(1)/T(n); for a fixed batch per worker, n * T(1)/T(n). `best` is the best
-    trained variant of each setting. An `adaptive` study may have repeated some counts alone.
+    trained variant of each setting. The counts of an `adaptive` study were probed in several launches.
     """
     groups = paces(points, adaptive=adaptive)
     return [Series(rows=tuple(_row(pace, best.get(pace.setting)) for pace in group)) for group in groups]
@@ -153,20 +204,14 @@ def paces(points: Iterable[SettingTimes], *, adaptive: bool = False) -> list[lis
 
 
 def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
-    base = group[0].setting
-    base_step = median_step(group[0].repeats)
-    measured = []
-    for point in group:
-        if point is group[0]:
-            measured.append(Pace(setting=base, baseline=base, step=base_step, speedup=Sample(value=0.0)))
-            continue
-        step = median_step(point.repeats)
-        slower = base_step.minus(step)
-        if adaptive and point.repeats.keys() != group[0].repeats.keys():
-            slower = base_step.apart(step)  # one of the two may have repeats without a partner
-        speedup = slower.plus(math.log(point.setting.global_batch / base.global_batch))
-        measured.append(Pace(setting=point.setting, baseline=base, step=step, speedup=speedup))
-    return measured
+    steps = {point.setting: median_step(point.repeats) for point in group}
+    launches = {point.setting: point.launches for point in group}
+    fit = LaunchFit(steps, launches) if adaptive and len(_names(launches)) > 1 else None
+    base, *others = [
+        Pace(setting=setting, baseline=group[0].setting, step=step, speedup=Sample(value=0.0), fit=fit)
+        for setting, step in steps.items()
+    ]
+    return [base, *(replace(pace, speedup=pace.gain_over(base)) for pace in others)]
 
 
 def _row(pace: Pace, best: VariantSummary | None) -> ScalingRow:
