@@ -3,8 +3,8 @@
 Worker counts are climbed one by one, for the most promising batches: those with the highest rate predicted, by the
 model of the step fitted to all probes so far, at the count where they stop paying. A batch is done when its last step
 up did not pay, even at the upper end of its interval, and none further up is predicted to pay. The search is done when
-no batch is predicted to beat the best known rate. One count that did not pay does not end the climb if perfect scaling
-from there would pay: a first exchange or a full socket costs only once.
+no batch is predicted to beat the best known rate clearly. One count that did not pay does not end the climb if perfect
+scaling from there would pay: a first exchange or a full socket costs only once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from worldsize.analysis.speed.recommend import LEAST_MARGINAL_EFFICIENCY, margin
 
 CLOSE = 0.98
 """A batch that promises less than this share of the best is not followed, because large counts are expensive."""
+BETTER = 1.15
+"""Once a batch is done, others climb on only if they promise more than this times its rate, for the same reason."""
 FIRST = 2
 """Number of counts that show how a batch scales: one step up."""
 Probe = tuple[int, int]
@@ -68,7 +70,7 @@ def next_probes(
     climbing = [line for line in lines.values() if line.may_climb(done)]
     known = max((line.knee_rate for line in lines.values() if line not in climbing), default=0.0)
     best = max((line.promise for line in climbing), default=0.0)
-    if best <= known:
+    if best <= BETTER * known:
         # The answer includes what the next count would bring, so the best single count must be tried with more workers.
         fastest = max(lines.values(), key=lambda line: line.knee_rate, default=None)
         return [(fastest.next_count, fastest.batch)] if fastest and fastest.is_alone(done) else []
