@@ -25,6 +25,7 @@ LEAST_FOR_CHANGE = 12
 """Fewer steps are too few to detect a change of pace."""
 CHANGE_GAIN = 6.0
 """Times log(n): steps are correlated, so more than the usual penalty of a change point."""
+MOST_REPEATS = 1_000
 MOST_STEPS = 2_000
 """A longer series is thinned: its median is already known far better than its repeats agree."""
 
@@ -154,6 +155,12 @@ class Sample:
         share = (1 + level) / 2
         between = float(stdtrit(self.freedom, share)) * self.error if self.freedom else 0.0
         return max(between, float(ndtri(share)) * self.floor)
+
+    def repeats_for(self, reach: float) -> int:
+        """Repeats after which it would reach less far than this, with the same noise; at most MOST_REPEATS."""
+        noise = self.error * math.sqrt(self.freedom + 1)
+        more = (replace(self, error=noise / math.sqrt(n), freedom=n - 1.0, floor=0.0) for n in range(2, MOST_REPEATS))
+        return next((n for n, sample in enumerate(more, 2) if sample.reach() < reach), MOST_REPEATS)
 
     def estimate(self, level: float = LEVEL) -> Estimate:
         """value +- reach; a single repeat has no interval."""

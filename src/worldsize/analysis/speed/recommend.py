@@ -51,7 +51,9 @@ WIDE = 0.4
 QUIET = 0.1
 """A step up with less than this share of the squared noise of a speedup is not worth repeating."""
 METRIC_SLACK = 0.01
-"""A setting whose metric is worse than the best by more than this share is not recommended for its speed."""
+"""A setting whose metric is certainly worse than the best by more than this share is not recommended for its speed."""
+NOISE_OF_ONE_RUN = 0.05
+"""A single run does not show its noise: it is assumed to be off by at most this share of the best metric."""
 CAUTIONS = ("cpu-stolen",)
 """Findings that cast doubt on the measurements: shown right below the answer, and with every projection."""
 
@@ -113,11 +115,26 @@ def recommend(
 
 
 def _learning(series: Series, best: float | None) -> list[ScalingRow]:
-    """The rows whose metric is about as good as the best of the study: speed must not cost quality."""
+    """The rows that are not certain to learn less than the best of the study: speed must not cost quality."""
     if best is None:
         return list(series.rows)
-    slack = METRIC_SLACK * max(abs(best), METRIC_SLACK)
-    return [row for row in series.rows if row.metric is not None and abs(row.metric - best) <= slack]
+    return [row for row in series.rows if row.metric is not None and learns_less(row, best) is not True]
+
+
+def learns_less(row: ScalingRow, best: float) -> bool | None:
+    """Whether its metric is worse than the best by more than the slack; None if noise leaves that open."""
+    short, reach = _short(row, best)
+    if short <= 0:
+        return False
+    return True if short > reach else None
+
+
+def _short(row: ScalingRow, best: float) -> tuple[float, float]:
+    """How far its metric falls short of the best, beyond the slack, and by how much noise may have moved it."""
+    assert row.metric_sample is not None
+    known = row.metric_sample.freedom > 0
+    reach = row.metric_sample.reach() if known else NOISE_OF_ONE_RUN * abs(best)
+    return abs(row.metric_sample.value - best) - METRIC_SLACK * abs(best), reach
 
 
 def _comparable(row: ScalingRow, series: Series, best: float | None) -> list[ScalingRow]:
@@ -144,10 +161,24 @@ def _learning_against_speed(row: ScalingRow, series: Series, best: float | None)
     }
     if faster.metric is None or row.metric is None:
         return Finding(code="failing-against-speed", numbers=numbers)
-    low, high = faster.metric_low, faster.metric_high
-    unclear = low is not None and high is not None and low <= row.metric <= high
     numbers |= {"metric": faster.metric, "best": row.metric}
-    return Finding(code=f"{'noise' if unclear else 'learning'}-against-speed", numbers=numbers)
+    return Finding(code="learning-against-speed", numbers=numbers)
+
+
+def learning_unclear(row: ScalingRow, best: float) -> Finding:
+    """The finding that it may learn less, with the repeats after which its interval would be narrow enough to tell."""
+    assert row.metric is not None
+    assert row.metric_sample is not None
+    numbers = {**_trained_at(row), "metric": row.metric, "best": best, "repeats": float(row.metric_repeats)}
+    if row.metric_low is None or row.metric_high is None:
+        return Finding(code="learning-unclear-once", numbers=numbers)
+    needed = row.metric_sample.repeats_for(_short(row, best)[0])
+    numbers |= {"low": row.metric_low, "high": row.metric_high, "repeats_needed": float(needed)}
+    return Finding(code="learning-unclear", numbers=numbers)
+
+
+def _trained_at(row: ScalingRow) -> dict[str, float]:
+    return {"workers": float(row.setting.workers), "global_batch": float(row.setting.global_batch)}
 
 
 def _knee(rows: Sequence[ScalingRow]) -> ScalingRow:
@@ -215,14 +246,10 @@ def _remarks(row: ScalingRow, series: Series, best: float | None) -> tuple[Findi
     learning = _learning(series, best)
     lost = [other for other in larger if other not in learning]
     if lost and lost[0].metric is not None and best is not None:
-        setting = lost[0].setting
-        numbers = {"workers": float(setting.workers), "global_batch": float(setting.global_batch)}
-        numbers |= {"metric": lost[0].metric, "best": best}
-        low, high = lost[0].metric_low, lost[0].metric_high
-        if low is not None and high is not None and low <= best <= high:
-            remarks.append(Finding(code="learning-unclear", numbers={**numbers, "low": low, "high": high}))
-        else:
-            remarks.append(Finding(code="learning-lost", numbers=numbers))
+        numbers = {**_trained_at(lost[0]), "metric": lost[0].metric, "best": best}
+        remarks.append(Finding(code="learning-lost", numbers=numbers))
+    if row.metric is not None and best is not None and learns_less(row, best) is None:
+        remarks.append(learning_unclear(row, best))
     following = larger[0] if larger else None
     if following is not None and _marginal(row, following).value < LEAST_MARGINAL_EFFICIENCY:
         numbers = {

@@ -90,7 +90,7 @@ def _check(results: Results, question: Question, curve: WorkerCurve) -> None:
 
 DOUBTS_OF_COUNTS = {"too-noisy"}
 DOUBTS_OF_TRAINING = {"nothing-learned"}
-DOUBTS_OF_ITS_TARGET = {"nothing-reached", "learning-against-speed", "noise-against-speed", "failing-against-speed"}
+DOUBTS_OF_ITS_TARGET = {"nothing-reached", "learning-against-speed", "failing-against-speed"}
 """Findings that keep the study from recommending anything, by what they cast doubt on: the measured counts, all
 training, or training to its own target."""
 Outlook = tuple[Prediction, Finding | None]

@@ -19,7 +19,7 @@ from worldsize.analysis.projection.overhead import OverheadModel, fit_overhead
 from worldsize.analysis.projection.series_law import table_series
 from worldsize.analysis.projection.step_model import fit_throughput
 from worldsize.analysis.speed.network import placed
-from worldsize.analysis.speed.recommend import METRIC_SLACK, Finding
+from worldsize.analysis.speed.recommend import METRIC_SLACK, Finding, learns_less
 from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.from_records import node, overheads, step_timings
 from worldsize.answer.predict.question import Question
@@ -39,6 +39,8 @@ class Learned:
     measured: bool
     why_not: str | None
     """Why the setting does not count despite its speed; None if there is no reason."""
+    unclear: str | None = None
+    """That it may learn less, if noise leaves that open."""
 
 
 def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) -> Learned:
@@ -58,10 +60,14 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
                 metric=None, measured=True, why_not=f"{_where(setting)}, training diverged or missed its target"
             )
         assert row.metric_sample is not None
-        reach = row.metric_sample.reach(PROJECTED_LEVEL)
-        why = f"{_where(setting)}, the model learned less" if _behind(results, row.metric, best) else None
-        interval = Interval(row.metric, max(row.metric - reach, least), min(row.metric + reach, most))
-        return Learned(metric=interval, measured=True, why_not=why)
+        assert best is not None
+        reach, less = row.metric_sample.reach(PROJECTED_LEVEL), learns_less(row, best)
+        return Learned(
+            metric=Interval(row.metric, max(row.metric - reach, least), min(row.metric + reach, most)),
+            measured=True,
+            why_not=f"{_where(setting)}, the model learned less" if less else None,
+            unclear=f"{_where(setting)}, the model may learn less; more repeats would tell" if less is None else None,
+        )
     if batches is None or batches.metric is None:
         return Learned(metric=None, measured=False, why_not=None)
     expected = batches.metric.predict(setting.global_batch)
@@ -88,7 +94,7 @@ def _behind(results: Results, metric: float, best: float | None) -> bool:
     if best is None:
         return False
     short = best - metric if results.facts.higher_is_better else metric - best
-    return short > METRIC_SLACK * max(abs(best), METRIC_SLACK)
+    return short > METRIC_SLACK * abs(best)
 
 
 def _where(setting: Setting) -> str:
@@ -214,7 +220,7 @@ class WorkerCurve:
             speedup=row.pace.speedup.exp(PROJECTED_LEVEL)
             if measured and (row := self.throughputs.row(workers))
             else None,
-            notes=(*notes, *unknown, *([why_not] if why_not else [])),
+            notes=(*notes, *unknown, *filter(None, (why_not, learned.unclear))),
         )
 
     def _lr(self, batch: int) -> float | None:

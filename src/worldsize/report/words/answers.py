@@ -48,8 +48,6 @@ def answer_sentence(answer: Answer, metric: str, how: str = "") -> str:
         )
     elif any(finding.code == "learning-lost" for finding in answer.findings):
         lead += ": with more the model learns less."
-    elif any(finding.code == "learning-unclear" for finding in answer.findings):
-        lead += ": with more the model seems to learn less, which may be noise."
     else:
         lead += "."
     following = [finding_sentence(finding) for finding in answer.findings if finding.code == IN_THE_ANSWER]

@@ -32,7 +32,6 @@ DOUBTS = {
     "one-count",
     "too-noisy",
     "learning-against-speed",
-    "noise-against-speed",
     "failing-against-speed",
 }
 """Codes of findings that explain why there is no answer."""
@@ -44,11 +43,6 @@ SENTENCES = {
     "learning-against-speed": (
         "{workers:.0f} workers bring {speedup:.2f} x the throughput of {few:.0f}, too little to pay, but with "
         "{few:.0f} the model learned less: {metric:.4f} against {best:.4f}. Train longer, or with another rate, to "
-        "tell."
-    ),
-    "noise-against-speed": (
-        "{workers:.0f} workers bring {speedup:.2f} x the throughput of {few:.0f}, too little to pay, but with "
-        "{few:.0f} the model learned less, {metric:.4f} against {best:.4f}, which may be noise. More repeats would "
         "tell."
     ),
     "failing-against-speed": (
@@ -70,8 +64,12 @@ SENTENCES = {
     ),
     "close-call": "Whether {workers:.0f} workers pay is within the noise; more repeats would tell.",
     "learning-unclear": (
-        "With {workers:.0f} workers (global batch {global_batch:.0f}) the model learned less, {metric:.4f} ({low:.4f} "
-        "to {high:.4f}) against {best:.4f}, which may be noise; more repeats would tell."
+        "At a global batch of {global_batch:.0f} the model may learn less: {metric:.4f} ({low:.4f} to {high:.4f}) "
+        "against {best:.4f} over {repeats:.0f} repeats; about {repeats_needed:.0f} would tell."
+    ),
+    "learning-unclear-once": (
+        "At a global batch of {global_batch:.0f} the model may learn less: {metric:.4f} against {best:.4f}, from a "
+        "single run; 3 repeats would tell."
     ),
     "learning-lost": (
         "With {workers:.0f} workers (global batch {global_batch:.0f}) the model learns less: {metric:.4f} against "
