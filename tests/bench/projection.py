@@ -5,7 +5,7 @@ python -m tests.bench.projection [series.csv]
 Protocol A holds out the largest count, B everything above a quarter of it; at least four counts in all, three of them
 fitted. Scored is the relative error of the rate at the largest count. Prints median and 90th percentile, plain and with
 sources weighted alike; coverage and width of the 80 % interval; both again with what was chosen on this corpus chosen
-anew without the source that is scored. Exit code 1 when either misses a target.
+anew without the source that is scored. Then coverage on a noisy cluster. Exit code 1 when any of these misses a target.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from worldsize.answer.predict.table_projection import crossings_of_others
 from worldsize.errors import InputError
 
 CORPUS = Path(__file__).parents[1] / "data" / "series.csv"
+NOISY = CORPUS.with_name("series-noisy.csv")
+"""One value per count, from one shared cluster."""
 OTHER = Path(__file__).parents[2] / "docs" / "benchmarks" / "other-series.csv"
 """Series of other sources: of what leaving a node costs, they tell as much as the corpus does."""
 TARGETS = {"A": (0.026, 0.105), "B": (0.055, 0.38)}
 """Median and 90th percentile of the relative error."""
-COVERAGE = {"A": (0.75, 0.90), "B": (0.72, 1.0)}
-ONE_SERIES_S, MANY_SERIES_S = 0.3, 90.0
+COVERAGE = {"A": (0.75, 0.92), "B": (0.72, 1.0)}
+LEAST_COVERAGE_NOISY = 0.60
+ONE_SERIES_S, MANY_SERIES_S = 0.02, 90.0
 GRID = [
     replace(DEFAULT, noise=noise, log_spread=log)
     for noise, log in itertools.product((0.03, 0.05, 0.08), (0.02, 0.03, 0.05))
@@ -197,6 +200,10 @@ def coverage_lines(found: Sequence[Case], projected: Sequence[Projected]) -> lis
     ]
 
 
+def coverage(found: Sequence[Case], projected: Sequence[Projected]) -> float:
+    return float(np.mean([one.low <= case.rate <= one.high for case, one in zip(found, projected, strict=True)]))
+
+
 def misses(name: str, errors: Floats, covered: float) -> list[str]:
     wanted, bounds = TARGETS[name[0]], COVERAGE[name[0]]
     got = (float(np.median(errors)), float(np.quantile(errors, 0.9)))
@@ -234,12 +241,28 @@ def main() -> None:
         print("\n".join(coverage_lines(found, projected)))
         print(f"  width chosen anew: {100 * np.mean(anew[protocol][1]):.0f} %")
         print("  with series of the same stack:" + coverage_lines(found, helped)[0].removeprefix("  all"))
-        covered = float(np.mean([one.low <= case.rate <= one.high for case, one in zip(found, projected, strict=True)]))
-        missed += misses(protocol, errors, covered)
+        missed += misses(protocol, errors, coverage(found, projected))
         missed += misses(f"{protocol}, chosen anew", anew[protocol][0], float(np.mean(anew[protocol][1])))
+    missed += noisy()
     missed += timed([given.series for given in table.series])
     print("\n" + ("missed: " + "; ".join(missed) if missed else "all targets met"))
     sys.exit(1 if missed else 0)
+
+
+def noisy() -> list[str]:
+    """Only coverage has a target: nobody can say where a single noisy run will lie."""
+    missed, table = [], read_table(NOISY)
+    for protocol in TARGETS:
+        found = cases(table, protocol)
+        projected = [ours(case) for case in found]
+        errors = errors_of([one.samples_per_s for one in projected], found)
+        print(f"\n{protocol}, noisy: {len(found)} series     error %: median  90 %   sources alike")
+        print(line("ours", errors, [case.source for case in found]))
+        print("80 % interval covers\n" + coverage_lines(found, projected)[0])
+        covered = coverage(found, projected)
+        if covered < LEAST_COVERAGE_NOISY:
+            missed.append(f"{protocol}, noisy: coverage {100 * covered:.0f} % below {100 * LEAST_COVERAGE_NOISY:.0f} %")
+    return missed
 
 
 def timed(everything: Sequence[TableSeries]) -> list[str]:

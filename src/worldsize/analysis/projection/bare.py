@@ -7,7 +7,8 @@ In logarithms of the rate, with d the doublings beyond the largest measured coun
     up   = d (0.02 + 0.15 unpredictability)      + 0.09 where a node boundary is crossed for the first time
     down = 2.5 d (0.02 + 0.15 unpredictability)  + 0.23 where a node boundary is crossed for the first time
 
-The interval also covers alternative readings of the series that are lower or higher.
+The interval also covers alternative readings of the series that are lower or higher. The noise of the machine is added
+in quadrature: that of the repeats; without repeats that of the points, but at least a floor.
 
 Down is further: what has not been seen yet (another switch, a straggler, a smaller batch) costs time far more often
 than it saves any. The bounds should contain 80 % of later measurements.
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from worldsize.analysis.estimate import MOST_LOG, Floats
 from worldsize.analysis.projection.series_law import (
@@ -46,6 +47,10 @@ LEAST_DOUBLINGS = 0.5
 """Being close does not make the next count more certain: it still contains the noise of a single run."""
 FEW_POINTS_DOUBT = 0.1
 """Fewer than three counts cannot show how well they predict the next one."""
+NOISE_FLOOR = 0.03
+"""Noise of a table without repeats, as the half-width of an 80 % interval: one run each does not mean no noise."""
+COUNTS_THAT_SCATTER = 5
+"""With fewer counts a single bend, such as a node that was left, would look like noise."""
 MOST_MISS = 0.3
 MOST_LOSS = 1.0
 
@@ -130,7 +135,6 @@ NOTE_NEW_NODE = "new node boundary"
 NOTE_MAYBE_NEW_NODE = "node size not given"
 NOTE_SIBLINGS = "node boundary as in {count} other series of the same stack"
 NOTE_SATURATING = "leveling off"
-NOTE_WAIVED = "the last step up gained less: a node was left, if one holds 8"
 NOTE_RISING = "the last step up lost more than the one before"
 NOTE_FAR = "more than 8 x beyond the largest count"
 NOTE_BETWEEN = "between measured counts"
@@ -152,18 +156,25 @@ class Projected:
 
 
 def project_series(
-    series: TableSeries, workers: Sequence[int], crossings: Sequence[float] = (), *, settings: LawSettings = DEFAULT
+    series: TableSeries,
+    workers: Sequence[int],
+    crossings: Sequence[float] = (),
+    *,
+    noise: float | None = None,
+    settings: LawSettings = DEFAULT,
 ) -> list[Projected]:
     """One projection for each of `workers`.
 
     `crossings` is what leaving a node cost other series of the same stack (`crossing_cost`). It is used if this series
-    never left a node. Series of other stacks do not help.
+    never left a node. Series of other stacks do not help. `noise` is how far measurement noise reaches; None: as the
+    series shows (`series_noise`).
     """
     law = alone = fit_series_law(series, settings=settings)
     if crossings and never_crossed(series):
         law = fit_series_law(series, crossing=blended_crossing(crossings, settings), settings=settings)
     own_doubt = series_unpredictability(series, settings)
-    return [_project(series, law, alone, own_doubt, count, len(crossings)) for count in workers]
+    noise = series_noise(series) if noise is None else noise
+    return [_project(series, law, alone, own_doubt, noise, count, len(crossings)) for count in workers]
 
 
 def crossing_cost(series: TableSeries) -> float | None:
@@ -204,9 +215,27 @@ def series_unpredictability(series: TableSeries, settings: LawSettings = DEFAULT
     return unpredictability(miss=miss, loss_per_doubling=loss, spread=spread, counts=len(series.workers))
 
 
-def repeat_noise(series: TableSeries) -> float:
-    """Noise over repeats, in logarithms. 0 without repeats: then it is unknown."""
-    return joint_noise([_mean_margin(repeats) for repeats in series.throughputs if len(repeats) > 1])
+def series_noise(series: TableSeries) -> float:
+    """How far measurement noise reaches, in logarithms: that of the repeats; without repeats that of the points, but at
+    least the floor."""
+    margins = [_mean_margin(repeats) for repeats in series.throughputs if len(repeats) > 1]
+    if margins:
+        return joint_noise(margins)
+    return max(NOISE_FLOOR, joint_noise([float(ndtri((1 + LEVEL) / 2)) * scatter(series)]))
+
+
+def scatter(series: TableSeries) -> float:
+    """Standard deviation of single points, from how far each lies off the line between its neighbors on log-log axes.
+
+    0 with too few counts to tell. Not the residuals of the law: they are large where it does not fit, however quiet the
+    machine is. The median, because a series that leaves its node or stops gaining bends once without being noisy.
+    """
+    if len(series.workers) < COUNTS_THAT_SCATTER:
+        return 0.0
+    x, y = np.log(series.counts), series.log_throughputs
+    left = (x[2:] - x[1:-1]) / (x[2:] - x[:-2])  # weight of the left neighbor
+    off_line = y[1:-1] - left * y[:-2] - (1 - left) * y[2:]
+    return float(np.median(np.abs(off_line) / np.sqrt(1 + left**2 + (1 - left) ** 2)) / ndtri(0.75))
 
 
 def _mean_margin(repeats: Sequence[float]) -> float:
@@ -226,7 +255,7 @@ def crossing_kind(series: TableSeries, count: int, siblings: int = 0) -> Crossin
 
 
 def _project(
-    series: TableSeries, law: SeriesLaw, alone: SeriesLaw, own_doubt: float, count: int, siblings: int
+    series: TableSeries, law: SeriesLaw, alone: SeriesLaw, own_doubt: float, noise: float, count: int, siblings: int
 ) -> Projected:
     if count in series.workers:
         return _measured(series, count)
@@ -241,7 +270,7 @@ def _project(
     log_margin: LogMargin = margin(
         doublings=distance, unpredictability=own_doubt, crossing=crossing, alternatives=alternatives
     )
-    low, high = log_margin.with_noise(repeat_noise(series)).around(value)
+    low, high = log_margin.with_noise(noise).around(value)
     notes = _notes(series, law, count, crossing, siblings)
     return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=False, notes=notes)
 
@@ -298,7 +327,5 @@ def _notes_on_bend(law: SeriesLaw, count: int, crossing: Crossing) -> Iterator[s
     saturating = law.held_back(count) > WORTH_A_NOTE and crossing not in ("new", "as siblings")
     if saturating:
         yield NOTE_SATURATING
-    if law.waived(count) > WORTH_A_NOTE:
-        yield NOTE_WAIVED
     if not saturating and law.lower_where_losses_rise(count) > WORTH_A_NOTE:
         yield NOTE_RISING

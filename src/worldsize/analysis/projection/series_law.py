@@ -113,8 +113,6 @@ RISE, FALL = 0.2, 0.05
 class Bend:
     saturation: float = 0.0
     """0 to 1: how far the series has stopped gaining."""
-    waived: float = 0.0
-    """Saturation that is not counted, because the series may have left a node whose size was not given."""
     last_slope: float = 1.0
     """p of rate ~ n^p at the end of the series. At least 0: the data do not show how far a falling rate would fall."""
     rising: float = 0.0
@@ -150,11 +148,10 @@ def bend(series: TableSeries) -> Bend:
     saturation = spans * _clipped(1 - risen / RISE) * _clipped((full - last) / (full - least))
     left_node = series.workers[start] <= (series.workers_per_node or USUAL_NODE) < series.largest
     explained = _clipped((before - last) / FALL) if left_node else 0.0
-    known = series.workers_per_node is not None
-    rising, last_rise = (0.0, 0.0) if start == 0 or (left_node and known) else _rising(series, logs, first, start)
+    paid_once = left_node and series.workers_per_node is not None
+    rising, last_rise = (0.0, 0.0) if start == 0 or paid_once else _rising(series, logs, first, start)
     return Bend(
         saturation=(1 - explained) * saturation,
-        waived=0.0 if known else explained * saturation,
         last_slope=max(last, 0.0),
         rising=rising,
         last_rise=last_rise,
@@ -192,8 +189,6 @@ def _clipped(share: float) -> float:
     return min(max(share, 0.0), 1.0)
 
 
-ROUNDS = 4
-"""Rounds of reweighting outliers; the weights have converged by then."""
 LEAST_STEP = 1e-9
 """A law with c0 = 0 leaves no time at all at one worker."""
 
@@ -205,8 +200,6 @@ class LawSettings:
 
     noise: float = 0.05
     """How far a measured point may lie from the law."""
-    nearness: float = 0.7
-    """Factor on the weight of a point per doubling below n_L."""
     saturating_spread: float = 0.1
     """Spread of c1 and c3."""
     log_spread: float = 0.03
@@ -222,8 +215,6 @@ class LawSettings:
     sources: seven report less than 10 %, two report 75 and 86 %."""
     follow_last: float = 0.75
     """Share of the residual at n_L that shifts the curve: the last point says most about what follows."""
-    outlier: float = 0.2
-    """A point further from the law than this pulls no harder than one at this distance."""
 
 
 DEFAULT = LawSettings()
@@ -275,25 +266,16 @@ class SeriesLaw:
     def alternatives(self, workers: float) -> tuple[float, float]:
         """How much lower and higher alternative readings are; 0 if there are none.
 
-        Higher without saturation, if only the last point indicates it. Lower with saturation that was waived, or with
-        losses that keep rising. Both apply inside the node only.
+        Higher without saturation, if only the last point indicates it. Lower with losses that keep rising. Both apply
+        inside the node only.
         """
-        lower = max(self.waived(workers), self.lower_where_losses_rise(workers))
-        return lower, self.bend.fell * self.held_back(workers)
+        return self.lower_where_losses_rise(workers), self.bend.fell * self.held_back(workers)
 
     def held_back(self, workers: float) -> float:
         """How much higher the rate would be without saturation."""
         upto = np.array([self._inside(workers)])
-        return max(0.0, self._unsaturated(upto) - float(self._log_throughput_gain(upto)[0]))
-
-    def waived(self, workers: float) -> float:
-        """How much lower the rate would be with the saturation that was waived."""
-        upto = np.array([self._inside(workers)])
-        slowed = self.bend.last_slope * math.log(upto[0] / self.largest)
-        return self.bend.waived * max(0.0, self._unsaturated(upto) - slowed)
-
-    def _unsaturated(self, workers: Floats) -> float:
-        return float(np.minimum(self._log_gain(workers), np.log(workers / self.largest))[0])
+        unsaturated = np.minimum(self._log_gain(upto), np.log(upto / self.largest))
+        return max(0.0, float((unsaturated - self._log_throughput_gain(upto))[0]))
 
     def lower_where_losses_rise(self, workers: float) -> float:
         """How much lower the rate is if every further worker adds what the last ones did; for two doublings only, since
@@ -360,7 +342,7 @@ def fit_series_law(series: TableSeries, *, crossing: float | None = None, settin
     counts, step = series.counts, relative_step(series)
     terms = design(counts, series.workers_per_node, series.largest)
     towards = usual(series, crossing, settings)
-    coefficients, converged = _shrunk(terms, step, np.log2(series.largest / counts), towards, settings)
+    coefficients, converged = _shrunk(terms, step, towards, settings)
     at_largest = float(terms[-1] @ coefficients)
     companion, companion_converged = _companion(counts, step) if counts[-1] >= 2 * counts[0] else (None, True)
     return SeriesLaw(
@@ -375,29 +357,19 @@ def fit_series_law(series: TableSeries, *, crossing: float | None = None, settin
     )
 
 
-def _shrunk(
-    terms: Floats, step: Floats, doublings_below: Floats, towards: Floats, settings: LawSettings
-) -> tuple[Floats, bool]:
-    """Least squares of relative residuals, c >= 0, plus ((c - usual) noise / spread)^2; outliers weigh less (Huber)."""
+def _shrunk(terms: Floats, step: Floats, towards: Floats, settings: LawSettings) -> tuple[Floats, bool]:
+    """Least squares of relative residuals, c >= 0, plus ((c - usual) noise / spread)^2."""
     saturating, log, linear = settings.saturating_spread, settings.log_spread, settings.linear_spread
     pull = settings.noise / np.array([saturating, log, saturating, log, linear])
     prior = np.concatenate([np.zeros((5, 1)), np.diag(pull)], axis=1)
-    nearness = settings.nearness**doublings_below
-    trust = np.ones_like(step)
-    coefficients = np.concatenate([[1.0], towards])
-    for _ in range(ROUNDS):
-        weights = np.sqrt(nearness * trust) / step
-        try:
-            coefficients, _ = nnls(
-                np.concatenate([terms * weights[:, None], prior]), np.concatenate([step * weights, pull * towards])
-            )
-        except RuntimeError:  # scipy's word for too many iterations
-            return np.concatenate([[1.0], towards]), False
-        residual = np.abs(terms @ coefficients / step - 1)
-        before, trust = trust, np.minimum(1.0, settings.outlier / np.maximum(residual, 1e-12))
-        if np.array_equal(before, trust):
-            break
-    return (coefficients, True) if terms[-1] @ coefficients > 0 else (np.concatenate([[1.0], towards]), False)
+    instead = np.concatenate([[1.0], towards])
+    try:
+        coefficients, _ = nnls(
+            np.concatenate([terms / step[:, None], prior]), np.concatenate([np.ones_like(step), pull * towards])
+        )
+    except RuntimeError:  # scipy's word for too many iterations
+        return instead, False
+    return (coefficients, True) if terms[-1] @ coefficients > 0 else (instead, False)
 
 
 def _companion(counts: Floats, step: Floats) -> tuple[tuple[float, float] | None, bool]:

@@ -71,10 +71,10 @@ class Throughputs:
         if not new_node and (not self.rows or self.series.largest < workers <= known):
             return self._of_batch(setting)  # other batches at this count say more than extrapolation does
         series = self._with_other_batches(setting) if new_node else self.series
-        projected = project_series(series, [workers])[0]
+        projected = project_series(series, [workers], noise=self._noise)[0]
         if self.model is None or self.model.top == 1 or new_node:
             # One worker does not show what an exchange costs; spans inside a node do not show what leaving it costs.
-            rate = self._with_noise(Interval(projected.samples_per_s, projected.low, projected.high))
+            rate = Interval(projected.samples_per_s, projected.low, projected.high)
             of_others = not self.rows or series is not self.series
             if of_others:  # uncertainty about this batch at the largest count carries over to larger counts
                 at_largest = self._of_batch(replace(setting, workers=series.largest))[0]
