@@ -4,6 +4,8 @@
     python -m tests.bench.cores adaptive [FOLDER]       workers: auto against the grid of 5 counts x 4 batches
     python -m tests.bench.cores crowds FOLDER           16 workers from fewer, for each batch of those grids
     python -m tests.bench.cores exchange                all-reduces of bare gloo on 2 to 16 processes
+    python -m tests.bench.cores ladder [FOLDER]         1, 2, 3, 4, 6, 8 workers x 2 batches, as the CSV that
+                                                        tests.bench.rules scores
 
 Wants 16 quiet cores, and says what a hypervisor kept of them; gloo, one thread a worker. A FOLDER that holds the
 measurements already is only read. Prints Markdown; exit code 1 when a target is missed.
@@ -154,6 +156,36 @@ def _lines(home: Path) -> Iterator[tuple[dict[int, StepTiming], Node]]:
             yield line, node(few, few.rows[0].setting, None)
 
 
+LADDER = (1, 2, 3, 4, 6, 8)
+LADDER_COLUMNS = "workload,batch_per_worker,workers,repeat,step_s,local_s,load_s,cores_per_worker,latency_s,bandwidth,payload"
+
+
+def ladder(home: Path) -> bool:
+    """Prints one row per repeat of each setting: its median step, the parts of its steps, and the probed link."""
+    print(LADDER_COLUMNS)
+    for name, (workload, _, batches) in WORKLOADS.items():
+        ends = [batches[0], batches[-1]]
+        results = run(home / f"{name.replace(' ', '-')}-ladder", workload, list(LADDER), ends, repeats=3, seconds=1.5)
+        timings = {(t.workers, t.batch_per_worker): t for t in step_timings(results, results.rows[0].setting)}
+        where = node(results, results.rows[0].setting, None)
+        wire = where.network.inside if where.network else None
+        link = (wire.latency_s, wire.bandwidth_bytes_per_s) if wire else ("", "")
+        parts = {step.setting: step.parts.of_repeats for step in results.steps}
+        for row in results.rows:
+            setting = row.setting
+            cores = timings[setting.workers, setting.batch_per_worker].cores
+            for repeat, log_step in row.pace.step.repeats.items():
+                spans, step_s = parts[setting][repeat], math.exp(log_step)
+                scale = step_s / sum(spans.values())
+                away_s = spans.get("communication", 0.0) + spans.get("waiting", 0.0)
+                values = (step_s, step_s - away_s * scale, spans.get("data", 0.0) * scale, cores or "", *link)
+                head = f"{name},{setting.batch_per_worker},{setting.workers},{repeat}"
+                numbers = ",".join(f"{value:.6g}" if value != "" else "" for value in values)
+                print(f"{head},{numbers},{where.payload_bytes or 0:.0f}", flush=True)
+        print(f"{name}: kept by the hypervisor {kept(results)}", file=sys.stderr)
+    return True
+
+
 HEADER = (
     "| workload | grid recommends | auto recommends | worker-seconds, grid | auto | share | kept by the hypervisor |\n"
     "| --- | --- | --- | --- | --- | --- | --- |"
@@ -188,7 +220,7 @@ def exchange(_: Path) -> bool:
 
 if __name__ == "__main__":
     place = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(tempfile.mkdtemp(prefix="worldsize-cores-"))
-    parts = {"projection": projection, "adaptive": adaptive, "crowds": crowds, "exchange": exchange}
+    parts = {"projection": projection, "adaptive": adaptive, "crowds": crowds, "exchange": exchange, "ladder": ladder}
     part = parts.get(sys.argv[1] if len(sys.argv) > 1 else "")
     if part is None:
         sys.exit(__doc__)
