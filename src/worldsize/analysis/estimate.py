@@ -1,14 +1,14 @@
 """Estimates and their intervals.
 
-Medians of correlated steps over repeats, with intervals: bootstrap inside a repeat, Student's t between them.
-Means over repeats with Student's t; a single repeat gives a value without an interval.
-Arithmetic of positive quantities with intervals, in logarithms.
+An `Estimate` is a value with its interval, a `Sample` a mean over repeats with its error, from which estimates are made.
+Medians of correlated steps over repeats: bootstrap inside a repeat, Student's t between them.
+A single repeat gives a value without an interval, because it does not show how repeats differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,9 @@ from scipy.special import ndtri, stdtrit
 Floats = npt.NDArray[np.float64]
 
 LEVEL = 0.90
+"""Of intervals of what was measured."""
+PROJECTED_LEVEL = 0.80
+"""Of intervals of what was not measured."""
 REPLICATES = 1_000
 MOST_LOG = 700.0
 """exp() of more overflows; an interval that reaches this far means that nothing is known."""
@@ -30,15 +33,75 @@ MOST_STEPS = 2_000
 """A longer series is thinned: its median is already known far better than its repeats agree."""
 
 
-@dataclass(frozen=True)
-class Interval:
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A value and the interval that it lies in."""
+
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
+    """Both are None if there is no interval: a single run, or exact by definition (the baseline of a speedup)."""
+    level: float = LEVEL
+    """Share of such intervals that contain the true value."""
+    n: int = 0
+    """Runs behind it; 0 if it does not come from runs."""
+
+    @property
+    def has_interval(self) -> bool:
+        return self.low is not None
+
+    @property
+    def is_single_run(self) -> bool:
+        return self.n == 1 and not self.has_interval
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval; without one, the value is both."""
+        return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def relative_width(self) -> float:
-        return (self.high - self.low) / self.value
+        """(high - low) / value; 0 without an interval."""
+        low, high = self.ends
+        return (high - low) / self.value
+
+    def with_ends(self, low: float, high: float) -> Estimate:
+        return replace(self, low=low, high=high)
+
+    def map(self, function: Callable[[float], float]) -> Estimate:
+        """The same for a quantity that rises or falls with this one."""
+        value = function(self.value)
+        if not self.has_interval:
+            return replace(self, value=value)
+        low, high = sorted(map(function, self.ends))
+        return replace(self, value=value, low=low, high=high)
+
+    def scaled(self, factor: float) -> Estimate:
+        return self.map(lambda value: value * factor)
+
+    def into(self, amount: float) -> Estimate:
+        """amount / value, such as the time that an amount takes at this rate."""
+        return self.map(lambda value: amount / value if value else math.inf)
+
+    def clipped(self, least: float, most: float) -> Estimate:
+        """The same with its interval inside the possible values."""
+        if not self.has_interval:
+            return self
+        low, high = (min(max(end, least), most) for end in self.ends)
+        return replace(self, low=low, high=high)
+
+    def plus(self, other: Estimate) -> Estimate:
+        """The sum; independent errors add in quadrature. None of a single run is known, so the sum has no interval."""
+        value, parts = self.value + other.value, (self, other)
+        known = [part for part in parts if part.has_interval]
+        if not known or any(part.is_single_run for part in parts):
+            return Estimate(value=value, level=self.level, n=max(self.n, other.n) and 1)
+        down, up = (math.hypot(*(part.ends[end] - part.value for part in known)) for end in (0, 1))
+        return replace(known[0], value=value, low=value - down, high=value + up)
+
+    def times(self, other: Estimate) -> Estimate:
+        """The product of positive quantities: the sum of their logarithms."""
+        return from_logs(self.map(math.log).plus(other.map(math.log)))
 
 
 def block_length(steps: int) -> int:
@@ -164,16 +227,15 @@ class Sample:
 
     def estimate(self, level: float = LEVEL) -> Estimate:
         """value +- reach; a single repeat has no interval."""
-        if not self.freedom:
-            return Estimate(value=self.value, low=None, high=None)
+        estimate = Estimate(
+            value=self.value, level=level, n=len(self.repeats) or (round(self.freedom) + 1 if self.freedom else 0)
+        )
         reach = self.reach(level)
-        return Estimate(value=self.value, low=self.value - reach, high=self.value + reach)
+        return estimate.with_ends(self.value - reach, self.value + reach) if self.freedom else estimate
 
-    def exp(self, level: float = LEVEL) -> Interval:
+    def exp(self, level: float = LEVEL) -> Estimate:
         """The quantity itself, of a sample in logarithms."""
-        reach = self.reach(level)
-        low, high = (math.exp(min(end, MOST_LOG)) for end in (self.value - reach, self.value + reach))
-        return Interval(math.exp(self.value), low, high)
+        return from_logs(self.estimate(level))
 
 
 def median_step(repeats: Mapping[int, Floats], seed: int = 0) -> Sample:
@@ -184,22 +246,8 @@ def median_step(repeats: Mapping[int, Floats], seed: int = 0) -> Sample:
     return Sample.of(medians, floor=math.hypot(*spreads) / len(spreads))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    value: float
-    low: float | None
-    high: float | None
-    """Both are None for a single repeat, which says nothing about how repeats differ."""
-
-    def within(self, least: float, most: float) -> Estimate:
-        """The same estimate with its interval clipped to the possible values."""
-        low, high = (None if end is None else min(max(end, least), most) for end in (self.low, self.high))
-        return Estimate(value=self.value, low=low, high=high)
-
-
 def from_logs(logged: Estimate) -> Estimate:
-    low, high = (None if end is None else math.exp(min(end, MOST_LOG)) for end in (logged.low, logged.high))
-    return Estimate(value=math.exp(logged.value), low=low, high=high)
+    return logged.map(lambda log: math.exp(min(log, MOST_LOG)))
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
@@ -210,27 +258,3 @@ def mean_interval(values: Sequence[float]) -> Estimate:
 def log_interval(values: Sequence[float]) -> Estimate:
     """Geometric mean with its interval, for positive quantities that vary by factors."""
     return from_logs(mean_interval([math.log(value) for value in values]))
-
-
-def over(factor: float, interval: Interval) -> Interval:
-    return Interval(factor / interval.value, factor / interval.high, factor / interval.low)
-
-
-def times(interval: Interval, factor: float) -> Interval:
-    return Interval(interval.value * factor, interval.low * factor, interval.high * factor)
-
-
-def plus(first: Interval, other: Interval) -> Interval:
-    """The sum; independent errors add in quadrature."""
-    value = first.value + other.value
-    down = math.hypot(first.value - first.low, other.value - other.low)
-    up = math.hypot(first.high - first.value, other.high - other.value)
-    return Interval(value, value - down, value + up)
-
-
-def product(first: Interval, other: Interval) -> Interval:
-    """The product; independent errors add in quadrature, in logarithms."""
-    value = first.value * other.value
-    down = math.hypot(math.log(first.value / first.low), math.log(other.value / other.low))
-    up = math.hypot(math.log(first.high / first.value), math.log(other.high / other.value))
-    return Interval(value, value * math.exp(-down), value * math.exp(up))

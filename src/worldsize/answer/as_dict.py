@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.learning.variants import VariantSummary
 from worldsize.analysis.speed.breakdown import StepParts
 from worldsize.analysis.speed.network import Link
@@ -34,18 +35,18 @@ def as_dict(results: Results) -> dict[str, Any]:
             "findings": [plain_finding(finding) for finding in results.answer.findings],
         },
         "table": results.table(),
-        "largest_batch": [{**asdict(batch), "setting": plain_setting(batch.setting)} for batch in results.largest],
+        "largest_batch": [{**plain(batch), "setting": plain_setting(batch.setting)} for batch in results.largest],
         "steps": [_step(step) for step in results.steps],
-        "hardware": [{**flat_setting(setting), **asdict(hardware)} for setting, hardware in results.hardware],
+        "hardware": [{**flat_setting(setting), **plain(hardware)} for setting, hardware in results.hardware],
         "links": [_link(kind, link) for kind, link in results.links],
-        "mfu": [{**flat_setting(setting), **asdict(mfu)} for setting, mfu in results.mfus.items()],
+        "mfu": [{**flat_setting(setting), **plain(mfu)} for setting, mfu in results.mfus.items()],
         "noise_scale": [
-            {**flat_setting(setting), "variant": variant, **asdict(scale)}
+            {**flat_setting(setting), "variant": variant, **plain(scale)}
             for setting, variant, scale in results.noise_scales
         ],
         "learning": results.learning(),
         "comparisons": [
-            {**flat_setting(ranking.setting), **asdict(comparison)}
+            {**flat_setting(ranking.setting), **plain(comparison)}
             for ranking in results.variant_rankings
             for comparison in ranking.differences
         ],
@@ -56,12 +57,27 @@ def as_dict(results: Results) -> dict[str, Any]:
     }
 
 
+def plain(value: Any) -> dict[str, Any]:
+    """Return a dataclass as a dict, each estimate in it as value, low and high."""
+    return asdict(value, dict_factory=_ends)
+
+
+ESTIMATE = {field.name for field in fields(Estimate)}
+
+
+def _ends(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entry = dict(pairs)
+    return {name: entry[name] for name in ("value", "low", "high")} if entry.keys() == ESTIMATE else entry
+
+
 def flat(row: ScalingRow | VariantSummary) -> dict[str, Any]:
     """Return a row as a dict, with the fields of its setting beside its own."""
-    fields = asdict(row)
+    entry = plain(row)
     for name in ("setting", "pace", "metric_sample"):  # a setting is flattened, and samples stay behind their intervals
-        fields.pop(name, None)
-    return {**flat_setting(row.setting), **fields}
+        entry.pop(name, None)
+    if isinstance(row, ScalingRow):
+        entry["metric_repeats"] = row.metric.n if row.metric else 0
+    return {**flat_setting(row.setting), **entry}
 
 
 def columns(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,19 +93,19 @@ def columns(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _step(step: StepParts) -> dict[str, Any]:
     traffic = step.traffic
-    fields = {**asdict(step), "setting": plain_setting(step.setting)}
+    entry = {**plain(step), "setting": plain_setting(step.setting)}
     if traffic is not None:
-        fields["traffic"] |= {"algbw": traffic.algbw, "busbw": traffic.busbw}
-    return fields
+        entry["traffic"] |= {"algbw": traffic.algbw, "busbw": traffic.busbw}
+    return entry
 
 
 def _link(kind: str, link: Link) -> dict[str, Any]:
     """Return a link as a dict. Strict JSON has no infinity: a bandwidth that no message size reveals is None."""
-    fields = asdict(link)
-    fields["bandwidth_bytes_per_s"] = {
-        key: value if math.isfinite(value) else None for key, value in fields["bandwidth_bytes_per_s"].items()
+    entry = plain(link)
+    entry["bandwidth_bytes_per_s"] = {
+        key: value if math.isfinite(value) else None for key, value in entry["bandwidth_bytes_per_s"].items()
     }
-    return {"kind": kind, **fields, "poor": link.is_poor}
+    return {"kind": kind, **entry, "poor": link.is_poor}
 
 
 def plain_setting(setting: Setting) -> dict[str, Any]:

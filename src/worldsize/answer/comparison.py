@@ -6,7 +6,7 @@ import itertools
 import math
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from worldsize.analysis.speed.compare import (
 )
 from worldsize.analysis.speed.hardware import foreign_cores
 from worldsize.analysis.speed.recommend import Finding
-from worldsize.answer.as_dict import flat_setting, plain_finding
+from worldsize.answer.as_dict import flat_setting, plain, plain_finding
 from worldsize.answer.from_records import usages
 from worldsize.answer.results import Results, as_results
 from worldsize.data.catalog import METRICS
@@ -134,7 +134,7 @@ def to_dict(comparison: StudyComparison) -> dict[str, Any]:
                 "kind": "ratio" if difference.quantity in RATIOS else "difference",
                 "first": difference.first,
                 "other": difference.other,
-                **asdict(difference.estimate),
+                **plain(difference.estimate),
                 "p": difference.p,
                 "p_holm": difference.p_holm,
                 "significant": difference.significant,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from worldsize.analysis.estimate import log_interval, mean_interval
 from worldsize.analysis.learning.noise_scale import noise_series, of_ranks
 from worldsize.analysis.speed.breakdown import waiting_apart
-from worldsize.answer.as_dict import flat_setting
+from worldsize.answer.as_dict import flat_setting, plain
 from worldsize.answer.from_records import TrialResult
 from worldsize.answer.results import Results
 from worldsize.folder.launches import launch_folders
@@ -81,8 +80,8 @@ def _estimate(values: Sequence[float | None], *, by_factors: bool) -> dict[str, 
     """Interval of the mean. `by_factors` keeps the interval of values that cannot be negative above 0."""
     known = [value for value in values if value is not None]
     if by_factors and all(value > 0 for value in known):
-        return asdict(log_interval(known)) if known else None
-    return asdict(mean_interval(known)) if known else None
+        return plain(log_interval(known)) if known else None
+    return plain(mean_interval(known)) if known else None
 
 
 def curves(results: Results, groups: Groups) -> list[dict[str, Any]]:

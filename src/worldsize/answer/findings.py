@@ -193,8 +193,7 @@ def _large_batches(results: Results) -> Iterator[Finding]:
     if results.spec.train is None or results.spec.train.epochs is None:
         return
     for recovery in recovered(results.variant_rankings, higher_is_better=results.facts.higher_is_better):
-        assert recovery.share.low is not None  # a loss is clear only over several repeats
-        assert recovery.share.high is not None
+        low, high = recovery.share.ends
         yield Finding(
             code="large-batch",
             numbers={
@@ -202,8 +201,8 @@ def _large_batches(results: Results) -> Iterator[Finding]:
                 "factor": recovery.global_batch / recovery.base_batch,
                 "lost": recovery.lost.value,
                 "percent": recovery.share.value * 100,
-                "low": recovery.share.low * 100,
-                "high": recovery.share.high * 100,
+                "low": low * 100,
+                "high": high * 100,
             },
             names={"metric": results.facts.metric, "unscaled": recovery.unscaled, "variant": recovery.variant},
         )
@@ -214,7 +213,7 @@ def _overfitting(results: Results, setting: Setting) -> Iterator[Finding]:
     if best is None or best.gap is None or best.metric is None:
         return
     # One run does not show run-to-run variation: then only a gap that is large relative to the metric counts.
-    low = best.gap.low if best.gap.low is not None else best.gap.value / 2
+    low = best.gap.ends[0] if best.gap.has_interval else best.gap.value / 2
     if low > GAP_SHARE * abs(best.metric.value):
         numbers = {"gap": best.gap.value, "value": best.metric.value}
         yield Finding(code="overfitting", numbers=numbers, names={"metric": results.facts.metric})

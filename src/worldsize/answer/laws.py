@@ -7,13 +7,12 @@ claim more certainty than the data support.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from worldsize.analysis.learning.larger_batches import BatchStudy
 from worldsize.analysis.projection.classical_laws import Mode, fit_amdahl, fit_gustafson, fit_usl, speedups
 from worldsize.analysis.speed.scaling import Series
-from worldsize.answer.as_dict import plain_setting
+from worldsize.answer.as_dict import plain, plain_setting
 from worldsize.answer.results import Results
 
 LEAST_COUNTS = 3
@@ -90,10 +89,10 @@ def _of_variant(study: BatchStudy) -> dict[str, Any]:
         "rate_power": study.lr_power,
         "smallest_batch": reached[0].global_batch,
         "largest_batch": reached[-1].global_batch,
-        "batches": [asdict(batch) for batch in model.batches],
+        "batches": [plain(batch) for batch in model.batches],
         "runs": sum(batch.runs for batch in model.batches),
         "law": model.law,
-        "least_steps": asdict(model.least_steps),
-        "critical_batch": asdict(model.critical_batch),
+        "least_steps": plain(model.least_steps),
+        "critical_batch": plain(model.critical_batch),
         "fails_from": model.fails_from,
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from worldsize.analysis.estimate import Interval, mean_interval, outliers
+from worldsize.analysis.estimate import Estimate, mean_interval, outliers
 from worldsize.analysis.learning.larger_batches import BatchStudy, batch_studies
 from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.analysis.learning.variants import (
@@ -165,7 +165,7 @@ class Results:
         return [taken for ranks in from_records.usages(self.folder, watched) if (taken := stolen(ranks))]
 
     @cached_property
-    def mfus(self) -> dict[Setting, Interval]:
+    def mfus(self) -> dict[Setting, Estimate]:
         """Model FLOPs utilization of the settings whose cost per sample and peak rate are known.
 
         Values above 1 are left out: then the assumed peak is wrong.
@@ -263,7 +263,7 @@ class Results:
             outlier_share=float(np.mean(np.concatenate([outliers(step_s) for step_s in slowest]))),
             by_subtraction_s=self._by_subtraction(setting),
             exposed=exposed,
-            total_s=mean_interval(totals).within(0.0, math.inf) if totals else None,
+            total_s=mean_interval(totals).clipped(0.0, math.inf) if totals else None,
             traffic=traffic,
         )
 

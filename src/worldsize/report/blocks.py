@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from worldsize.analysis.estimate import Estimate
 from worldsize.report.words.numbers import Value, integer, number
 
 Document = dict[str, Any]
@@ -22,8 +23,7 @@ class Cell:
 
     @property
     def has_interval(self) -> bool:
-        """False for the baseline of a ratio, which is 1 by definition."""
-        return self.low is not None and self.high is not None and not (self.low == self.value == self.high)
+        return self.low is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,4 +88,9 @@ def plain_cells(entry: Fields, columns: Sequence[Column]) -> list[Cell]:
 
 
 def interval(value: Mapping[str, Any] | None) -> Cell:
-    return Cell(value=None) if value is None else Cell(value=value["value"], low=value["low"], high=value["high"])
+    return Cell(value=None) if value is None else Cell(**value)
+
+
+def estimate(value: Mapping[str, Any]) -> Estimate:
+    """An estimate from its entry in the document."""
+    return Estimate(**value)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 from worldsize import __version__
-from worldsize.analysis.estimate import times
 from worldsize.analysis.projection.choice import eligible
 from worldsize.answer import curves
+from worldsize.answer.as_dict import plain
 from worldsize.answer.laws import batch_models, scaling_laws
 from worldsize.answer.predict.predict import Outlook, outlook, to_dict
 from worldsize.answer.reruns import common_configuration, recommended_study, trial_details
 from worldsize.answer.results import Results
-from worldsize.report.blocks import Document
+from worldsize.report.blocks import Document, estimate
 from worldsize.report.sections.opening import answer_sentences, beyond, cautions, other_findings
 from worldsize.report.sections.steps import queue_words
 from worldsize.report.sections.trials import exclusions
@@ -33,9 +32,7 @@ def document(results: Results) -> Document:
     best_outlook = outlook(results.by_place[row.setting.place]) if row else None
     numbers = results.to_dict()
     for row in numbers["table"]:
-        pace = row["samples_per_s"]
-        ends = {"value": "value", "low": "high", "high": "low"}  # a higher rate means a shorter epoch
-        row["epoch_s"] = {end: facts.train_samples / pace[other] for end, other in ends.items() if pace[other]}
+        row["epoch_s"] = plain(estimate(row["samples_per_s"]).into(facts.train_samples))
     content = {
         "format": FORMAT,
         "worldsize": __version__,
@@ -95,9 +92,9 @@ def _projected(best_outlook: Outlook | None) -> dict[str, Any]:
         {
             "workers": option.workers,
             "place": prediction.setting.place,
-            "time_s": asdict(option.time),
+            "time_s": plain(option.time),
             "of": "the whole training" if has_training_time else "an epoch",
-            "worker_hours": asdict(times(option.time, option.workers / 3600)),
+            "worker_hours": plain(option.time.scaled(option.workers / 3600)),
             # The steps and the overhead of a training were measured, not its total time.
             "how": "projected" if not option.measured else "put together" if has_training_time else "measured",
             "best": option.workers in prediction.choice.pareto,

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
-from worldsize.analysis.estimate import Estimate, Interval, mean_interval
+from worldsize.analysis.estimate import LEVEL, PROJECTED_LEVEL, Estimate, Sample
 from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.analysis.learning.stable import stable
-from worldsize.analysis.learning.steps_to_target import PREDICTED_LEVEL, BatchModel, fit_batches, target_runs
+from worldsize.analysis.learning.steps_to_target import BatchModel, fit_batches, target_runs
 from worldsize.analysis.learning.variants import Goal, TrainingRun, VariantRanking, VariantSummary
 from worldsize.spec.setting import Method, Setting
 
@@ -44,7 +44,7 @@ class TrendPoint:
 @dataclass(frozen=True, kw_only=True)
 class TrendPrediction:
     global_batch: int
-    value: Interval | None
+    value: Estimate | None
     """With its 80 % interval. None: unknown."""
     unknown: Unknown | None = None
     """Why the value is unknown."""
@@ -54,7 +54,7 @@ class TrendPrediction:
 class Trend:
     points: tuple[TrendPoint, ...]
     """In the order of their batches."""
-    per_doubling: Interval
+    per_doubling: Estimate
     """80 %, by Student's t."""
     fails_from: int | None
     """From this batch on training diverged or never became stable, so the quantity does not exist."""
@@ -80,8 +80,9 @@ class Trend:
         error = math.sqrt(self.variance_at_middle + self.variance_of_slope * away**2 + self.scatter**2)
         value = self.at_middle + self.per_doubling.value * away
         reach = _reach(self.freedom) * error
-        ends = (min(max(end, self.least), self.most) for end in (value, value - reach, value + reach))
-        return TrendPrediction(global_batch=global_batch, value=Interval(*ends))
+        value, low, high = (min(max(end, self.least), self.most) for end in (value, value - reach, value + reach))
+        estimate = Estimate(value=value, low=low, high=high, level=PROJECTED_LEVEL)
+        return TrendPrediction(global_batch=global_batch, value=estimate)
 
 
 def fit_trend(
@@ -119,7 +120,7 @@ def fit_trend(
     reach = _reach(scale_freedom) * math.sqrt(widen / total)
     return Trend(
         points=tuple(points),
-        per_doubling=Interval(slope, slope - reach, slope + reach),
+        per_doubling=Estimate(value=slope, low=slope - reach, high=slope + reach, level=PROJECTED_LEVEL),
         fails_from=fails_from,
         least=least,
         most=most,
@@ -133,10 +134,9 @@ def fit_trend(
 
 
 def _reach(freedom: float) -> float:
-    return float(stdtrit(freedom, (1 + PREDICTED_LEVEL) / 2))
+    return float(stdtrit(freedom, (1 + PROJECTED_LEVEL) / 2))
 
 
-NORMAL_90 = 1.645
 PLAIN = ("sgd", "momentum", "nesterov")
 """Optimizers whose step is learning rate x gradient. The others divide by the size of gradients, so that their steps
 grow by themselves when a larger batch reduces the noise."""
@@ -229,11 +229,12 @@ def _stable_trend(by_batch: dict[int, list[TrainingRun]]) -> Trend | None:
     points, failed, freedom = [], [], 0
     for batch, curves in by_batch.items():
         plateau = stable([curve.metric for curve in curves if curve.learned])
-        if plateau.epoch is None or plateau.low is None or plateau.high is None:
+        if plateau.epoch is None:
             failed.append(batch)
             continue
-        error = max(plateau.high - plateau.low, 1) / 2 / NORMAL_90
-        points.append(TrendPoint(global_batch=batch, value=float(plateau.epoch), error=error))
+        low, high = plateau.epoch.ends
+        error = max(high - low, 1) / 2 / float(ndtri((1 + LEVEL) / 2))
+        points.append(TrendPoint(global_batch=batch, value=plateau.epoch.value, error=error))
         freedom += plateau.repeats - 1
     return fit_trend(points, freedom=freedom, fails_from=_from(failed, points), least=1.0)
 
@@ -280,7 +281,7 @@ class Recovered:
 
 
 def recovered(contests: Sequence[VariantRanking], *, higher_is_better: bool) -> list[Recovered]:
-    """share = (m - u) / (b - u) for each repeat: m the metric of the variant, u unscaled, b at the base batch.
+    """share = mean(m - u) / mean(b - u): m the metric of the variant, u unscaled, b at the base batch.
 
     Only if the loss is clear (its interval is above 0), since a share of no loss means nothing.
     """
@@ -298,28 +299,32 @@ def recovered(contests: Sequence[VariantRanking], *, higher_is_better: bool) -> 
         if before is None or plain is None or best is None or not _learned(before):
             continue
         b, u, m = (variant.metrics for variant in (before, plain, best))
-        lost = {key: sign * (b[key] - u[key]) for key in sorted(b.keys() & u.keys() & m.keys())}
-        if lost and _clear(list(lost.values())):
+        common = sorted(b.keys() & u.keys() & m.keys())
+        lost = Sample.of({key: sign * (b[key] - u[key]) for key in common}) if common else None
+        if lost is not None and _clear(lost):
             results.append(
                 Recovered(
                     base_batch=base_batch,
                     global_batch=setting.global_batch,
                     unscaled=plain.variant,
-                    lost=mean_interval(list(lost.values())),
+                    lost=lost.estimate(),
                     variant=best.variant,
-                    share=mean_interval(_shares(m, u, lost, sign)),
+                    share=_share({key: sign * (m[key] - u[key]) for key in common}, lost),
                 )
             )
     return results
 
 
-def _shares(m: Mapping[int, float], u: Mapping[int, float], lost: Mapping[int, float], sign: int) -> list[float]:
-    return [sign * (m[key] - u[key]) / loss for key, loss in lost.items()]
+def _share(gained: Mapping[int, float], lost: Sample) -> Estimate:
+    """mean(gained) / mean(lost), with the error of gained - share * lost: the mean of the ratios would be too high."""
+    share = float(np.mean(list(gained.values()))) / lost.value
+    off = Sample.of({key: (gain - share * lost.repeats[key]) / lost.value for key, gain in gained.items()})
+    return off.plus(share).estimate()
 
 
-def _clear(lost: list[float]) -> bool:
+def _clear(lost: Sample) -> bool:
     """Whether each of several repeats, and their mean, shows a loss; one repeat cannot separate it from noise."""
-    return len(lost) > 1 and min(lost) > 0 and (mean_interval(lost).low or 0.0) > 0
+    return len(lost.repeats) > 1 and min(lost.repeats.values()) > 0 and lost.estimate().ends[0] > 0
 
 
 def _learned(variant: VariantSummary) -> bool:

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import stdtrit
 
-from worldsize.analysis.estimate import LEVEL, Floats
+from worldsize.analysis.estimate import LEVEL, Estimate, Floats
 
 BAND = 2.0
 """Stable means: no further from the plateau than this many times the noise of one epoch."""
@@ -32,10 +32,11 @@ SLACK = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Stable:
-    epoch: int | None
-    """The first epoch from which the metric stays within the band. None: not reached in the epochs that were run."""
-    low: int | None
-    high: int | None
+    epoch: Estimate | None
+    """The first epoch from which the metric stays within the band. None: not reached in the epochs that were run.
+
+    A single run has an interval too: the noise of its own epochs moves the crossing, and that is simulated.
+    """
     epochs: int
     """Number of epochs that were examined: those that all usable repeats have."""
     repeats: int
@@ -91,11 +92,9 @@ def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
     doubt = float(stdtrit(repeats * (window - 2), (1 + LEVEL) / 2)) * errors
     surely = float(_crossings(np.maximum(np.abs(smooth @ together) - doubt, 0.0), np.array(BAND * noise)))
     ends = (crossing, min(crossing - reach - SLACK, surely), crossing + reach)
-    epoch, low, high = (min(max(math.ceil(end), 1), epochs) for end in ends)
+    epoch, low, high = (float(min(max(math.ceil(end), 1), epochs)) for end in ends)
     return Stable(
-        epoch=epoch,
-        low=low,
-        high=high,
+        epoch=Estimate(value=epoch, low=low, high=high, n=repeats),
         epochs=epochs,
         repeats=len(curves),
         reached=sum(settled),
@@ -107,8 +106,6 @@ def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
 def _not_reached(epochs: int, repeats: int, reached: int, plateau: float | None, noise: float | None) -> Stable:
     return Stable(
         epoch=None,
-        low=None,
-        high=None,
         epochs=epochs,
         repeats=repeats,
         reached=reached,

@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import gammaincinv, log_ndtr, logsumexp, stdtrit
 
-from worldsize.analysis.estimate import Floats, Interval
+from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate, Floats
 from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.analysis.learning.variants import Goal, TrainingRun
 
@@ -238,7 +238,6 @@ def _log_prior(critical: Floats, evidence: Evidence) -> Floats:
     return np.zeros_like(critical)
 
 
-PREDICTED_LEVEL = 0.80
 MOST_DOUBLINGS = 4
 """Largest distance beyond the trained batches. The law does not know when training begins to diverge."""
 DRIFT = 0.06
@@ -259,7 +258,7 @@ Unknown = Literal["not-reached-there", "too-far", "steps-rise"]
 @dataclass(frozen=True, kw_only=True)
 class StepsPrediction:
     global_batch: int
-    steps: Interval | None
+    steps: Estimate | None
     """Steps of one run, with an 80 % interval. None: unknown."""
     unknown: Unknown | None = None
     """Why they are unknown."""
@@ -272,9 +271,9 @@ class BatchModel:
     basis: Basis
     law: Law
     power: float
-    critical_batch: Interval
+    critical_batch: Estimate
     """An end at the edge of the searched range (`BELOW`, `ABOVE`) means at most, or at least, that value."""
-    least_steps: Interval
+    least_steps: Estimate
     """S_min."""
     fails_from: int | None
     """The smallest batch from which on half or more of the runs miss the target at every batch."""
@@ -369,7 +368,7 @@ def _law(reached: Sequence[BatchSteps], scatter: float, freedom: float) -> Law:
     return "examples-fall" if slope + surely / math.sqrt(weight) < -1 else "holds"
 
 
-def _interval(logs: Floats) -> Interval:
-    tail = (1 - PREDICTED_LEVEL) / 2
+def _interval(logs: Floats) -> Estimate:
+    tail = (1 - PROJECTED_LEVEL) / 2
     low, middle, high = np.exp(np.quantile(logs, [tail, 0.5, 1 - tail]))
-    return Interval(float(middle), float(low), float(high))
+    return Estimate(value=float(middle), low=float(low), high=float(high), level=PROJECTED_LEVEL)

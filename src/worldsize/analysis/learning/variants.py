@@ -209,7 +209,7 @@ def _summary(
         diverged=ended.count("diverged"),
         stopped=ended.count("stopped"),
         plateaued=ended.count("plateaued"),
-        metric=mean_interval(list(metrics.values())).within(*bounds) if metrics else None,
+        metric=mean_interval(list(metrics.values())).clipped(*bounds) if metrics else None,
         metrics=metrics,
         target=None if target is None else target_summary(curves, target),
         stable=stable([curve.metric for curve in learned]) if target is None else None,
@@ -324,8 +324,9 @@ def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) ->
         gap = Sample.of(other.metrics).minus(Sample.of(best.metrics))
         estimate, paired = gap.estimate(), len(gap.repeats)
     within = None
-    if estimate and estimate.low is not None and estimate.high is not None:
-        within = estimate.low <= same <= estimate.high
+    if estimate and estimate.has_interval:
+        low, high = estimate.ends
+        within = low <= same <= high
     return VariantDifference(
         variant=other.variant,
         family=other.family,

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtri
 
-from worldsize.analysis.estimate import MOST_LOG, Floats
+from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate, Floats, Sample
 from worldsize.analysis.projection.series_law import (
     DEFAULT,
     USUAL_NODE,
@@ -36,7 +36,6 @@ from worldsize.analysis.projection.series_law import (
     relative_step,
 )
 
-LEVEL = 0.80
 BASE = 0.02
 PER_DOUBT = 0.15
 DOWN_OVER_UP = 2.5
@@ -146,10 +145,8 @@ NOTE_NOT_CONVERGED = "the fit did not converge"
 @dataclass(frozen=True, kw_only=True)
 class Projected:
     workers: int
-    samples_per_s: float
+    samples_per_s: Estimate
     """In the unit of the rates of the series."""
-    low: float
-    high: float
     measured: bool
     """True if the count was run: then this is its own value, with an interval over its repeats."""
     notes: tuple[str, ...]
@@ -218,10 +215,10 @@ def series_unpredictability(series: TableSeries, settings: LawSettings = DEFAULT
 def series_noise(series: TableSeries) -> float:
     """How far measurement noise reaches, in logarithms: that of the repeats; without repeats that of the points, but at
     least the floor."""
-    margins = [_mean_margin(repeats) for repeats in series.throughputs if len(repeats) > 1]
+    margins = [_logged(repeats).reach(PROJECTED_LEVEL) for repeats in series.throughputs if len(repeats) > 1]
     if margins:
         return joint_noise(margins)
-    return max(NOISE_FLOOR, joint_noise([float(ndtri((1 + LEVEL) / 2)) * scatter(series)]))
+    return max(NOISE_FLOOR, joint_noise([float(ndtri((1 + PROJECTED_LEVEL) / 2)) * scatter(series)]))
 
 
 def scatter(series: TableSeries) -> float:
@@ -238,9 +235,8 @@ def scatter(series: TableSeries) -> float:
     return float(np.median(np.abs(off_line) / np.sqrt(1 + left**2 + (1 - left) ** 2)) / ndtri(0.75))
 
 
-def _mean_margin(repeats: Sequence[float]) -> float:
-    spread = float(np.std(np.log(repeats), ddof=1)) / math.sqrt(len(repeats))
-    return float(stdtrit(len(repeats) - 1, (1 + LEVEL) / 2)) * spread
+def _logged(repeats: Sequence[float]) -> Sample:
+    return Sample.of(dict(enumerate(np.log(repeats).tolist())))
 
 
 def crossing_kind(series: TableSeries, count: int, siblings: int = 0) -> Crossing:
@@ -271,8 +267,9 @@ def _project(
         doublings=distance, unpredictability=own_doubt, crossing=crossing, alternatives=alternatives
     )
     low, high = log_margin.with_noise(noise).around(value)
+    rate = Estimate(value=value, low=low, high=high, level=PROJECTED_LEVEL)
     notes = _notes(series, law, count, crossing, siblings)
-    return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=False, notes=notes)
+    return Projected(workers=count, samples_per_s=rate, measured=False, notes=notes)
 
 
 def _log_throughput(series: TableSeries, law: SeriesLaw, count: int) -> float:
@@ -290,15 +287,12 @@ def _measured(series: TableSeries, count: int) -> Projected:
     """The median of a measured count; the interval is Student's t over the logs of its repeats, widened to include the
     median."""
     repeats = series.throughputs[series.workers.index(count)]
-    if len(repeats) == 1:
-        value = low = high = repeats[0]
-    else:
-        logs = np.log(repeats)
-        value, middle = math.exp(np.median(logs)), float(np.mean(logs))
-        wide = _mean_margin(repeats)
-        low, high = min(value, math.exp(middle - wide)), max(value, math.exp(min(middle + wide, MOST_LOG)))
-    notes = (NOTE_ONE_RUN,) if len(repeats) == 1 else ()
-    return Projected(workers=count, samples_per_s=value, low=low, high=high, measured=True, notes=notes)
+    rate, middle = _logged(repeats).exp(PROJECTED_LEVEL), float(np.exp(np.median(np.log(repeats))))
+    if rate.has_interval:
+        low, high = rate.ends
+        rate = rate.with_ends(min(low, middle), max(high, middle))
+    notes = () if rate.has_interval else (NOTE_ONE_RUN,)
+    return Projected(workers=count, samples_per_s=replace(rate, value=middle), measured=True, notes=notes)
 
 
 def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, siblings: int) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from worldsize.analysis.estimate import Interval, times
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.projection.step_model import Parts
 from worldsize.analysis.speed.recommend import (
     LEAST_MARGINAL_EFFICIENCY,
@@ -41,31 +41,31 @@ class Option:
     accumulation: int
     measured: bool
     """True if its throughput was measured, False if projected."""
-    samples_per_s: Interval
-    step_s: Interval
-    epoch_s: Interval
+    samples_per_s: Estimate
+    step_s: Estimate
+    epoch_s: Estimate
     """Training alone."""
     parts: Parts | None = None
     """Parts of the step; None for a bare table, or for a count whose parts are unknown."""
     steps_per_epoch: float
-    steps: Interval | None = None
+    steps: Estimate | None = None
     """Steps of the whole training; None: nothing was trained, or unknown for this batch."""
     overhead_s: float | None = None
     """Time outside steps, over the whole training."""
-    wall_s: Interval | None = None
-    joules: Interval | None = None
+    wall_s: Estimate | None = None
+    joules: Estimate | None = None
     learns: bool = True
     """False if training at this batch diverged, missed its target, or has a worse metric, measured or expected."""
     lr: float | None = None
     """Learning rate at this batch, after the study's learning rate rule. None: nothing was trained."""
-    epochs_stable: Interval | None = None
-    metric: Interval | None = None
+    epochs_stable: Estimate | None = None
+    metric: Estimate | None = None
     """Metric after the study's epochs at this batch, under its learning rate rule. None: unknown."""
     metric_measured: bool = False
     """True if it was trained at this batch, False if the metric is expected."""
     price: float | None = None
     """Price per worker-hour."""
-    speedup: Interval | None = None
+    speedup: Estimate | None = None
     """As measured, from paired repeats, against the smallest measured count."""
     notes: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ class Option:
         return self.workers * self.batch_per_worker * self.accumulation
 
     @property
-    def time(self) -> Interval:
+    def time(self) -> Estimate:
         """Seconds of the whole training if known, else of an epoch: what more workers should save."""
         return self.wall_s or self.epoch_s
 
@@ -83,19 +83,19 @@ class Option:
         return self.time.value
 
     @property
-    def cost(self) -> Interval | None:
+    def cost(self) -> Estimate | None:
         """worker-hours * price."""
         if self.price is None or self.wall_s is None:
             return None
-        return times(self.wall_s, self.workers * self.price / 3600)
+        return self.wall_s.scaled(self.workers * self.price / 3600)
 
 
-def speedup_of(option: Option, base: Option) -> Interval:
+def speedup_of(option: Option, base: Option) -> Estimate:
     """The measured speedup; for a projection, the ratio to the value of the base, whose noise is already in the
     interval."""
     if option.speedup is not None and base.measured:
         return option.speedup
-    return times(option.samples_per_s, 1 / base.samples_per_s.value)
+    return option.samples_per_s.scaled(1 / base.samples_per_s.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ def is_sure(option: Option) -> bool:
     return option.measured or option.samples_per_s.relative_width <= WIDEST
 
 
-def _within(spent: Interval | None, most: float) -> bool:
+def _within(spent: Estimate | None, most: float) -> bool:
     """Whether money or time stays within a limit; unknown is not within."""
     return spent is not None and spent.value <= most
 
@@ -233,7 +233,7 @@ def _losses(smaller: Option, larger: Option) -> dict[Limit, float]:
     ):
         ideal, steps = smaller.wall_s.value / growth, larger.steps.value
         lost_s["above-the-step"] = larger.overhead_s - smaller.overhead_s / growth
-        if larger.steps.low < larger.steps.high:  # fitted, not the study's epochs
+        if larger.steps.has_interval:  # fitted, not the study's epochs
             # Without loss the steps fall as the global batch grows.
             ideal_steps = smaller.steps.value * smaller.global_batch / larger.global_batch
             lost_s["learning"] = (larger.steps.value - ideal_steps) * larger.step_s.value

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 from scipy.special import stdtrit
 
-from worldsize.analysis.estimate import Floats, Interval
+from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate, Floats
 
-LEVEL = 0.80
 USUAL_SPREAD, USUAL_RUNS = 0.1, 2.0
 """How much runs of one count usually differ, and how many runs this knowledge counts for: a few trained runs say little
 about their own spread, and three runs at three counts say nothing."""
@@ -55,7 +54,7 @@ class OverheadModel:
     covariance: Floats = field(repr=False, compare=False)
     """Covariance of the coefficients, in units of spread^2: how far the model itself may be off."""
 
-    def at(self, workers: int, workers_on_node: int, evaluations: float) -> Interval:
+    def at(self, workers: int, workers_on_node: int, evaluations: float) -> Estimate:
         """Seconds outside steps for a run with this many evaluations, with an 80 % interval."""
         terms = _terms(workers, workers_on_node)
         seconds = {name: float(terms @ np.array(values)) for name, values in self.coefficients.items()}
@@ -65,8 +64,8 @@ class OverheadModel:
         away = min(abs(math.log2(workers / count)) for count in self.counts)
         of_model = float(terms @ self.covariance @ terms)
         error = math.hypot(self.spread * math.sqrt(1 + of_model), PER_DOUBLING * away)
-        factor = math.exp(float(stdtrit(self.freedom, (1 + LEVEL) / 2)) * error)
-        return Interval(value, value / factor, value * factor)
+        factor = math.exp(float(stdtrit(self.freedom, (1 + PROJECTED_LEVEL) / 2)) * error)
+        return Estimate(value=value, low=value / factor, high=value * factor, level=PROJECTED_LEVEL)
 
 
 def fit_overhead(trials: Sequence[Overhead]) -> OverheadModel | None:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from scipy.stats import t as student
 
-from worldsize.analysis.estimate import Interval
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.recommend import LEAST_MARGINAL_EFFICIENCY, marginal_efficiency, paying_counts
 
 CLOSE = 0.98
@@ -30,7 +30,7 @@ Probe = tuple[int, int]
 """Workers, batch."""
 
 
-def pooled(repeats: Mapping[Probe, Sequence[float]]) -> dict[Probe, Interval]:
+def pooled(repeats: Mapping[Probe, Sequence[float]]) -> dict[Probe, Estimate]:
     """Samples per second of each probe, with noise pooled over the repeats of all probes.
 
     Two repeats say almost nothing about their own spread, and with wide intervals a study would probe everything.
@@ -45,13 +45,13 @@ def pooled(repeats: Mapping[Probe, Sequence[float]]) -> dict[Probe, Interval]:
     intervals = {}
     for probe, values in logs.items():
         value, reach = math.exp(values.mean()), math.exp(noise / math.sqrt(len(values)))
-        intervals[probe] = Interval(value, value / reach, value * reach)
+        intervals[probe] = Estimate(value=value, low=value / reach, high=value * reach, n=len(values))
     return intervals
 
 
 def next_probes(
     possible: Collection[Probe],
-    rates: Mapping[Probe, Interval],
+    rates: Mapping[Probe, Estimate],
     tried: Collection[Probe] = (),
     expected: Mapping[Probe, float] = MappingProxyType({}),
 ) -> list[Probe]:
@@ -91,7 +91,7 @@ def ends_the_climb(probe: Probe, counts: Collection[int], expected: Mapping[Prob
 def _missing(
     batches: Sequence[int],
     counts: Mapping[int, Sequence[int]],
-    rates: Mapping[Probe, Interval],
+    rates: Mapping[Probe, Estimate],
     done: Collection[Probe],
     *,
     predicted: bool,
@@ -106,7 +106,7 @@ def _missing(
 
 
 def _alive(
-    probe: Probe, counts: Mapping[int, Sequence[int]], rates: Mapping[Probe, Interval], done: Collection[Probe]
+    probe: Probe, counts: Mapping[int, Sequence[int]], rates: Mapping[Probe, Estimate], done: Collection[Probe]
 ) -> bool:
     """Whether no smaller count of its batch was run without a rate."""
     workers, batch = probe
@@ -119,13 +119,13 @@ class BatchClimb:
 
     batch: int
     counts: tuple[int, ...]
-    rates: tuple[Interval, ...]
+    rates: tuple[Estimate, ...]
     expected: tuple[float, ...]
     """Predicted rate at every count; empty: no prediction."""
 
     @classmethod
     def of(
-        cls, batch: int, counts: Sequence[int], rates: Mapping[Probe, Interval], expected: Mapping[Probe, float]
+        cls, batch: int, counts: Sequence[int], rates: Mapping[Probe, Estimate], expected: Mapping[Probe, float]
     ) -> BatchClimb | None:
         measured = []
         for workers in counts:
@@ -162,9 +162,9 @@ class BatchClimb:
             return bool(self.expected)
         before, after = self.rates[-2], self.rates[-1]
         growth = self.counts[reached - 1] / self.counts[reached - 2]
-        if marginal_efficiency(after.high / before.low, growth) >= LEAST_MARGINAL_EFFICIENCY or self._pays_further_up(
-            self.expected
-        ):
+        if marginal_efficiency(
+            after.ends[1] / before.ends[0], growth
+        ) >= LEAST_MARGINAL_EFFICIENCY or self._pays_further_up(self.expected):
             return True
         paid = paying_counts(self.counts[:reached], [rate.value for rate in self.rates])[-1]
         near = paid == reached - 2 or self.counts[reached - 1] <= 2 * self.counts[paid]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.analysis.estimate import LEVEL, Estimate, Floats, bootstrap_medians, log_interval, mean_interval
+from worldsize.analysis.estimate import Estimate, Floats, Sample, bootstrap_medians, log_interval, mean_interval
 from worldsize.spec.setting import Setting
 
 WAITING = "waiting"
@@ -37,9 +38,7 @@ class Breakdown:
 class Exposed:
     """What the exchange of gradients adds to a step: the same step with it and without it."""
 
-    seconds: float
-    low: float
-    high: float
+    seconds: Estimate
     with_s: float
     without_s: float
 
@@ -101,14 +100,13 @@ def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdow
 
 def _positive(values: Sequence[float]) -> Estimate:
     """The mean, so that spans add up, with an interval from logarithms, since a span cannot be negative."""
-    mean = float(np.mean(values))
     if min(values) <= 0:
-        plain = mean_interval(values)
-        return plain if plain.low is None else replace(plain, low=max(plain.low, 0.0))
-    interval = log_interval(values)
-    if interval.low is None or interval.high is None:
-        return interval
-    return Estimate(value=mean, low=min(interval.low, mean), high=max(interval.high, mean))
+        return mean_interval(values).clipped(0.0, math.inf)
+    mean, by_factors = float(np.mean(values)), log_interval(values)
+    if not by_factors.has_interval:
+        return by_factors
+    low, high = by_factors.ends
+    return replace(by_factors, value=mean, low=min(low, mean), high=max(high, mean))
 
 
 def _means(columns: Sequence[str], spans: Floats) -> Floats:
@@ -133,8 +131,8 @@ def waiting_apart(columns: Sequence[str], spans: Floats) -> Floats:
 def exposed(blocks: Sequence[Floats], kinds: Sequence[npt.NDArray[Any]], seed: int = 0) -> Exposed | None:
     """Mean over repeats of median(step with exchange) - median(step without), of the slowest rank.
 
-    Student's t over the repeats, because these differ by more than their steps tell; at least as wide as the bootstrap
-    over blocks of steps. One entry per repeat: `blocks` steps x ranks, `kinds` 1 with the exchange and 0 without.
+    Student's t over the repeats, because these differ by more than their steps tell; at least as wide as a bootstrap
+    over blocks of steps says. One entry per repeat: `blocks` steps x ranks, `kinds` 1 with the exchange and 0 without.
     """
     slowest = [(steps.max(axis=1), kind) for steps, kind in zip(blocks, kinds, strict=True)]
     sides = [(steps[kind == 1], steps[kind == 0]) for steps, kind in slowest if {0, 1} <= set(kind.tolist())]
@@ -144,11 +142,8 @@ def exposed(blocks: Sequence[Floats], kinds: Sequence[npt.NDArray[Any]], seed: i
     drawn = np.mean([bootstrap_medians(on, rng) - bootstrap_medians(off, rng) for on, off in sides], axis=0)
     medians = np.array([(np.median(on), np.median(off)) for on, off in sides])
     with_s, without_s = (float(mean) for mean in medians.mean(axis=0))
-    between = mean_interval((medians[:, 0] - medians[:, 1]).tolist())
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    if between.low is not None and between.high is not None:
-        low, high = min(low, between.low), max(high, between.high)
-    return Exposed(seconds=with_s - without_s, low=float(low), high=float(high), with_s=with_s, without_s=without_s)
+    added = Sample.of(dict(enumerate((medians[:, 0] - medians[:, 1]).tolist())), floor=float(drawn.std()))
+    return Exposed(seconds=added.estimate(), with_s=with_s, without_s=without_s)
 
 
 def straggler(parts: Breakdown, least: float = 0.1) -> tuple[int, float] | None:

@@ -142,7 +142,7 @@ def difference(first: Sample, other: Sample) -> tuple[Estimate, float | None]:
     two has a single repeat, or if all repeats have the same value.
     """
     gap = other.apart(first)
-    unknown = Estimate(value=gap.value, low=None, high=None)
+    unknown = Estimate(value=gap.value)
     if not (first.freedom and other.freedom):
         return unknown, None
     if not (gap.error or gap.floor):

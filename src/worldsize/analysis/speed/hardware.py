@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worldsize.analysis.estimate import Floats, Interval
+from worldsize.analysis.estimate import Estimate, Floats
 
 THROTTLES = ("power", "thermal", "other")
 
@@ -218,10 +218,10 @@ class _Series:
         return float(np.average(values, weights=weights))
 
 
-def mfu(samples_per_s: Interval, *, flop_per_sample: float, workers: int, peak_flop_s: float) -> Interval:
+def mfu(samples_per_s: Estimate, *, flop_per_sample: float, workers: int, peak_flop_s: float) -> Estimate:
     """MFU = samples/s * flop per sample / (workers * peak per worker).
 
     The interval is that of the throughput. A value above 1 means that the peak is wrong for this device and precision.
     """
     factor = flop_per_sample / (workers * peak_flop_s)
-    return Interval(samples_per_s.value * factor, samples_per_s.low * factor, samples_per_s.high * factor)
+    return samples_per_s.scaled(factor)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from worldsize.analysis.estimate import Estimate, Interval
+from worldsize.analysis.estimate import Estimate
 from worldsize.spec.setting import Setting, setting_order
 
 NEAR_BEST = 0.95
@@ -59,7 +59,7 @@ class LargestBatch:
 
 
 def largest_batches(
-    tried: Iterable[BatchTry], paces: Mapping[Setting, Interval], *, train_samples: int, most: int | None
+    tried: Iterable[BatchTry], paces: Mapping[Setting, Estimate], *, train_samples: int, most: int | None
 ) -> list[LargestBatch]:
     """One result per search. `paces`: throughput of each measured setting, with its interval over repeats."""
     groups: dict[Setting, list[BatchTry]] = defaultdict(list)
@@ -72,7 +72,7 @@ def largest_batches(
 
 
 def _largest_batch(
-    tried: Sequence[BatchTry], paces: Mapping[Setting, Interval], train_samples: int, most: int | None
+    tried: Sequence[BatchTry], paces: Mapping[Setting, Estimate], train_samples: int, most: int | None
 ) -> LargestBatch:
     by_batch: dict[int, list[BatchTry]] = defaultdict(list)
     for attempt in tried:
@@ -98,28 +98,18 @@ def _largest_batch(
     )
 
 
-def _row(tries: Sequence[BatchTry], paces: Mapping[Setting, Interval], train_samples: int) -> BatchRow:
+def _row(tries: Sequence[BatchTry], paces: Mapping[Setting, Estimate], train_samples: int) -> BatchRow:
     setting = tries[0].setting
     fits = all(attempt.fits for attempt in tries)
     known = [attempt.samples_per_s for attempt in tries if attempt.samples_per_s]
-    pace = None
-    if fits and (interval := paces.get(setting)) is not None:
-        pace = Estimate(value=interval.value, low=interval.low, high=interval.high)
-    elif fits and known:  # the steps were lost with the processes; what rank 0 reported is left
-        pace = Estimate(value=sum(known) / len(known), low=None, high=None)
+    pace = paces.get(setting) if fits else None
+    if pace is None and fits and known:  # the steps were lost with the processes; what rank 0 reported is left
+        pace = Estimate(value=sum(known) / len(known))
     return BatchRow(
         batch_per_worker=setting.batch_per_worker,
         fits=fits,
         samples_per_s=pace,
-        epoch_s=None if pace is None else _epoch(pace, train_samples),
+        epoch_s=None if pace is None else pace.into(train_samples),
         memory_bytes=max((attempt.memory_bytes for attempt in tries if attempt.memory_bytes), default=None),
         tries=len(tries),
-    )
-
-
-def _epoch(pace: Estimate, samples: int) -> Estimate:
-    return Estimate(
-        value=samples / pace.value,
-        low=samples / pace.high if pace.high else None,
-        high=samples / pace.low if pace.low else None,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worldsize.analysis.estimate import LEVEL, REPLICATES, Floats, Interval
+from worldsize.analysis.estimate import LEVEL, REPLICATES, Estimate, Floats
 
 POOR = 0.25
 """Relative residual above which latency and bandwidth do not describe a link."""
@@ -27,10 +27,8 @@ class SizeSpeed:
     """One size, as nccl-tests has it."""
 
     size_bytes: int
-    seconds: float
+    seconds: Estimate
     """Median over repetitions of the maximum over ranks."""
-    low_s: float
-    high_s: float
     repetitions: int
     algbw_bytes_per_s: float
     """bytes / t."""
@@ -41,8 +39,8 @@ class SizeSpeed:
 @dataclass(frozen=True, kw_only=True)
 class Link:
     workers: int
-    latency_s: Interval
-    bandwidth_bytes_per_s: Interval
+    latency_s: Estimate
+    bandwidth_bytes_per_s: Estimate
     """Infinite if no size was large enough to show it."""
     sizes: tuple[SizeSpeed, ...]
     misfit: float
@@ -96,13 +94,11 @@ def fit_link(workers: int, seconds: Mapping[int, Sequence[float]], seed: int = 0
     )
 
 
-def _speed(size_bytes: int, workers: int, seconds: Interval, repetitions: int) -> SizeSpeed:
+def _speed(size_bytes: int, workers: int, seconds: Estimate, repetitions: int) -> SizeSpeed:
     algbw = size_bytes / seconds.value
     return SizeSpeed(
         size_bytes=size_bytes,
-        seconds=seconds.value,
-        low_s=seconds.low,
-        high_s=seconds.high,
+        seconds=seconds,
         repetitions=repetitions,
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=algbw * 2 * (workers - 1) / workers,
@@ -114,10 +110,11 @@ def _median_replicates(seconds: Floats, rng: np.random.Generator) -> Floats:
     return np.asarray(np.median(seconds[drawn], axis=1))
 
 
-def _interval(fitted: Floats) -> Interval:
+def _interval(fitted: Floats) -> Estimate:
     """The interval of a fit: `fitted` is the value, followed by its replicates."""
     low, high = np.quantile(fitted[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
-    return Interval(float(fitted[0]), float(min(low, fitted[0])), float(max(high, fitted[0])))
+    value = float(fitted[0])
+    return Estimate(value=value, low=min(float(low), value), high=max(float(high), value))
 
 
 def _fit(steps: float, traffic: Floats, seconds: Floats, sigma: Floats) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from worldsize.analysis.estimate import MOST_LOG, Interval
+from worldsize.analysis.estimate import MOST_LOG, Estimate
 from worldsize.analysis.speed.scaling import ScalingRow, Series
 from worldsize.spec.setting import Setting
 
@@ -92,7 +92,7 @@ def recommend(
     `trained` means that models were to be trained: then a study without any metric recommends nothing. With a `target`,
     a row has a metric only if it was met.
     """
-    metrics = [row.metric for series in all_series for row in series.rows if row.metric is not None]
+    metrics = [row.metric.value for series in all_series for row in series.rows if row.metric is not None]
     best = (max if higher_is_better else min)(metrics, default=None)
     if trained and best is None:
         code = "nothing-reached" if target and all_series else "nothing-learned"
@@ -161,7 +161,7 @@ def _learning_against_speed(row: ScalingRow, series: Series, best: float | None)
     }
     if faster.metric is None or row.metric is None:
         return Finding(code="failing-against-speed", numbers=numbers)
-    numbers |= {"metric": faster.metric, "best": row.metric}
+    numbers |= {"metric": faster.metric.value, "best": row.metric.value}
     return Finding(code="learning-against-speed", numbers=numbers)
 
 
@@ -169,11 +169,12 @@ def learning_unclear(row: ScalingRow, best: float) -> Finding:
     """The finding that it may learn less, with the repeats after which its interval would be narrow enough to tell."""
     assert row.metric is not None
     assert row.metric_sample is not None
-    numbers = {**_trained_at(row), "metric": row.metric, "best": best, "repeats": float(row.metric_repeats)}
-    if row.metric_low is None or row.metric_high is None:
+    numbers = {**_trained_at(row), "metric": row.metric.value, "best": best, "repeats": float(row.metric.n)}
+    if not row.metric.has_interval:
         return Finding(code="learning-unclear-once", numbers=numbers)
+    low, high = row.metric.ends
     needed = row.metric_sample.repeats_for(_short(row, best)[0])
-    numbers |= {"low": row.metric_low, "high": row.metric_high, "repeats_needed": float(needed)}
+    numbers |= {"low": low, "high": high, "repeats_needed": float(needed)}
     return Finding(code="learning-unclear", numbers=numbers)
 
 
@@ -199,10 +200,11 @@ def _open_step(row: ScalingRow, rows: Sequence[ScalingRow]) -> tuple[ScalingRow,
 
 
 def _too_noisy(row: ScalingRow) -> Finding:
+    low, high = row.speedup.ends
     numbers = {
         "workers": row.setting.workers,
-        "low": row.speedup.low,
-        "high": row.speedup.high,
+        "low": low,
+        "high": high,
         "repeats": row.repeats,
         "repeats_needed": _repeats_needed(row),
     }
@@ -222,16 +224,15 @@ def _by_worth(rows: Sequence[ScalingRow]) -> tuple[Setting, ...]:
 
 def _undecided(smaller: ScalingRow, larger: ScalingRow) -> bool:
     """Whether the larger count pays at one end of the interval of its gain, but not at the other."""
-    marginal = _marginal(smaller, larger)
-    return marginal.low < LEAST_MARGINAL_EFFICIENCY < marginal.high
+    low, high = _marginal(smaller, larger).ends
+    return low < LEAST_MARGINAL_EFFICIENCY < high
 
 
-def _marginal(smaller: ScalingRow, larger: ScalingRow) -> Interval:
+def _marginal(smaller: ScalingRow, larger: ScalingRow) -> Estimate:
     """Marginal efficiency between two rows. Their repeats are paired, so that drift of the machine cancels, and the
     noise of the baseline, which affects both speedups, plays no part."""
-    gain = larger.pace.gain_over(smaller.pace).exp()
     growth = larger.setting.workers / smaller.setting.workers
-    return Interval(*(marginal_efficiency(value, growth) for value in (gain.value, gain.low, gain.high)))
+    return larger.pace.gain_over(smaller.pace).exp().map(lambda gain: marginal_efficiency(gain, growth))
 
 
 def _repeats_needed(row: ScalingRow) -> int:
@@ -246,17 +247,18 @@ def _remarks(row: ScalingRow, series: Series, best: float | None) -> tuple[Findi
     learning = _learning(series, best)
     lost = [other for other in larger if other not in learning]
     if lost and lost[0].metric is not None and best is not None:
-        numbers = {**_trained_at(lost[0]), "metric": lost[0].metric, "best": best}
+        numbers = {**_trained_at(lost[0]), "metric": lost[0].metric.value, "best": best}
         remarks.append(Finding(code="learning-lost", numbers=numbers))
     if row.metric is not None and best is not None and learns_less(row, best) is None:
         remarks.append(learning_unclear(row, best))
     following = larger[0] if larger else None
     if following is not None and _marginal(row, following).value < LEAST_MARGINAL_EFFICIENCY:
+        low, high = following.speedup.ends
         numbers = {
             "workers": float(following.setting.workers),
             "speedup": following.speedup.value,
-            "low": following.speedup.low,
-            "high": following.speedup.high,
+            "low": low,
+            "high": high,
             "efficiency_percent": following.efficiency.value * 100,
         }
         remarks.append(Finding(code="next-count-not-worth-it", numbers=numbers))

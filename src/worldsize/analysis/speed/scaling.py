@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from worldsize.analysis.estimate import Floats, Interval, Sample, median_step, warmup_end
+from worldsize.analysis.estimate import Estimate, Floats, Sample, median_step, warmup_end
 from worldsize.analysis.learning.variants import VariantSummary
 from worldsize.spec.setting import SeriesKey, Setting, setting_order
 
@@ -153,23 +153,19 @@ class ScalingRow:
 
     setting: Setting
     baseline_workers: int
-    step_s: Interval
-    samples_per_s: Interval
-    speedup: Interval
-    efficiency: Interval
+    step_s: Estimate
+    samples_per_s: Estimate
+    speedup: Estimate
+    efficiency: Estimate
     repeats: int
     pace: Pace
     """The samples behind the four intervals."""
     trained: bool = False
-    metric: float | None = None
+    metric: Estimate | None = None
     """Metric of the best variant, mean over its repeats; None if it was not trained, or a repeat diverged or missed the
     target."""
-    metric_low: float | None = None
-    metric_high: float | None = None
-    """Both are None for one repeat."""
-    metric_repeats: int = 0
     metric_sample: Sample | None = None
-    """The sample behind the interval of the metric."""
+    """The sample behind the metric."""
     variant: str | None = None
 
 
@@ -233,10 +229,7 @@ def _learned(best: VariantSummary | None) -> dict[str, Any]:
     if best is None or best.metric is None or best.diverged or (best.target is not None and not best.target.always):
         return {}
     return {
-        "metric": best.metric.value,
-        "metric_low": best.metric.low,
-        "metric_high": best.metric.high,
-        "metric_repeats": len(best.metrics),
+        "metric": best.metric,
         "metric_sample": Sample.of(best.metrics),
         "variant": best.variant,
     }

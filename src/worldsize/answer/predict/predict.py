@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from worldsize.analysis.projection.bare import LEVEL as PROJECTED_LEVEL
+from worldsize.analysis.estimate import PROJECTED_LEVEL
 from worldsize.analysis.projection.choice import Choice, Option, choose, limit, speedup_of
 from worldsize.analysis.speed.network import Network
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.analysis.speed.scaling import ScalingRow
-from worldsize.answer.as_dict import plain_finding, plain_setting
+from worldsize.answer.as_dict import plain, plain_finding, plain_setting
 from worldsize.answer.predict.question import Question, default_counts, parse_network
 from worldsize.answer.predict.training_at import WorkerCurve
 from worldsize.answer.results import Results, as_results
@@ -121,10 +121,10 @@ def to_dict(prediction: Prediction) -> dict[str, Any]:
         "level": PROJECTED_LEVEL,
         "options": [
             {
-                **asdict(option),
-                "speedup": asdict(speedup_of(option, prediction.base)),
+                **plain(option),
+                "speedup": plain(speedup_of(option, prediction.base)),
                 "global_batch": option.global_batch,
-                "cost": asdict(option.cost) if option.cost else None,
+                "cost": plain(option.cost) if option.cost else None,
             }
             for option in prediction.options
         ],
@@ -215,7 +215,7 @@ def _doubt(question: Question, options: Sequence[Option], choice: Choice) -> Fin
     if not choice.sure and not choice.knee.learns:
         return Finding(code="nothing-learns")
     if not choice.sure:
-        rate = choice.knee.samples_per_s
-        numbers = {"workers": float(choice.knee.workers), "low": rate.low, "high": rate.high}
+        low, high = choice.knee.samples_per_s.ends
+        numbers = {"workers": float(choice.knee.workers), "low": low, "high": high}
         return Finding(code="projected-too-widely", numbers=numbers)
     return None

@@ -76,14 +76,15 @@ def further(table: MeasurementTable) -> list[int]:
 
 
 def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
-    bounds = [given.value(projected.workers, rate) for rate in (projected.low, projected.high)]
+    rate, (low, high) = projected.samples_per_s.value, projected.samples_per_s.ends
+    bounds = [given.value(projected.workers, end) for end in (low, high)]
     return Projection(
         workers=projected.workers,
-        samples_per_s=projected.samples_per_s,
-        low=projected.low,
-        high=projected.high,
+        samples_per_s=rate,
+        low=low,
+        high=high,
         unit=given.unit,
-        value=given.value(projected.workers, projected.samples_per_s),
+        value=given.value(projected.workers, rate),
         value_low=min(bounds),
         value_high=max(bounds),
         measured=projected.measured,

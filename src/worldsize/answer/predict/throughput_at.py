@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from worldsize.analysis.estimate import Interval, Sample
+from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate, Sample
 from worldsize.analysis.projection.bare import (
-    LEVEL,
+    NOISE_FLOOR,
     LogMargin,
     crossing_kind,
     joint_noise,
@@ -33,8 +33,18 @@ OTHER_BATCH = "from other batches that were measured"
 CROWDED = "more threads exchange than there are cores"
 WHOLE_EXCHANGES = ("ddp", "zero")
 """Strategies that send all gradients, as they are, in every step."""
-Throughput = tuple[Interval, Parts | None, bool, tuple[str, ...]]
-"""Samples per second with an 80 % interval, the parts of the step, whether it was measured, notes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Throughput at one worker count."""
+
+    samples_per_s: Estimate
+    """With an 80 % interval."""
+    parts: Parts | None = None
+    """Parts of the step; None if they are unknown."""
+    measured: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +56,6 @@ class Throughputs:
     workers_per_node: int
     network: Network | None
     """Declared network that replaces the measured one."""
-    threads: int
     noise_of: tuple[Sample, ...]
     """Measured throughputs from which the noise is estimated: those of the curve, or all if it has none."""
 
@@ -54,52 +63,62 @@ class Throughputs:
         return next((row for row in self.rows if row.setting.workers == workers), None)
 
     def at(self, setting: Setting) -> Throughput:
-        """Samples per second with an 80 % interval, the parts of the step, whether it was measured, notes."""
-        workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
+        workers = setting.workers
         row = self.row(workers)
         if row is not None and (self.network is None or workers == 1):
-            return (
-                row.pace.throughput.exp(LEVEL),
-                self.model.parts(workers, batch, times) if self.model else None,
-                True,
-                (),
-            )
+            return self._measured(row)
         if self.network is not None:
             return self._on_network(setting, self.network)
         known = max(self.series.largest, self.model.top if self.model else 0)
         new_node = placed(workers, self.workers_per_node)[1] > placed(known, self.workers_per_node)[1]
         if not new_node and (not self.rows or self.series.largest < workers <= known):
-            return self._of_batch(setting)  # other batches at this count say more than extrapolation does
-        series = self._with_other_batches(setting) if new_node else self.series
-        projected = project_series(series, [workers], noise=self._noise)[0]
+            return self._from_other_batches(setting)  # they say more at this count than extrapolation does
         if self.model is None or self.model.top == 1 or new_node:
             # One worker does not show what an exchange costs; spans inside a node do not show what leaving it costs.
-            rate = Interval(projected.samples_per_s, projected.low, projected.high)
-            of_others = not self.rows or series is not self.series
-            if of_others:  # uncertainty about this batch at the largest count carries over to larger counts
-                at_largest = self._of_batch(replace(setting, workers=series.largest))[0]
-                rate = Interval(
-                    rate.value,
-                    rate.low * at_largest.low / at_largest.value,
-                    rate.high * at_largest.high / at_largest.value,
-                )
-            crowded = self._on_full_nodes(rate, setting)
-            notes = (*projected.notes, *((OTHER_BATCH,) if of_others else ()), *((CROWDED,) if crowded else ()))
-            return crowded or rate, None, False, notes
-        parts = self.model.parts(workers, batch, times)
+            return self._from_bare_series(setting, new_node)
+        return self._from_step_model(setting, self.model)
+
+    def _measured(self, row: ScalingRow) -> Throughput:
+        setting = row.setting
+        parts = (setting.workers, setting.batch_per_worker, setting.accumulation)
+        return Throughput(
+            samples_per_s=row.pace.throughput.exp(PROJECTED_LEVEL),
+            parts=self.model.parts(*parts) if self.model else None,
+            measured=True,
+        )
+
+    def _from_bare_series(self, setting: Setting, new_node: bool) -> Throughput:
+        series = self._with_other_batches(setting) if new_node else self.series
+        projected = project_series(series, [setting.workers], noise=self._noise)[0]
+        rate = projected.samples_per_s
+        of_others = not self.rows or series is not self.series
+        if of_others:  # uncertainty about this batch at the largest count carries over to larger counts
+            at_largest = self._from_other_batches(replace(setting, workers=series.largest)).samples_per_s
+            (low, high), (down, up) = rate.ends, at_largest.scaled(1 / at_largest.value).ends
+            rate = rate.with_ends(low * down, high * up)
+        crowded = self._on_full_nodes(rate, setting)
+        notes = (*projected.notes, *((OTHER_BATCH,) if of_others else ()), *((CROWDED,) if crowded else ()))
+        return Throughput(samples_per_s=crowded or rate, notes=notes)
+
+    def _from_step_model(self, setting: Setting, model: ThroughputModel) -> Throughput:
+        workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
+        projected = project_series(self.series, [workers], noise=self._noise)[0]
+        parts = model.parts(workers, batch, times)
         by_parts = setting.global_batch / parts.step_s
         low, high = self._margin(workers).around(by_parts)
-        if self.model.is_more_crowded(workers):
+        if model.is_more_crowded(workers):
             # The range: crowded threads cost nothing, or twice as much.
-            freer, fuller = (self.model.parts(workers, batch, times, crowding=by) for by in (0.0, 2.0))
+            freer, fuller = (model.parts(workers, batch, times, crowding=by) for by in (0.0, 2.0))
             low, high = min(low, setting.global_batch / fuller.step_s), max(high, setting.global_batch / freer.step_s)
-            return Interval(by_parts, low, high), parts, False, (*projected.notes, CROWDED)
+            rate = _projected(by_parts, low, high)
+            return Throughput(samples_per_s=rate, parts=parts, notes=(*projected.notes, CROWDED))
         # If the work per rank changes with the workers, a bare series cannot separate that from the cost of scaling.
-        both = [by_parts] if setting.scaling == "strong" else [by_parts, projected.samples_per_s]
+        both = [by_parts] if setting.scaling == "strong" else [by_parts, projected.samples_per_s.value]
         value = math.exp(sum(map(math.log, both)) / len(both))
         low, high = self._margin(workers).around(value)
         # If the two models disagree, little is known: the interval includes both.
-        return Interval(value, min(low, *both), max(high, *both)), parts, False, projected.notes
+        rate = _projected(value, min(low, *both), max(high, *both))
+        return Throughput(samples_per_s=rate, parts=parts, notes=projected.notes)
 
     def _with_other_batches(self, setting: Setting) -> TableSeries:
         """The series, plus larger counts that ran only with other batches, converted to this batch."""
@@ -111,7 +130,7 @@ class Throughputs:
             points.append((count, count * batch * times / self.model.parts(count, batch, times).step_s))
         return table_series(points, workers_per_node=self.workers_per_node)
 
-    def _on_full_nodes(self, bare: Interval, setting: Setting) -> Interval | None:
+    def _on_full_nodes(self, bare: Estimate, setting: Setting) -> Estimate | None:
         """Slow the projection down for crowding that a series with fewer workers per node does not show; None if
         it does. More nodes never make a node faster."""
         workers_on_node = placed(setting.workers, self.workers_per_node)[0]
@@ -121,9 +140,10 @@ class Throughputs:
         step_s = self.model.parts(workers_on_node, batch, times).step_s
         slower = step_s / self.model.parts(workers_on_node, batch, times, crowding=0.0).step_s
         value = min(bare.value / slower, setting.global_batch / step_s)
-        return Interval(value, min(bare.low / slower**2, value), max(bare.high, value))
+        low, high = bare.ends
+        return _projected(value, min(low / slower**2, value), max(high, value))
 
-    def _of_batch(self, setting: Setting) -> Throughput:
+    def _from_other_batches(self, setting: Setting) -> Throughput:
         """Throughput at a batch that was never run, from the batches that were, by the parts of the step.
 
         A single batch does not show which part of a step grows with the batch: anything from none to all of it.
@@ -144,8 +164,8 @@ class Throughputs:
             notes = ("one batch was measured: how the step follows the batch is not known",)
         value = math.exp(sum(map(math.log, rates)) / len(rates))
         low, high = margin(doublings=nearest + away, unpredictability=doubtful, crossing=crossing).around(value)
-        throughput = self._with_noise(Interval(value, min(low, *rates), max(high, *rates)))
-        return throughput, parts, False, notes
+        rate = self._with_noise(_projected(value, min(low, *rates), max(high, *rates)))
+        return Throughput(samples_per_s=rate, parts=parts, notes=notes)
 
     def _margin(self, workers: int) -> LogMargin:
         """Margin that grows with the distance from the measurements and includes their noise: the noise of past runs is
@@ -158,13 +178,14 @@ class Throughputs:
 
     @property
     def _noise(self) -> float:
-        return joint_noise([throughput.reach(LEVEL) for throughput in self.noise_of])
+        """As in a table: that of the repeats; without repeats at least the floor."""
+        noise = joint_noise([throughput.reach(PROJECTED_LEVEL) for throughput in self.noise_of])
+        return noise if any(throughput.freedom for throughput in self.noise_of) else max(noise, NOISE_FLOOR)
 
-    def _with_noise(self, throughput: Interval) -> Interval:
-        reached = LogMargin(
-            down=math.log(throughput.value / throughput.low), up=math.log(throughput.high / throughput.value)
-        )
-        return Interval(throughput.value, *reached.with_noise(self._noise).around(throughput.value))
+    def _with_noise(self, rate: Estimate) -> Estimate:
+        low, high = rate.ends
+        reached = LogMargin(down=math.log(rate.value / low), up=math.log(high / rate.value))
+        return rate.with_ends(*reached.with_noise(self._noise).around(rate.value))
 
     def _unpredictability(self) -> float:
         """How well the parts of smaller counts predict the largest one; for a single count, that of the bare series."""
@@ -214,5 +235,9 @@ class Throughputs:
         # Compute is as measured; what more workers add beyond the network (stragglers) widens the interval as usual.
         more = margin(doublings=min(doublings, 3.0), unpredictability=0.0)
         low, high = rates[0] * math.exp(-more.down), rates[2] * math.exp(more.up)
-        throughput = self._with_noise(Interval(rates[1], low, high))
-        return throughput, middle, False, (f"network {network.source}",)
+        rate = self._with_noise(_projected(rates[1], low, high))
+        return Throughput(samples_per_s=rate, parts=middle, notes=(f"network {network.source}",))
+
+
+def _projected(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value=value, low=low, high=high, level=PROJECTED_LEVEL)

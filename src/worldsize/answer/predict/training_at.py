@@ -9,10 +9,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from worldsize.analysis.estimate import Interval, over, plus, product, times
+from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate
 from worldsize.analysis.learning.larger_batches import BatchStudy, Trend
 from worldsize.analysis.learning.variants import Goal
-from worldsize.analysis.projection.bare import LEVEL as PROJECTED_LEVEL
 from worldsize.analysis.projection.bare import crossing_kind
 from worldsize.analysis.projection.choice import Option
 from worldsize.analysis.projection.overhead import OverheadModel, fit_overhead
@@ -35,7 +34,7 @@ from worldsize.spec.training import steps_per_epoch
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    metric: Interval | None
+    metric: Estimate | None
     measured: bool
     why_not: str | None
     """Why the setting does not count despite its speed; None if there is no reason."""
@@ -61,9 +60,9 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
             )
         assert row.metric_sample is not None
         assert best is not None
-        reach, less = row.metric_sample.reach(PROJECTED_LEVEL), learns_less(row, best)
+        less = learns_less(row, best)
         return Learned(
-            metric=Interval(row.metric, max(row.metric - reach, least), min(row.metric + reach, most)),
+            metric=row.metric_sample.estimate(PROJECTED_LEVEL).clipped(least, most),
             measured=True,
             why_not=f"{_where(setting)}, the model learned less" if less else None,
             unclear=f"{_where(setting)}, the model may learn less; more repeats would tell" if less is None else None,
@@ -74,7 +73,7 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
     if expected.unknown == "failed-there":
         return Learned(metric=None, measured=False, why_not=f"{_where(setting)} and less, training failed")
     # An expected metric counts as worse only if even the better end of its interval is.
-    ends = (expected.value.low, expected.value.high) if expected.value else ()
+    ends = expected.value.ends if expected.value else ()
     hopeful = (max if results.facts.higher_is_better else min)(ends, default=None)
     why = (
         f"{_where(setting)}, the model is expected to learn less"
@@ -85,7 +84,7 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
 
 
 def _best(results: Results) -> float | None:
-    metrics = [row.metric for row in results.rows if row.metric is not None]
+    metrics = [row.metric.value for row in results.rows if row.metric is not None]
     sign = 1.0 if results.facts.higher_is_better else -1.0
     return max(metrics, key=lambda metric: sign * metric, default=None)
 
@@ -164,7 +163,6 @@ class WorkerCurve:
                 series=table_series(points, workers_per_node=per_node),
                 workers_per_node=per_node,
                 network=network,
-                threads=results.spec.threads_per_worker,
                 noise_of=tuple(other.pace.throughput for other in rows or results.rows),
             ),
             optimizer=_optimizer(results, row.variant),
@@ -180,22 +178,23 @@ class WorkerCurve:
     def option(self, workers: int) -> Option:
         setting = self.setting.with_workers(workers)
         batch, row = setting.global_batch, self.throughputs.row(workers)
-        rate, parts, measured, notes = self.throughputs.at(setting)
+        throughput = self.throughputs.at(setting)
+        rate, measured = throughput.samples_per_s, throughput.measured
         samples = self.results.facts.train_samples
         epoch_steps = steps_per_epoch(samples, batch)
-        step_s = over(batch, rate)
+        step_s = rate.into(batch)
         steps, epochs, unknown = self._steps(batch, epoch_steps)
         learned = learning_at(self.results, setting, self.batches)
         # If the question names a target, steps to it decide: `learned` compares with the study's own target.
         why_not = None if self.question.goal is not None and steps is not None else learned.why_not
         wall = overhead_s = joules = None
         if steps is not None:
-            wall = product(steps, step_s)
+            training_s = wall = steps.times(step_s)
             if self.overhead:
                 outside = self.overhead.at(workers, placed(workers, self.throughputs.workers_per_node)[0], epochs)
-                overhead_s, wall = outside.value, plus(wall, outside)
+                overhead_s, wall = outside.value, wall.plus(outside)
             if self.watts_per_worker is not None:
-                joules = times(product(steps, step_s), workers * self.watts_per_worker)
+                joules = training_s.scaled(workers * self.watts_per_worker)
         return Option(
             workers=workers,
             nodes=placed(workers, self.throughputs.workers_per_node)[1],
@@ -204,8 +203,8 @@ class WorkerCurve:
             measured=measured,
             samples_per_s=rate,
             step_s=step_s,
-            epoch_s=times(step_s, epoch_steps),
-            parts=parts,
+            epoch_s=step_s.scaled(epoch_steps),
+            parts=throughput.parts,
             steps_per_epoch=epoch_steps,
             steps=steps,
             overhead_s=overhead_s,
@@ -217,10 +216,8 @@ class WorkerCurve:
             metric_measured=learned.measured,
             learns=why_not is None,
             price=self.question.price,
-            speedup=row.pace.speedup.exp(PROJECTED_LEVEL)
-            if measured and (row := self.throughputs.row(workers))
-            else None,
-            notes=(*notes, *unknown, *filter(None, (why_not, learned.unclear))),
+            speedup=row.pace.speedup.exp(PROJECTED_LEVEL) if measured and row else None,
+            notes=(*throughput.notes, *unknown, *filter(None, (why_not, learned.unclear))),
         )
 
     def _lr(self, batch: int) -> float | None:
@@ -229,7 +226,7 @@ class WorkerCurve:
             return None
         return scaled_lr(self.optimizer, train, batch)
 
-    def _steps(self, batch: int, steps_per_epoch: int) -> tuple[Interval | None, float, tuple[str, ...]]:
+    def _steps(self, batch: int, steps_per_epoch: int) -> tuple[Estimate | None, float, tuple[str, ...]]:
         """Steps and epochs of the whole training, or why they are unknown."""
         train = self.results.spec.train
         if train is None:
@@ -242,7 +239,7 @@ class WorkerCurve:
             )
         if self.question.goal is None and train.until is None:
             steps = float(train.total_steps(self.results.facts.train_samples, batch))
-            return Interval(steps, steps, steps), math.ceil(steps / steps_per_epoch), ()
+            return Estimate(value=steps), math.ceil(steps / steps_per_epoch), ()
         if self.batches is None or self.batches.steps is None:
             return None, 0.0, (self._never_reached(),)
         prediction = self.batches.steps.predict(batch)
@@ -302,7 +299,7 @@ def _optimizer(results: Results, variant: str | None) -> OptimizerSpec | None:
     return next((trial.optimizer for trial in [*named, *trained]), None)
 
 
-def _expected(trend: Trend | None, batch: int) -> Interval | None:
+def _expected(trend: Trend | None, batch: int) -> Estimate | None:
     return trend.predict(batch).value if trend else None
 
 

@@ -19,12 +19,23 @@ from worldsize.report.blocks import (
     Document,
     Fields,
     Sheet,
+    estimate,
     how_columns,
     interval,
     plain_cells,
 )
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, batch_axis, color
-from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, full, integer, number, percents, whole
+from worldsize.report.words.numbers import (
+    LEVEL_WORDS,
+    below,
+    byte_size,
+    counted,
+    full,
+    integer,
+    number,
+    percents,
+    whole,
+)
 from worldsize.report.words.settings import configuration, describe_entry, setting_key
 from worldsize.report.write.console import plain_table
 
@@ -65,10 +76,8 @@ def _cells(row: BatchRow, units_per_sample: int) -> list[Text]:
 def _estimate(estimate: Estimate | None, factor: float = 1.0) -> Text:
     if estimate is None:
         return Text("")
-    if estimate.low is None or estimate.high is None:
-        return Text(number(estimate.value * factor))
-    reach = f"{number(estimate.low * factor)}–{number(estimate.high * factor)}"
-    return Text.assemble(number(estimate.value * factor), "\n", (reach, "dim not bold"))
+    value, *interval = below(estimate.scaled(factor)).split("\n")
+    return Text.assemble(value, *(("\n" + line, "dim not bold") for line in interval))
 
 
 def _style(search: LargestBatch, row: BatchRow) -> str:
@@ -160,16 +169,11 @@ def _throughput(shown: dict[str, list[Fields]], per: float, unit: str) -> list[L
             color=color(index),
             x=tuple(row["batch_per_worker"] for row in group),
             y=tuple(row["samples_per_s"]["value"] * per for row in group),
-            low=tuple(row["samples_per_s"]["low"] * per for row in group),
-            high=tuple(row["samples_per_s"]["high"] * per for row in group),
+            low=tuple(estimate(row["samples_per_s"]).ends[0] * per for row in group),
+            high=tuple(estimate(row["samples_per_s"]).ends[1] * per for row in group),
             hover=tuple(
                 f"{name}, batch {row['batch_per_worker']:,}\n"
-                + full(
-                    row["samples_per_s"]["value"] * per,
-                    row["samples_per_s"]["low"] * per,
-                    row["samples_per_s"]["high"] * per,
-                    f" {unit}/s",
-                )
+                + full(estimate(row["samples_per_s"]).scaled(per), f" {unit}/s")
                 + f"\nn = {row['repeats']}"
                 for row in group
             ),

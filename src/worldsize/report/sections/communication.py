@@ -24,7 +24,7 @@ from worldsize.report.blocks import (
     plain_cells,
 )
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, color
-from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, decimals, integer, number
+from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, decimals, integer, number, with_range
 from worldsize.report.words.settings import configuration, method_key, setting_key
 from worldsize.report.write.console import plain_table
 
@@ -68,8 +68,10 @@ def _cells(step: StepParts, steps: float) -> list[Text]:
     exposed, traffic = step.exposed, step.traffic
     if exposed is None:
         return [_both(step.parts.step_s.value, steps), *(Text("") for _ in range(5))]
-    exposed_text = _both(exposed.seconds, steps)
-    exposed_text.append(f"\n{number(exposed.low * 1e3)}–{number(exposed.high * 1e3)} ms", style="dim not bold")
+    exposed_text = _both(exposed.seconds.value, steps)
+    if exposed.seconds.has_interval:
+        low, high = (number(end * 1e3) for end in exposed.seconds.ends)
+        exposed_text.append(f"\n{low}–{high} ms", style="dim not bold")
     return [
         _both(exposed.without_s, steps),
         exposed_text,
@@ -92,6 +94,10 @@ def links_view(results: Results) -> list[Any]:
     return [Text(_link_words(kind, link), style="dim") for kind, link in results.links]
 
 
+def per_s(count: float) -> str:
+    return f"{byte_size(count)}/s"
+
+
 def _link_words(kind: str, link: Link) -> str:
     where = {"inside": "Inside a node", "across": "Across nodes", "all": "All ranks together"}[kind]
     where += f" of {link.place}" if link.place else ""
@@ -103,9 +109,9 @@ def _link_words(kind: str, link: Link) -> str:
         )
     bandwidth, latency = link.bandwidth_bytes_per_s, link.latency_s
     return (
-        f"{where} ({link.workers} workers): {byte_size(bandwidth.value)}/s ({byte_size(bandwidth.low)}/s to "
-        f"{byte_size(bandwidth.high)}/s), latency {number(latency.value * 1e6)} us ({number(latency.low * 1e6)} to "
-        f"{number(latency.high * 1e6)}), from all-reduces of 1 KB to {byte_size(link.sizes[-1].size_bytes)}."
+        f"{where} ({link.workers} workers): {per_s(bandwidth.value)}{with_range(bandwidth, per_s)}, latency "
+        f"{number(latency.value * 1e6)} us{with_range(latency.scaled(1e6))}, from all-reduces of 1 KB to "
+        f"{byte_size(link.sizes[-1].size_bytes)}."
     )
 
 
@@ -236,7 +242,7 @@ def exchange(document: Document) -> Sheet | None:
         adds, traffic = step.get("exposed"), step.get("traffic") or {}
         cells = (
             Cell(value=adds["without_s"]) if adds else interval(step["parts"]["step_s"]),
-            Cell(value=adds["seconds"], low=adds["low"], high=adds["high"]) if adds else Cell(value=None),
+            interval(adds and adds["seconds"]),
             interval(step.get("total_s")),
             Cell(value=step.get("by_subtraction_s")),
             Cell(value=traffic.get("bytes")),
@@ -275,7 +281,7 @@ def bandwidth_sheet(document: Document) -> Sheet | None:
         for entry in link["sizes"]:
             lead = (KINDS.get(link["kind"], link["kind"]), link["place"] or None, link["workers"])
             head = tuple(Cell(value=value) for value in lead)
-            time = Cell(value=entry["seconds"], low=entry["low_s"], high=entry["high_s"])
+            time = interval(entry["seconds"])
             others = (Cell(value=entry[column.key]) for column in columns[5:])
             rows.append((*head, Cell(value=entry["size_bytes"]), time, *others))
     note = (

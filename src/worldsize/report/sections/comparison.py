@@ -10,11 +10,19 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.compare import ALPHA, EFFICIENCY, METRIC, PARTS, STEPS, THROUGHPUT, Difference
 from worldsize.answer.comparison import StudyComparison
 from worldsize.errors import visible
-from worldsize.report.words.numbers import LEVEL_WORDS, counted, duration, metric_value, number, percent, whole
+from worldsize.report.words.numbers import (
+    LEVEL_WORDS,
+    counted,
+    duration,
+    metric_value,
+    number,
+    percent,
+    whole,
+    with_range,
+)
 from worldsize.report.words.settings import configuration
 from worldsize.report.write.console import plain_table
 from worldsize.spec.setting import Setting
@@ -149,9 +157,9 @@ def _lead(comparison: StudyComparison, name: str) -> str:
     ratio, first = chosen.estimate, comparison.compared.names[0]
     where = _place(chosen.setting, comparison.compared.common)
     if chosen.significant is False:
-        reach = f"{number(ratio.value)} x as fast at {where}{_reach(ratio, number)}, within the noise"
+        reach = f"{number(ratio.value)} x as fast at {where}{with_range(ratio, number)}, within the noise"
         return f"{name} is not known to be faster or slower than {first}: {reach}"
-    return f"{name} is {number(ratio.value)} x as fast as {first} at {where}{_reach(ratio, number)}"
+    return f"{name} is {number(ratio.value)} x as fast as {first} at {where}{with_range(ratio, number)}"
 
 
 def _speed_table(comparison: StudyComparison) -> dict[str, Any] | None:
@@ -168,7 +176,7 @@ def _speed_table(comparison: StudyComparison) -> dict[str, Any] | None:
                 number(difference.setting.global_batch / difference.first * 1e3),
                 difference.side,
                 number(difference.setting.global_batch / difference.other * 1e3),
-                f"{number(difference.estimate.value)} x{_reach(difference.estimate, number)}",
+                f"{number(difference.estimate.value)} x{with_range(difference.estimate, number)}",
                 VERDICTS[difference.significant],
             ]
             for difference in speeds
@@ -188,7 +196,7 @@ def _table(comparison: StudyComparison, shown: Iterable[Difference], title: str)
                 words.value(difference.first),
                 difference.side,
                 words.value(difference.other),
-                words.difference(difference.estimate.value) + _reach(difference.estimate, words.difference),
+                words.difference(difference.estimate.value) + with_range(difference.estimate, words.difference),
             ]
         )
         marks.append(difference.significant)
@@ -258,12 +266,6 @@ def _place(setting: Setting, among: Iterable[Setting]) -> str:
         words.append(f"{setting.scaling} scaling")
     how = configuration(setting, others)
     return ", ".join([*words, how] if how else words)
-
-
-def _reach(estimate: Estimate, words: Callable[[float], str]) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" ({words(estimate.low)} to {words(estimate.high)})"
 
 
 def _cut(line: str) -> str:

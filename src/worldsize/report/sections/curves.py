@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Document, Fields
@@ -122,7 +123,7 @@ def _curve(curve: Fields, values: Fields, words: str, *, name: str, hue: str, tr
         hover=tuple(
             ""
             if value is None
-            else f"{name}, epoch {epoch}\n{words} {full(value, low, high, '', metric_value)}\n"
+            else f"{name}, epoch {epoch}\n{words} {full(Estimate(value=value, low=low, high=high), say=metric_value)}\n"
             + counted(curve["repeats"], "run")
             for epoch, value, low, high in zip(
                 curve["epoch"], values["value"], values["low"], values["high"], strict=True

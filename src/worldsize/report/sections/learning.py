@@ -20,6 +20,7 @@ from worldsize.report.blocks import (
     Document,
     Fields,
     Sheet,
+    estimate,
     how_columns,
     interval,
     plain_cells,
@@ -28,6 +29,7 @@ from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, 
 from worldsize.report.sections.curves import MOST_CURVES
 from worldsize.report.words.numbers import (
     LEVEL_WORDS,
+    below,
     counted,
     duration,
     full,
@@ -97,9 +99,7 @@ def _table(results: Results, shown: Sequence[tuple[VariantRanking, VariantSummar
 def _estimate(estimate: Estimate | None, words: Callable[[float], str]) -> str:
     if estimate is None:
         return "not reached"
-    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
-        return words(estimate.value)
-    return f"{words(estimate.value)}\n{words(estimate.low)}–{words(estimate.high)}"
+    return below(estimate, words) if estimate.relative_width else words(estimate.value)
 
 
 def _matters(gap: Estimate, metric: Estimate) -> bool:
@@ -122,7 +122,7 @@ def _examples(estimate: Estimate | None) -> str:
 def _stable(stable: Stable | None) -> str:
     if stable is None:
         return ""
-    return "not reached" if stable.epoch is None else f"{stable.epoch}\n{stable.low}–{stable.high}"
+    return "not reached" if stable.epoch is None else below(stable.epoch, whole)
 
 
 def _runs(variant: VariantSummary) -> str:
@@ -156,7 +156,7 @@ def _learning_cells(document: Document, entry: Fields, trained: Fields) -> Itera
     yield interval(trained["train_s"])
     target, stable = entry["target"], entry["stable"]
     yield interval(target["steps"]) if target else Cell(value=None)
-    yield Cell(value=stable["epoch"], low=stable["low"], high=stable["high"]) if stable else Cell(value=None)
+    yield interval(stable and stable["epoch"])
     yield Cell(value=entry["diverged"])
     yield Cell(value=entry["repeats"])
 
@@ -269,7 +269,7 @@ def _against_workers(
                 hover=tuple(
                     f"{counted(entry['workers'], 'worker')}, global batch {entry['global_batch']:,}\n"
                     + f"{words.split(',')[0]} "
-                    + full(entry[key]["value"], entry[key]["low"], entry[key]["high"], "", format_value)
+                    + full(estimate(entry[key]), say=format_value)
                     + f"\n{entry['variant']}, n = {entry['learned']}"
                     for entry in known
                 ),
@@ -292,18 +292,12 @@ def stable(document: Document) -> Figure | None:
             name=name,
             color=hues.get(series_key(group[0]), "blue"),
             x=tuple(entry["workers"] for entry in group),
-            y=tuple(entry["stable"]["epoch"] for entry in group),
-            low=tuple(entry["stable"]["low"] for entry in group),
-            high=tuple(entry["stable"]["high"] for entry in group),
+            y=tuple(entry["stable"]["epoch"]["value"] for entry in group),
+            low=tuple(entry["stable"]["epoch"]["low"] for entry in group),
+            high=tuple(entry["stable"]["epoch"]["high"] for entry in group),
             hover=tuple(
                 f"{counted(entry['workers'], 'worker')}\nstable from epoch "
-                + full(
-                    entry["stable"]["epoch"],
-                    entry["stable"]["low"],
-                    entry["stable"]["high"],
-                    "",
-                    lambda value: f"{value:.0f}",
-                )
+                + full(estimate(entry["stable"]["epoch"]), say=whole)
                 + f"\n{entry['stable']['reached']} of {entry['stable']['repeats']} runs"
                 for entry in group
             ),
@@ -312,7 +306,10 @@ def stable(document: Document) -> Figure | None:
     ]
     first = next(iter(groups.values()))
     axis = worker_axis([entry["workers"] for group in groups.values() for entry in group])
-    ends = [f"{entry['stable']['epoch']} epochs with {counted(entry['workers'], 'worker')}" for entry in first]
+    ends = [
+        f"{whole(entry['stable']['epoch']['value'])} epochs with {counted(entry['workers'], 'worker')}"
+        for entry in first
+    ]
     title = f"Stable after {ends[0]}, after {ends[-1]}"
     panel = Panel(x=axis, y=axis_for("epochs until stable", lines, from_zero=True), marks=tuple(lines))
     return Figure(

@@ -11,7 +11,6 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from worldsize.analysis.estimate import Interval
 from worldsize.analysis.projection.choice import Option, speedup_of
 from worldsize.analysis.speed.recommend import (
     CAUTIONS,
@@ -26,7 +25,7 @@ from worldsize.data.catalog import WorkloadFacts
 from worldsize.errors import visible
 from worldsize.report.words.answers import choice_sentence, extra_sentences
 from worldsize.report.words.findings import sentence
-from worldsize.report.words.numbers import counted, duration, metric_value, number, percent, times_words
+from worldsize.report.words.numbers import below, counted, duration, metric_value, number, percent, times_words
 from worldsize.report.write.console import plain_table
 
 
@@ -54,17 +53,17 @@ def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts)
         "workers": lambda option: f"{option.workers}" if option.measured else f"~{option.workers}",
         "nodes": lambda option: str(option.nodes),
         "global\nbatch": lambda option: str(option.global_batch),
-        f"{facts.unit}/s": lambda option: _both(option.samples_per_s, facts.units_per_sample),
-        "speedup": lambda option: _both(speedup_of(option, base)),
+        f"{facts.unit}/s": lambda option: below(option.samples_per_s.scaled(facts.units_per_sample)),
+        "speedup": lambda option: below(speedup_of(option, base)),
         "effi-\nciency": lambda option: percent(speedup_of(option, base).value * base.workers / option.workers),
         "step": lambda option: duration(option.step_s.value),
         "epoch": lambda option: duration(option.epoch_s.value),
         "training": lambda option: f"~{times_words(option.wall_s)}" if option.wall_s else "not known",
         f"test\n{facts.metric}": lambda option: _metric(option),
         "epochs\nuntil\nstable": lambda option: (
-            f"~{_both(option.epochs_stable)}" if option.epochs_stable else "not known"
+            f"~{below(option.epochs_stable)}" if option.epochs_stable else "not known"
         ),
-        "cost": lambda option: f"~{_both(option.cost)}" if option.cost else "",
+        "cost": lambda option: f"~{below(option.cost)}" if option.cost else "",
         "energy": lambda option: f"~{number(option.joules.value / 3.6e6)} kWh" if option.joules else "",
     }
     for name in _unused(options, facts.metric):
@@ -92,19 +91,12 @@ def _unused(options: Sequence[Option], metric: str) -> Iterable[str]:
         yield "energy"
 
 
-def _both(interval: Interval, factor: float = 1.0) -> str:
-    if interval.low == interval.high:
-        return number(interval.value * factor)  # the base has no interval
-    return f"{number(interval.value * factor)}\n{number(interval.low * factor)}–{number(interval.high * factor)}"
-
-
 def _metric(option: Option) -> str:
     if option.metric is None:
         return "not known" if option.learns else "failed"
     mark = "" if option.metric_measured else "~"
-    value, low, high = option.metric.value, option.metric.low, option.metric.high
-    ends = f"{metric_value(low)}–{metric_value(high)}" if low < high else "one run"
-    return f"{mark}{metric_value(value)}\n{ends}"
+    alone = "" if option.metric.has_interval else "\none run"
+    return f"{mark}{below(option.metric, metric_value)}{alone}"
 
 
 WORDS = {

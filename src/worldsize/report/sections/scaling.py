@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
 
-from worldsize.analysis.estimate import Interval
-from worldsize.analysis.speed.scaling import ScalingRow
+from worldsize.analysis.estimate import Estimate
 from worldsize.answer.results import Results
 from worldsize.report.blocks import (
     COUNTS,
@@ -19,6 +18,7 @@ from worldsize.report.blocks import (
     Document,
     Fields,
     Sheet,
+    estimate,
     how_columns,
     interval,
     plain_cells,
@@ -65,32 +65,21 @@ def scaling_table(results: Results, metric: str) -> Table:
         how = [configuration(setting, settings)] if mixed else []
         table.add_row(
             *(str(setting.workers), str(setting.batch_per_worker), str(setting.global_batch), *how),
-            _both(f"{number(row.step_s.value * 1e3)} ms", _narrow(row.step_s, 1e3)),
-            _both(
-                number(row.samples_per_s.value * facts.units_per_sample),
-                _narrow(row.samples_per_s, facts.units_per_sample),
-            ),
-            _ratio(row, number(row.speedup.value), _narrow(row.speedup)),
-            _ratio(
-                row, percent(row.efficiency.value), f"{row.efficiency.low * 100:.0f}–{row.efficiency.high * 100:.0f}"
-            ),
-            "" if row.metric is None else metric_value(row.metric),
+            _both(row.step_s, lambda seconds: number(seconds * 1e3), " ms"),
+            _both(row.samples_per_s.scaled(facts.units_per_sample), number),
+            _both(row.speedup, number),
+            _both(row.efficiency, lambda share: f"{share * 100:.0f}", " %"),
+            "" if row.metric is None else metric_value(row.metric.value),
             style="bold" if row == chosen else "",
         )
     return table
 
 
-def _ratio(row: ScalingRow, value: str, reach: str) -> Text:
-    """The baseline is 1 by definition and has no interval."""
-    return Text(value) if row.setting.workers == row.baseline_workers else _both(value, reach)
-
-
-def _both(value: str, reach: str) -> Text:
-    return Text.assemble(value, "\n", (reach, "dim not bold"))
-
-
-def _narrow(interval: Interval, factor: float = 1.0) -> str:
-    return f"{number(interval.low * factor)}–{number(interval.high * factor)}"
+def _both(estimate: Estimate, words: Callable[[float], str], unit: str = "") -> Text:
+    """The value, and below it its interval if it has one: a single run has none, and the baseline is 1 by definition."""
+    low, high = map(words, estimate.ends)
+    interval = ("\n", (f"{low}–{high}", "dim not bold")) if estimate.has_interval else ()
+    return Text.assemble(words(estimate.value) + unit, *interval)
 
 
 def scaling_sheet(document: Document) -> Sheet:
@@ -115,7 +104,7 @@ def scaling_sheet(document: Document) -> Sheet:
         (
             *plain_cells(row, lead),
             *(interval(row[key]) for key in ("step_s", "samples_per_s", "epoch_s", *(column.key for column in ratios))),
-            Cell(value=row["metric"], low=row["metric_low"], high=row["metric_high"]),
+            interval(row["metric"]),
             Cell(value=row["repeats"]),
         )
         for row in rows
@@ -255,17 +244,17 @@ def _main(document: Document, groups: Sequence[list[Fields]]) -> list[Fields]:
 
 
 def _ratio_line(rows: Sequence[Fields], what: str, unit: str, factor: float, *, name: str, hue: str) -> Line:
-    values = [row[what] for row in rows]
+    values = [estimate(row[what]).scaled(factor) for row in rows]
     return Line(
         name=name,
         color=hue,
         x=tuple(row["workers"] for row in rows),
-        y=tuple(value["value"] * factor for value in values),
-        low=tuple(value["low"] * factor for value in values),
-        high=tuple(value["high"] * factor for value in values),
+        y=tuple(value.value for value in values),
+        low=tuple(value.ends[0] for value in values),
+        high=tuple(value.ends[1] for value in values),
         hover=tuple(
             f"{counted(row['workers'], 'worker')}, batch {row['batch_per_worker']:,} a worker\n{what} "
-            + full(value["value"] * factor, value["low"] * factor, value["high"] * factor, unit)
+            + full(value, unit)
             + f"\n{number(row['samples_per_s']['value'])} samples/s, n = {row['repeats']}"
             for row, value in zip(rows, values, strict=True)
         ),
@@ -291,10 +280,9 @@ def _projected(document: Document, main: Sequence[Fields]) -> dict[str, list[Lin
     for what, unit in (("speedup", " x"), ("efficiency", " %")):
         per = [1.0 if what == "speedup" else 100.0 * base["workers"] / point["workers"] for point in points]
         values = [
-            {end: point["samples_per_s"][end] / pace * k for end in ("value", "low", "high")}
-            for point, k in zip(points, per, strict=True)
+            estimate(point["samples_per_s"]).scaled(factor / pace) for point, factor in zip(points, per, strict=True)
         ]
-        values[0] = {end: last[what][end] * (1.0 if what == "speedup" else 100.0) for end in ("value", "low", "high")}
+        values[0] = estimate(last[what]).scaled(1.0 if what == "speedup" else 100.0)
         lines[what] = [
             Line(
                 name="projected",
@@ -302,12 +290,11 @@ def _projected(document: Document, main: Sequence[Fields]) -> dict[str, list[Lin
                 kind="projected",
                 symbol="open",
                 x=tuple(point["workers"] for point in points),
-                y=tuple(value["value"] for value in values),
-                low=tuple(value["low"] for value in values),
-                high=tuple(value["high"] for value in values),
+                y=tuple(value.value for value in values),
+                low=tuple(value.ends[0] for value in values),
+                high=tuple(value.ends[1] for value in values),
                 hover=tuple(
-                    f"{point['workers']:,} workers, projected\n{what} "
-                    + full(value["value"], value["low"], value["high"], unit)
+                    f"{point['workers']:,} workers, projected\n{what} " + full(value, unit)
                     for point, value in zip(points, values, strict=True)
                 ),
             )
@@ -354,8 +341,8 @@ def _prices(entries: Sequence[Fields], how: str) -> Iterator[Line]:
     kind: Literal["measured", "projected"] = "measured" if how == "measured" else "projected"
     hue = "green" if how == "put together" else "blue"
     for entry in entries:
-        x, y = ((entry[what]["low"], entry[what]["high"]) for what in ("time_s", "worker_hours"))
-        if all(x):
+        x, y = (estimate(entry[what]).ends for what in ("time_s", "worker_hours"))
+        if x[0] < x[1]:
             yield Line(name=how, kind=kind, color=hue, symbol="none", opacity=0.45, in_legend=False, x=x, y=y)
     if entries:
         yield Line(
@@ -375,12 +362,12 @@ def _time_and_cost(entry: Fields) -> str:
     time, hours = entry["time_s"], entry["worker_hours"]
     return (
         f"{counted(entry['workers'], 'worker')}{'' if entry['how'] == 'measured' else ', ' + entry['how']}\n"
-        + full(time["value"], time["low"], time["high"], say=duration)
+        + full(estimate(time), say=duration)
         + "\n"
-        + full(hours["value"], hours["low"], hours["high"], " worker-hours")
+        + full(estimate(hours), " worker-hours")
     )
 
 
-def _axis_of(title: str, intervals: Sequence[Fields]) -> Axis:
-    ends = [estimate[end] for estimate in intervals for end in ("low", "high") if estimate[end]]
-    return axis_around(title, [estimate["value"] for estimate in intervals], ends, log=True)
+def _axis_of(title: str, entries: Sequence[Fields]) -> Axis:
+    ends = [end for entry in entries for end in estimate(entry).ends if end]
+    return axis_around(title, [entry["value"] for entry in entries], ends, log=True)

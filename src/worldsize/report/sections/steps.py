@@ -19,6 +19,7 @@ from worldsize.report.blocks import (
     Document,
     Fields,
     Sheet,
+    estimate,
     how_columns,
     interval,
     plain_cells,
@@ -234,9 +235,8 @@ def _span_says(label: str, words: str, value: Any, step: Fields) -> str:
     if not value:
         return f"{label}\n{words}: none"
     share = value["value"] / step["parts"]["step_s"]["value"]
-    low, high = (None if value[end] is None else value[end] * 1e3 for end in ("low", "high"))
     step_ms = number(step["parts"]["step_s"]["value"] * 1e3)
-    return f"{label}\n{words} {full(value['value'] * 1e3, low, high, ' ms')}\n{percent(share)} of {step_ms} ms"
+    return f"{label}\n{words} {full(estimate(value).scaled(1e3), ' ms')}\n{percent(share)} of {step_ms} ms"
 
 
 def _step_title(shown: Sequence[Fields]) -> str:

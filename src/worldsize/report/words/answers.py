@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from worldsize.analysis.estimate import Interval
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.learning.variants import VariantDifference, VariantRanking
 from worldsize.analysis.projection.choice import Option, eligible, is_sure, marginal, speedup_of
 from worldsize.analysis.speed.recommend import LEAST_MARGINAL_EFFICIENCY, Answer
@@ -43,8 +43,8 @@ def answer_sentence(answer: Answer, metric: str, how: str = "") -> str:
     lead = f"Use {counted(setting.workers, 'worker')}{f' with {how}' if how else ''} ({batch})"
     if setting.workers > row.baseline_workers:
         lead += (
-            f": {number(row.speedup.value)} x the throughput of {row.baseline_workers} "
-            f"({range_of(row.speedup)}), {percent(row.efficiency.value)} efficient."
+            f": {number(row.speedup.value)} x the throughput of {row.baseline_workers}"
+            f"{with_range(row.speedup)}, {percent(row.efficiency.value)} efficient."
         )
     elif any(finding.code == "learning-lost" for finding in answer.findings):
         lead += ": with more the model learns less."
@@ -72,11 +72,8 @@ def trained_sentence(row: ScalingRow, metric: str, how: str = "") -> str:
 def metric_sentence(row: ScalingRow, metric: str) -> str:
     if row.metric is None:
         return ""
-    runs = "one run"
-    if row.metric_low is not None and row.metric_high is not None:
-        reach = f"{metric_value(row.metric_low)} to {metric_value(row.metric_high)}"
-        runs = f"{reach}, {row.metric_repeats} runs"
-    return f"Test {metric} {metric_value(row.metric)} ({runs})."
+    runs = f"{range_of(row.metric, metric_value)}, {row.metric.n} runs" if row.metric.has_interval else "one run"
+    return f"Test {metric} {metric_value(row.metric.value)} ({runs})."
 
 
 def contest_sentence(contest: VariantRanking, metric: str, until: UntilSpec | None = None) -> str:
@@ -144,7 +141,7 @@ def choice_sentence(prediction: Prediction, goal: str = "") -> str:
     if chosen.workers != base.workers:
         speedup = speedup_of(chosen, base)
         efficiency = speedup.value * base.workers / chosen.workers
-        words += f": {number(speedup.value)} x the throughput of {base.workers} ({_span(speedup)})"
+        words += f": {number(speedup.value)} x the throughput of {base.workers}{with_range(speedup)}"
         words += f", {percent(efficiency)} efficient"
     if chosen.wall_s:
         included = "start and evaluation included" if chosen.overhead_s is not None else "steps alone"
@@ -162,8 +159,7 @@ def extra_sentences(prediction: Prediction, unit: str, per_sample: int) -> Itera
         option = choice.unsure
         yield (
             f"Not enough evidence beyond that: {counted(option.workers, 'worker')} would pay if the projection held, "
-            f"but its {unit}/s may lie anywhere from {number(option.samples_per_s.low * per_sample)} to "
-            f"{number(option.samples_per_s.high * per_sample)}."
+            f"but its {unit}/s may lie anywhere from {range_of(option.samples_per_s.scaled(per_sample))}."
         )
     if choice.limit is not None:
         yield sentence(choice.limit)
@@ -172,7 +168,7 @@ def extra_sentences(prediction: Prediction, unit: str, per_sample: int) -> Itera
         assert option.cost is not None
         yield (
             f"Fastest within the budget: {counted(option.workers, 'worker')}, {times_words(option.time)} for "
-            f"{number(option.cost.value)} ({_span(option.cost)}){_may_exceed(option.cost, question.budget)}."
+            f"{number(option.cost.value)}{with_range(option.cost)}{_may_exceed(option.cost, question.budget)}."
         )
     elif question.budget is not None:
         yield f"No count is known to cost {number(question.budget)} or less."
@@ -204,9 +200,5 @@ def next_that_does_not_pay(prediction: Prediction) -> Option | None:
     return following
 
 
-def _may_exceed(spent: Interval, most: float | None) -> str:
-    return "; it may take more" if most is not None and spent.high > most else ""
-
-
-def _span(interval: Interval) -> str:
-    return f"{number(interval.low)} to {number(interval.high)}"
+def _may_exceed(spent: Estimate, most: float | None) -> str:
+    return "; it may take more" if most is not None and spent.ends[1] > most else ""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from worldsize.analysis.estimate import LEVEL, Estimate, Interval
+from worldsize.analysis.estimate import LEVEL, Estimate
 
 
 def with_range(estimate: Estimate, words: Callable[[float], str] | None = None) -> str:
-    """` (1.2 to 1.4)`; empty if a single run leaves the range unknown."""
-    if estimate.low is None or estimate.high is None:
-        return ""
+    """` (1.2 to 1.4)`; empty without an interval."""
+    return f" ({range_of(estimate, words or number)})" if estimate.has_interval else ""
+
+
+def below(estimate: Estimate, words: Callable[[float], str] | None = None) -> str:
+    """`1.3` with `1.2–1.4` in a line below; only the value without an interval."""
     words = words or number
-    return f" ({words(estimate.low)} to {words(estimate.high)})"
+    low, high = map(words, estimate.ends)
+    return f"{words(estimate.value)}\n{low}–{high}" if estimate.has_interval else words(estimate.value)
 
 
 def metric_value(value: float) -> str:
@@ -29,8 +33,8 @@ def number(value: float) -> str:
     return f"{value:,.{min(decimals, 6)}f}"
 
 
-def range_of(interval: Interval) -> str:
-    return f"{number(interval.low)} to {number(interval.high)}"
+def range_of(estimate: Estimate, words: Callable[[float], str] = number) -> str:
+    return " to ".join(map(words, estimate.ends))
 
 
 def whole(value: float) -> str:
@@ -67,16 +71,13 @@ def counted(count: int, noun: str, nouns: str = "") -> str:
 LEVEL_WORDS = f"{LEVEL:.0%} interval".replace("%", " %")
 
 
-def full(
-    value: float, low: float | None, high: float | None, unit: str = "", say: Callable[[float], str] = number
-) -> str:
+def full(estimate: Estimate, unit: str = "", say: Callable[[float], str] = number) -> str:
     """`1.52 x (1.43 to 1.60)`; without the parentheses if there is no interval."""
-    lead = f"{say(value)}{unit}"
-    return lead if low is None or high is None or (low == value == high) else f"{lead} ({say(low)} to {say(high)})"
+    return f"{say(estimate.value)}{unit}{with_range(estimate, say)}"
 
 
-def times_words(interval: Interval) -> str:
-    return f"{duration(interval.value)} ({duration(interval.low)} to {duration(interval.high)})"
+def times_words(estimate: Estimate) -> str:
+    return f"{duration(estimate.value)}{with_range(estimate, duration)}"
 
 
 Value = float | int | str | None

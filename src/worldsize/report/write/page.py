@@ -7,18 +7,19 @@ import hashlib
 import html
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
 
+from worldsize.analysis.estimate import Estimate
 from worldsize.errors import ReportError, visible
-from worldsize.report.blocks import Cell, Column, Document, Sheet
+from worldsize.report.blocks import Cell, Column, Document, Sheet, estimate
 from worldsize.report.figures.model import FORMATS, PALETTE, Bars, Figure, Line, Mark
 from worldsize.report.figures.plotly import chart
 from worldsize.report.pages import SECTIONS
 from worldsize.report.words.findings import BAD
-from worldsize.report.words.numbers import counted, duration, metric_value, number, percent
+from worldsize.report.words.numbers import counted, duration, metric_value, number, percent, range_of
 from worldsize.report.words.settings import recommended_row
 
 
@@ -375,42 +376,41 @@ def _opening(document: Document) -> str:
     return "".join(parts)
 
 
+def _range(value: Estimate, words: Callable[[float], str], more: str = "") -> str:
+    return f"{range_of(value, words)}{more}" if value.has_interval else "one run"
+
+
 def _tiles(document: Document) -> str:
     """The numbers of the answer in large type."""
     row = recommended_row(document)
     if row is None:
         return ""
     unit = document["unit"]
-    pace = {end: value * document["units_per_sample"] for end, value in row["samples_per_s"].items()}
+    pace = estimate(row["samples_per_s"]).scaled(document["units_per_sample"])
     facts = [
         ("workers", f"{row['workers']}", f"batch {row['batch_per_worker']:,} a worker, {row['global_batch']:,} in all"),
-        ("throughput", number(pace["value"]), f"{number(pace['low'])} to {number(pace['high'])} {unit}/s"),
+        ("throughput", number(pace.value), _range(pace, number, f" {unit}/s")),
     ]
     if row["workers"] > row["baseline_workers"]:
-        speedup, efficiency = row["speedup"], row["efficiency"]
+        speedup, efficiency = estimate(row["speedup"]), estimate(row["efficiency"])
         facts.append(
             (
                 f"speedup against {row['baseline_workers']}",
-                f"{number(speedup['value'])} x",
-                f"{number(speedup['low'])} to {number(speedup['high'])}",
+                f"{number(speedup.value)} x",
+                _range(speedup, number),
             )
         )
         facts.append(
             (
                 "efficiency",
-                percent(efficiency["value"]),
-                f"{percent(efficiency['low'])} to {percent(efficiency['high'])}",
+                percent(efficiency.value),
+                _range(efficiency, percent),
             )
         )
     facts.append(("epoch, steps alone", duration(row_epoch(document)), f"{document['train_samples']:,} samples"))
     if row["metric"] is not None:
-        spread = row["metric_low"] is not None
-        reach = (
-            f"{metric_value(row['metric_low'])} to {metric_value(row['metric_high'])}, {row['metric_repeats']} runs"
-            if spread
-            else "one run"
-        )
-        facts.append((f"test {document['metric']}", metric_value(row["metric"]), reach))
+        runs = _range(estimate(row["metric"]), metric_value, f", {row['metric_repeats']} runs")
+        facts.append((f"test {document['metric']}", metric_value(row["metric"]["value"]), runs))
     tiles = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
         for name, value, more in facts
