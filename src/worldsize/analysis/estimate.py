@@ -1,6 +1,6 @@
 """Estimates and their intervals.
 
-An `Estimate` is a value with its interval, a `Sample` a mean over repeats with its error, from which estimates are made.
+An `Estimate` is a value with its interval; a `Sample`, a mean over repeats with its error, gives one.
 Medians of correlated steps over repeats: bootstrap inside a repeat, Student's t between them.
 A single repeat gives a value without an interval, because it does not show how repeats differ.
 """

@@ -84,6 +84,8 @@ def columns(row: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a row: an interval becomes three columns, `step_s`, `step_s_low` and `step_s_high`."""
     cells: dict[str, Any] = {}
     for name, value in row.items():
+        if name == "metric" and value is None:  # not trained
+            value = dict.fromkeys(("value", "low", "high"))
         if isinstance(value, dict):
             cells |= {name if end == "value" else f"{name}_{end}": number for end, number in value.items()}
         else:

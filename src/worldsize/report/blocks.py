@@ -23,7 +23,8 @@ class Cell:
 
     @property
     def has_interval(self) -> bool:
-        return self.low is not None
+        """False if all runs gave the same, too."""
+        return self.low is not None and self.low != self.high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +89,9 @@ def plain_cells(entry: Fields, columns: Sequence[Column]) -> list[Cell]:
 
 
 def interval(value: Mapping[str, Any] | None) -> Cell:
-    return Cell(value=None) if value is None else Cell(**value)
+    return Cell(value=None) if value is None else Cell(value=value["value"], low=value["low"], high=value["high"])
 
 
 def estimate(value: Mapping[str, Any]) -> Estimate:
     """An estimate from its entry in the document."""
-    return Estimate(**value)
+    return Estimate(value=value["value"], low=value["low"], high=value["high"])

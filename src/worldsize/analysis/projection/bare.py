@@ -287,12 +287,13 @@ def _measured(series: TableSeries, count: int) -> Projected:
     """The median of a measured count; the interval is Student's t over the logs of its repeats, widened to include the
     median."""
     repeats = series.throughputs[series.workers.index(count)]
+    if len(repeats) == 1:
+        rate = Estimate(value=repeats[0], level=PROJECTED_LEVEL, n=1)
+        return Projected(workers=count, samples_per_s=rate, measured=True, notes=(NOTE_ONE_RUN,))
     rate, middle = _logged(repeats).exp(PROJECTED_LEVEL), float(np.exp(np.median(np.log(repeats))))
-    if rate.has_interval:
-        low, high = rate.ends
-        rate = rate.with_ends(min(low, middle), max(high, middle))
-    notes = () if rate.has_interval else (NOTE_ONE_RUN,)
-    return Projected(workers=count, samples_per_s=replace(rate, value=middle), measured=True, notes=notes)
+    low, high = rate.ends
+    rate = replace(rate, value=middle, low=min(low, middle), high=max(high, middle))
+    return Projected(workers=count, samples_per_s=rate, measured=True, notes=())
 
 
 def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, siblings: int) -> tuple[str, ...]:

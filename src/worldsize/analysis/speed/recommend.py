@@ -257,8 +257,7 @@ def _remarks(row: ScalingRow, series: Series, best: float | None) -> tuple[Findi
         numbers = {
             "workers": float(following.setting.workers),
             "speedup": following.speedup.value,
-            "low": low,
-            "high": high,
+            **({"low": low, "high": high} if following.speedup.has_interval else {}),
             "efficiency_percent": following.efficiency.value * 100,
         }
         remarks.append(Finding(code="next-count-not-worth-it", numbers=numbers))

@@ -139,7 +139,7 @@ def bandwidth_figure(document: Document) -> Figure | None:
                 y=tuple(entry["busbw_bytes_per_s"] / 1e9 for entry in sizes),
                 hover=tuple(
                     f"{name}\n{_size(entry['size_bytes'])}: {number(entry['busbw_bytes_per_s'] / 1e9)} GB/s\n"
-                    f"{number(entry['seconds'] * 1e6)} us"
+                    f"{number(entry['seconds']['value'] * 1e6)} us"
                     for entry in sizes
                 ),
             )

@@ -99,7 +99,8 @@ def _table(results: Results, shown: Sequence[tuple[VariantRanking, VariantSummar
 def _estimate(estimate: Estimate | None, words: Callable[[float], str]) -> str:
     if estimate is None:
         return "not reached"
-    return below(estimate, words) if estimate.relative_width else words(estimate.value)
+    low, high = estimate.ends
+    return below(estimate, words) if low < high else words(estimate.value)
 
 
 def _matters(gap: Estimate, metric: Estimate) -> bool:

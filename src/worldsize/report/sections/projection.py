@@ -126,7 +126,7 @@ def table_view(projected: Sequence[Projection]) -> Group:
             table.add_row(
                 f"{row.workers}" if row.measured else f"~{row.workers}",
                 number(row.value),
-                f"{number(row.value_low)}–{number(row.value_high)}",
+                f"{number(row.value_low)}–{number(row.value_high)}" if row.low < row.high else "",
                 f"{share * 100:.0f} %",
                 "; ".join(row.notes),
                 style="" if row.measured else "italic",

@@ -76,7 +76,7 @@ def scaling_table(results: Results, metric: str) -> Table:
 
 
 def _both(estimate: Estimate, words: Callable[[float], str], unit: str = "") -> Text:
-    """The value, and below it its interval if it has one: a single run has none, and the baseline is 1 by definition."""
+    """The value, and below it its interval: a single run has none, and neither has the baseline, 1 by definition."""
     low, high = map(words, estimate.ends)
     interval = ("\n", (f"{low}–{high}", "dim not bold")) if estimate.has_interval else ()
     return Text.assemble(words(estimate.value) + unit, *interval)

@@ -62,6 +62,9 @@ SENTENCES = {
         "{workers:.0f} workers would give only {speedup:.2f} x ({low:.2f} to {high:.2f}), "
         "{efficiency_percent:.0f} % efficient."
     ),
+    "next-count-not-worth-it-once": (
+        "{workers:.0f} workers would give only {speedup:.2f} x, {efficiency_percent:.0f} % efficient."
+    ),
     "close-call": "Whether {workers:.0f} workers pay is within the noise; more repeats would tell.",
     "learning-unclear": (
         "At a global batch of {global_batch:.0f} the model may learn less: {metric:.4f} ({low:.4f} to {high:.4f}) "
@@ -76,7 +79,7 @@ SENTENCES = {
         "{best:.4f}. Its rate or its number of updates does not fit that batch."
     ),
     "largest-count-measured": "{workers:.0f} is the largest count measured; more may still pay.",
-    "one-repeat": "Something ran once only: the intervals know little of how its runs differ. Raise repeats.",
+    "one-repeat": "Something ran once only: one run has no interval. Raise repeats.",
     "adaptive": (
         "Adaptive: {probes:.0f} probes where the full grid has {of:.0f}, {worker_s:.0f} worker-seconds, about "
         "{percent:.0f} % of what it would take."
@@ -149,6 +152,8 @@ def finding_sentence(finding: Finding) -> str:
     code = finding.code
     if code == "too-noisy" and finding.numbers["repeats_needed"] > MOST_REPEATS:
         code = "far-too-noisy"
+    if code == IN_THE_ANSWER and "low" not in finding.numbers:
+        code = "next-count-not-worth-it-once"
     sentence = plural(SENTENCES[code], finding.numbers).format(**finding.numbers, **finding.names)
     where = ", ".join(words(finding.where[name]) for name, words in WHERE.items() if name in finding.where)
     return f"With {where}: {sentence}" if where else sentence

@@ -14,7 +14,7 @@ def with_range(estimate: Estimate, words: Callable[[float], str] | None = None) 
 
 
 def below(estimate: Estimate, words: Callable[[float], str] | None = None) -> str:
-    """`1.3` with `1.2–1.4` in a line below; only the value without an interval."""
+    """`1.3` with its interval in a line below; only the value without an interval."""
     words = words or number
     low, high = map(words, estimate.ends)
     return f"{words(estimate.value)}\n{low}–{high}" if estimate.has_interval else words(estimate.value)
@@ -72,8 +72,9 @@ LEVEL_WORDS = f"{LEVEL:.0%} interval".replace("%", " %")
 
 
 def full(estimate: Estimate, unit: str = "", say: Callable[[float], str] = number) -> str:
-    """`1.52 x (1.43 to 1.60)`; without the parentheses if there is no interval."""
-    return f"{say(estimate.value)}{unit}{with_range(estimate, say)}"
+    """`1.52 x (1.43 to 1.60)`; without the parentheses if there is no interval, or all runs gave the same."""
+    low, high = estimate.ends
+    return f"{say(estimate.value)}{unit}{with_range(estimate, say) if low < high else ''}"
 
 
 def times_words(estimate: Estimate) -> str:
