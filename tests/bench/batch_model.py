@@ -88,7 +88,7 @@ def held_out(trained: Sequence[TrainingRun], target: Goal) -> list[HeldOut]:
                 doublings=math.log2(batch / batches[1]),
                 error=abs(predicted.value / measured - 1) if predicted and known else None,
                 constant_epochs=abs(last.steps * batches[1] / batch / measured - 1),
-                covered=float(np.mean((predicted.low <= steps) & (steps <= predicted.high)))
+                covered=float(np.mean((predicted.ends[0] <= steps) & (steps <= predicted.ends[1])))
                 if predicted and known
                 else math.nan,
             )

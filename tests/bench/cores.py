@@ -89,11 +89,12 @@ def projection(home: Path) -> bool:
             projected, measured = told[row.setting.workers], row.samples_per_s.value
             errors.append(projected.value / measured - 1)
             widths.append(projected.relative_width)
-            holds = projected.low <= measured <= projected.high
+            low, high = projected.ends
+            holds = low <= measured <= high
             inside += holds
             print(
-                f"| {name} | {row.setting.workers} | {projected.value:,.0f} ({projected.low:,.0f} to "
-                f"{projected.high:,.0f}) | {measured:,.0f} | {errors[-1]:+.1%} | {'yes' if holds else 'no'} |",
+                f"| {name} | {row.setting.workers} | {projected.value:,.0f} ({low:,.0f} to "
+                f"{high:,.0f}) | {measured:,.0f} | {errors[-1]:+.1%} | {'yes' if holds else 'no'} |",
                 flush=True,
             )
     error, width = float(np.median(np.abs(errors))), float(np.median(widths))
@@ -157,7 +158,9 @@ def _lines(home: Path) -> Iterator[tuple[dict[int, StepTiming], Node]]:
 
 
 LADDER = (1, 2, 3, 4, 6, 8)
-LADDER_COLUMNS = "workload,batch_per_worker,workers,repeat,step_s,local_s,load_s,cores_per_worker,latency_s,bandwidth,payload"
+LADDER_COLUMNS = (
+    "workload,batch_per_worker,workers,repeat,step_s,local_s,load_s,cores_per_worker,latency_s,bandwidth,payload"
+)
 
 
 def ladder(home: Path) -> bool:

@@ -129,9 +129,9 @@ def equal_quantile(values: Floats, sources: Sequence[str], share: float) -> floa
 
 def off(projected: Projected, rate: float) -> float:
     """How far outside: 1 is at the edge of the interval, in logarithms."""
-    error = float(np.log(rate / projected.samples_per_s))
-    edge = projected.high if error > 0 else projected.low
-    return error / float(np.log(edge / projected.samples_per_s))
+    value, (low, high) = projected.samples_per_s.value, projected.samples_per_s.ends
+    error = float(np.log(rate / value))
+    return error / float(np.log((high if error > 0 else low) / value))
 
 
 def line(name: str, errors: Floats, sources: Sequence[str]) -> str:
@@ -190,7 +190,7 @@ def _rate(case: Case, settings: LawSettings) -> float:
 def coverage_lines(found: Sequence[Case], projected: Sequence[Projected]) -> list[str]:
     rows: dict[str, list[tuple[bool, float]]] = defaultdict(list)
     for case, one in zip(found, projected, strict=True):
-        row = (one.low <= case.rate <= one.high, (one.high - one.low) / one.samples_per_s)
+        row = (holds(one, case), one.samples_per_s.relative_width)
         rows["all"].append(row)
         rows[case.source].append(row)
     return [
@@ -201,7 +201,12 @@ def coverage_lines(found: Sequence[Case], projected: Sequence[Projected]) -> lis
 
 
 def coverage(found: Sequence[Case], projected: Sequence[Projected]) -> float:
-    return float(np.mean([one.low <= case.rate <= one.high for case, one in zip(found, projected, strict=True)]))
+    return float(np.mean([holds(one, case) for case, one in zip(found, projected, strict=True)]))
+
+
+def holds(projected: Projected, case: Case) -> bool:
+    low, high = projected.samples_per_s.ends
+    return low <= case.rate <= high
 
 
 def misses(name: str, errors: Floats, covered: float) -> list[str]:
@@ -225,7 +230,7 @@ def main() -> None:
     for protocol, found in among.items():
         sources = [case.source for case in found]
         projected = [ours(case) for case in found]
-        errors = errors_of([one.samples_per_s for one in projected], found)
+        errors = errors_of([one.samples_per_s.value for one in projected], found)
         print(f"\n{protocol}: {len(found)} series            error %: median  90 %   sources alike")
         for name, law in OTHERS.items():
             print(line(name, errors_of([law(case.fitted, case.workers) for case in found], found), sources))
@@ -234,7 +239,9 @@ def main() -> None:
         helped = [ours(case, siblings=True) for case in found]
         print(
             line(
-                "ours, with series of the same stack", errors_of([one.samples_per_s for one in helped], found), sources
+                "ours, with series of the same stack",
+                errors_of([one.samples_per_s.value for one in helped], found),
+                sources,
             )
         )
         print("80 % interval covers")
@@ -255,7 +262,7 @@ def noisy() -> list[str]:
     for protocol in TARGETS:
         found = cases(table, protocol)
         projected = [ours(case) for case in found]
-        errors = errors_of([one.samples_per_s for one in projected], found)
+        errors = errors_of([one.samples_per_s.value for one in projected], found)
         print(f"\n{protocol}, noisy: {len(found)} series     error %: median  90 %   sources alike")
         print(line("ours", errors, [case.source for case in found]))
         print("80 % interval covers\n" + coverage_lines(found, projected)[0])

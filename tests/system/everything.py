@@ -65,7 +65,7 @@ def _accuracy(trial: TrialSpec, steps: int) -> float:
 def _exchanged(each: dict[str, Any]) -> dict[str, Any]:
     if each["setting"]["workers"] == 1:
         return each
-    exposed = {"seconds": 0.002, "low": 0.0015, "high": 0.0025, "with_s": 0.012, "without_s": 0.01}
+    exposed = {"seconds": {"value": 0.002, "low": 0.0015, "high": 0.0025}, "with_s": 0.012, "without_s": 0.01}
     traffic = {"bytes": 4e6, "seconds": 0.004, "workers": each["setting"]["workers"], "algbw": 1e9, "busbw": 1.2e9}
     return {**each, "exposed": exposed, "traffic": traffic, "total_s": {"value": 0.004, "low": 0.003, "high": 0.005}}
 
@@ -74,7 +74,8 @@ def _link() -> dict[str, Any]:
     sizes = []
     for size in np.geomspace(1e3, 6.4e7, 9).astype(int).tolist():
         seconds = 2e-4 + size / 1e9
-        one = {"size_bytes": size, "seconds": seconds, "low_s": seconds * 0.9, "high_s": seconds * 1.1}
+        time = {"value": seconds, "low": seconds * 0.9, "high": seconds * 1.1}
+        one = {"size_bytes": size, "seconds": time}
         sizes.append(
             {**one, "repetitions": 40, "algbw_bytes_per_s": size / seconds, "busbw_bytes_per_s": size / seconds}
         )

@@ -112,7 +112,7 @@ def test_a_workload_from_outside_the_package(tmp_path: Path) -> None:
     found = run("own.yaml", tmp_path / "study", tmp_path, cwd=tmp_path)
     assert set(found["trials"].values()) == {"finished"}
     assert found["metric"] == "accuracy"
-    assert all(row["metric"] > 0.9 for row in found["table"])
+    assert all(row["metric"]["value"] > 0.9 for row in found["table"])
     results = worldsize.load(tmp_path / "study")
     assert (results.facts.train_samples, results.facts.test_samples) == (2_800, 200)
     assert all(record.weights for name, record in results.records.items() if results.trials[name].train)

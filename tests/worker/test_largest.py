@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.made import study_set
-from worldsize.analysis.estimate import Interval
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.largest_batch import BatchTry, largest_batches
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.errors import InputError
@@ -102,7 +102,10 @@ def tried(batch: int, *, fits: bool = True, workers: int = 1) -> BatchTry:
     return BatchTry(setting=setting(batch, workers), fits=fits, samples_per_s=1.0, memory_bytes=1e6 * batch)
 
 
-PACES = {setting(batch): Interval(pace, pace - 1, pace + 1) for batch, pace in ((32, 50.0), (64, 96.0), (128, 100.0))}
+PACES = {
+    setting(batch): Estimate(value=pace, low=pace - 1, high=pace + 1)
+    for batch, pace in ((32, 50.0), (64, 96.0), (128, 100.0))
+}
 
 
 def test_the_answer_has_what_fits_and_what_is_enough() -> None:

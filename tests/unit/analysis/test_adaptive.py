@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from worldsize.analysis.estimate import Interval, Sample
+from worldsize.analysis.estimate import Estimate, Sample
 from worldsize.analysis.projection.step_model import Node, StepTiming
 from worldsize.analysis.speed.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.speed.recommend import recommend
@@ -40,13 +40,17 @@ def hopeless(n: int, b: int) -> tuple[float, float]:
     return 1e-3 + 1e-5 * b, 0.05 * n * (n > 1)
 
 
-def measured(law: Law, probe: Probe, noise: float, rng: np.random.Generator) -> Interval:
+def around(value: float, factor: float) -> Estimate:
+    return Estimate(value=value, low=value / factor, high=value * factor)
+
+
+def measured(law: Law, probe: Probe, noise: float, rng: np.random.Generator) -> Estimate:
     n, b = probe
     rate = n * b / sum(law(n, b)) * math.exp(rng.normal(0, noise))
-    return Interval(rate, rate * math.exp(-2 * noise), rate * math.exp(2 * noise))
+    return around(rate, math.exp(2 * noise))
 
 
-def full_grid(rates: dict[Probe, Interval]) -> Probe:
+def full_grid(rates: dict[Probe, Estimate]) -> Probe:
     series = []
     for batch in BATCHES:
         base = rates[COUNTS[0], batch].value
@@ -55,11 +59,11 @@ def full_grid(rates: dict[Probe, Interval]) -> Probe:
             if (n, batch) not in rates:
                 break
             rate = rates[n, batch]
-            speedup = Interval(*(end / base for end in (rate.value, rate.low, rate.high)))
+            speedup = rate.scaled(1 / base)
             setting = Setting(
                 workers=n, batch_per_worker=batch, scaling="weak", strategy=StrategySpec(), precision="fp32"
             )
-            reach = math.log(rate.high / rate.value) / 1.645
+            reach = math.log(rate.ends[1] / rate.value) / 1.645
             step = Sample(value=-math.log(rate.value / setting.global_batch), floor=reach)
             pace = Pace(setting=setting, baseline=setting, step=step, speedup=step)
             rows.append(
@@ -80,8 +84,8 @@ def full_grid(rates: dict[Probe, Interval]) -> Probe:
     return row.setting.workers, row.setting.batch_per_worker
 
 
-def adaptive(law: Law, rates: dict[Probe, Interval]) -> dict[Probe, Interval]:
-    seen: dict[Probe, Interval] = {}
+def adaptive(law: Law, rates: dict[Probe, Estimate]) -> dict[Probe, Estimate]:
+    seen: dict[Probe, Estimate] = {}
     node = Node(workers_per_node=max(COUNTS), cores=max(COUNTS))
     while True:
         steps = [_timing(law, probe, rate.value) for probe, rate in seen.items()]
@@ -118,7 +122,7 @@ def test_it_stops_where_nothing_pays() -> None:
 
 def test_one_count_is_one_round() -> None:
     assert next_probes([(1, 32)], {}) == [(1, 32)]
-    assert next_probes([(1, 32)], {(1, 32): Interval(1, 1, 1)}) == []
+    assert next_probes([(1, 32)], {(1, 32): Estimate(value=1.0)}) == []
 
 
 def test_a_batch_without_a_rate_does_not_stop_the_others() -> None:
@@ -126,7 +130,7 @@ def test_a_batch_without_a_rate_does_not_stop_the_others() -> None:
     rng = np.random.default_rng(0)
     rates = {(n, b): measured(perfect, (n, b), 0.01, rng) for n in COUNTS for b in BATCHES}
     for broken in ({(1, 128)}, {(2, 128)}, {(4, 128)}):
-        seen: dict[Probe, Interval] = {}
+        seen: dict[Probe, Estimate] = {}
         tried: set[Probe] = set()
         while wanted := next_probes(list(rates), seen, tried):
             tried |= set(wanted)
@@ -144,8 +148,8 @@ def test_repeats_of_all_probes_tell_the_noise_together() -> None:
     inside = 0
     for _ in range(200):
         found = pooled({probe: 100 * np.exp(rng.normal(0, 0.1, 2)) for probe in probes})
-        inside += sum(rate.low <= 100 <= rate.high for rate in found.values())
-        widths = {round(math.log(rate.high / rate.low), 9) for rate in found.values()}
+        inside += sum(rate.ends[0] <= 100 <= rate.ends[1] for rate in found.values())
+        widths = {round(math.log(rate.ends[1] / rate.ends[0]), 9) for rate in found.values()}
         assert len(widths) == 1
     assert inside / (200 * len(probes)) == pytest.approx(0.9, abs=0.04)
     assert pooled({(1, 16): [50.0]})[1, 16].high == pytest.approx(50.0)
@@ -157,8 +161,8 @@ def test_what_is_predicted_decides_which_batch_is_followed(law: Law) -> None:
     rng = np.random.default_rng(3)
     truth = {(n, b): n * b / sum(law(n, b)) for n in COUNTS for b in BATCHES}
     noisy = {probe: rate * math.exp(rng.normal(0, 0.15 if probe[0] < 4 else 0.01)) for probe, rate in truth.items()}
-    rates = {probe: Interval(rate, rate / 1.15, rate * 1.15) for probe, rate in noisy.items()}
-    seen: dict[Probe, Interval] = {}
+    rates = {probe: around(rate, 1.15) for probe, rate in noisy.items()}
+    seen: dict[Probe, Estimate] = {}
     while wanted := next_probes(list(rates), seen, (), truth):
         seen |= {probe: rates[probe] for probe in wanted}
     best = max(BATCHES, key=lambda batch: truth[8, batch])
@@ -166,7 +170,7 @@ def test_what_is_predicted_decides_which_batch_is_followed(law: Law) -> None:
 
 
 def test_a_batch_left_behind_comes_back_when_it_promises_more() -> None:
-    flat = {(n, b): Interval(*[n * b * factor for factor in (1.0, 0.9, 1.1)]) for n in COUNTS for b in (16, 32)}
+    flat = {(n, b): around(n * b, 1.1) for n in COUNTS for b in (16, 32)}
     seen = {probe: flat[probe] for probe in flat if probe[0] <= 2} | {(4, 16): flat[4, 16]}
     told = {probe: rate.value for probe, rate in flat.items()}
     assert next_probes(list(flat), seen, (), told) == [(4, 32)]
@@ -184,7 +188,7 @@ def test_a_first_step_that_does_not_pay_is_no_end() -> None:
     # What a model would say that has seen one step up, and takes the exchange to grow.
     told = {(n, b): n * b / (2e-3 + 1e-5 * b + (2e-3 * n if n > 1 else 0)) for n, b in rates}
     for expected in ({}, told):
-        seen: dict[Probe, Interval] = {}
+        seen: dict[Probe, Estimate] = {}
         while wanted := next_probes(list(rates), seen, (), expected):
             seen |= {probe: rates[probe] for probe in wanted}
         assert full_grid(seen) == (16, 128)
@@ -198,9 +202,9 @@ def test_a_batch_is_known_better_by_what_it_measured() -> None:
         for n in COUNTS
         for b in BATCHES
     }
-    rates = {probe: Interval(rate, rate / 1.02, rate * 1.02) for probe, rate in truth.items()}
+    rates = {probe: around(rate, 1.02) for probe, rate in truth.items()}
     told = {(n, b): n * b / (1e-3 + 1e-4 * b + 1e-4 * math.log2(n)) for n, b in rates}
-    seen: dict[Probe, Interval] = {}
+    seen: dict[Probe, Estimate] = {}
     while wanted := next_probes(list(rates), seen, (), told):
         seen |= {probe: rates[probe] for probe in wanted}
     assert {b for n, b in seen if n > 2} == {64}
@@ -209,9 +213,9 @@ def test_a_batch_is_known_better_by_what_it_measured() -> None:
 def test_what_is_best_alone_is_tried_with_more() -> None:
     """Nothing pays, and a batch in between is the fastest alone: an answer needs to know what 2 of it do."""
     alone = {16: 98.0, 32: 110.0, 64: 99.0, 128: 97.0}
-    rates = {(n, b): Interval(*[alone[b] * factor for factor in (1.0, 0.999, 1.001)]) for n in COUNTS for b in BATCHES}
+    rates = {(n, b): around(alone[b], 1.001) for n in COUNTS for b in BATCHES}
     told = {probe: rate.value for probe, rate in rates.items()}
-    seen: dict[Probe, Interval] = {}
+    seen: dict[Probe, Estimate] = {}
     while wanted := next_probes(list(rates), seen, (), told if len(seen) > 4 else {}):
         assert not set(wanted) & seen.keys()
         seen |= {probe: rates[probe] for probe in wanted}
@@ -222,8 +226,8 @@ def test_what_is_best_alone_is_tried_with_more() -> None:
 def test_counts_listed_densely_are_looked_beyond_as_far() -> None:
     """Level from 2 to 4, then rising again: by doublings, one step up that did not pay."""
     rates = {1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0, 5: 2.5, 6: 3.0, 7: 3.5, 8: 4.0}
-    measured = {(n, 32): Interval(rate, rate * 0.999, rate * 1.001) for n, rate in rates.items()}
-    seen: dict[Probe, Interval] = {}
+    measured = {(n, 32): around(rate, 1.001) for n, rate in rates.items()}
+    seen: dict[Probe, Estimate] = {}
     while wanted := next_probes(list(measured), seen):
         seen |= {probe: measured[probe] for probe in wanted}
     assert (8, 32) in seen

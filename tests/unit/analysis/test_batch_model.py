@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worldsize.analysis.estimate import Interval
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.learning.noise_scale import NoiseScale
 from worldsize.analysis.learning.steps_to_target import (
     BatchModel,
@@ -54,7 +54,7 @@ def fitted(given: Sequence[TargetRun], **more: Any) -> BatchModel:
     return model
 
 
-def known(prediction: StepsPrediction) -> Interval:
+def known(prediction: StepsPrediction) -> Estimate:
     assert prediction.steps is not None, prediction
     return prediction.steps
 

@@ -69,8 +69,9 @@ def test_exposed_communication_is_the_difference_of_two_steps() -> None:
         repeats = [(0.010 + 0.003 * kinds)[:, None] + rng.normal(0, 2e-4, (40, 1)) for _ in range(3)]
         found = exposed(repeats, [kinds] * 3)
         assert found is not None
-        assert found.seconds == pytest.approx(0.003, rel=0.1)
-        held += found.low < 0.003 < found.high
+        assert found.seconds.value == pytest.approx(0.003, rel=0.1)
+        low, high = found.seconds.ends
+        held += low < 0.003 < high
     assert held >= 32  # of 40, for a 90 % interval
 
 
@@ -84,8 +85,16 @@ def test_exposed_communication_covers_how_repeats_differ(between_s: float) -> No
         repeats = [(0.010 + cost * kinds)[:, None] + rng.normal(0, 2e-4, (40, 1)) for cost in costs]
         found = exposed(repeats, [kinds] * 3)
         assert found is not None
-        covered.append(found.low <= 0.002 <= found.high)
+        low, high = found.seconds.ends
+        covered.append(low <= 0.002 <= high)
     assert np.mean(covered) >= 0.85
+
+
+def test_exposed_communication_of_one_run_has_no_interval() -> None:
+    found = exposed([np.full((8, 2), 0.01) + np.repeat([1, 0], 4)[:, None] * 0.003], [np.repeat([1, 0], 4)])
+    assert found is not None
+    assert found.seconds.value == pytest.approx(0.003)
+    assert not found.seconds.has_interval
 
 
 def test_no_blocks_no_figure() -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from worldsize.analysis.estimate import Interval
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.projection.choice import Option, choose, knee, limit, marginal, pareto
 from worldsize.analysis.projection.step_model import Parts
 
 
-def around(value: float, width: float = 0.1) -> Interval:
-    return Interval(value, value * (1 - width / 2), value * (1 + width / 2))
+def around(value: float, width: float = 0.1) -> Estimate:
+    return Estimate(value=value, low=value * (1 - width / 2), high=value * (1 + width / 2))
 
 
 def option(workers: int, step_s: float, *, measured: bool = True, width: float = 0.1, **more: object) -> Option:

@@ -66,8 +66,9 @@ def test_intervals_cover_the_truth(repetitions: int) -> None:
 
 def test_every_size_has_its_interval_and_its_number_of_repetitions() -> None:
     for size in fitted(made(0, repetitions=9, noise=0.2)).sizes:
-        assert size.low_s <= size.seconds <= size.high_s
-        assert size.low_s < size.high_s
+        low, high = size.seconds.ends
+        assert low <= size.seconds.value <= high
+        assert low < high
         assert size.repetitions == 9
 
 
@@ -104,7 +105,7 @@ def test_one_size_tells_nothing_apart() -> None:
 def test_speeds_are_those_of_nccl_tests() -> None:
     link = fitted({1_000: [1e-3], 8_000_000: [2e-3, 4e-3, 3e-3]}, workers=4)
     largest = link.sizes[-1]
-    assert (largest.size_bytes, largest.seconds) == (8_000_000, 3e-3)
+    assert (largest.size_bytes, largest.seconds.value) == (8_000_000, 3e-3)
     assert largest.algbw_bytes_per_s == pytest.approx(8e6 / 3e-3)
     assert largest.busbw_bytes_per_s == pytest.approx(8e6 / 3e-3 * 1.5)
 

@@ -26,10 +26,10 @@ def test_the_figures_of_the_documentation_are_these(table: MeasurementTable) -> 
     for protocol in ("A", "B"):
         found = bench.cases(table, protocol)
         projected = [bench.ours(case) for case in found]
-        errors = 100 * bench.errors_of([one.samples_per_s for one in projected], found)
+        errors = 100 * bench.errors_of([one.samples_per_s.value for one in projected], found)
         figures += [f"{np.median(errors):.1f}", f"{np.quantile(errors, 0.9):.1f}"]
         covers.append(100 * bench.coverage(found, projected))
-        widths.append(100 * np.median([(one.high - one.low) / one.samples_per_s for one in projected]))
+        widths.append(100 * np.median([one.samples_per_s.relative_width for one in projected]))
     assert f"| worldsize | {' | '.join(figures)} |" in text
     told = f"covers {covers[0]:.0f} % in A (median width {widths[0]:.0f} % of the value) and {covers[1]:.0f} % in B"
     assert f"{told} ({widths[1]:.0f} %)" in text
@@ -48,7 +48,7 @@ def test_the_figures_of_other_sources_are_these() -> None:
         for protocol in ("A", "B"):
             found = [each for each in bench.cases(other, protocol) if each.fitted.name.startswith(ON_CORES) == on_cores]
             projected = [bench.ours(case) for case in found]
-            errors = 100 * bench.errors_of([one.samples_per_s for one in projected], found)
+            errors = 100 * bench.errors_of([one.samples_per_s.value for one in projected], found)
             covered = f"{100 * bench.coverage(found, projected):.0f} %"
             figures += [f"{np.median(errors):.1f}", f"{np.quantile(errors, 0.9):.1f}", covered]
         assert f"| {name}: worldsize | {' | '.join(figures)} |" in text
@@ -60,7 +60,7 @@ def test_targets_hold_on_published_series(table: MeasurementTable, protocol: str
     assert len(found) == COUNTS[protocol]
     assert len({case.source for case in bench.cases(table, "A")}) == 6
     projected = [bench.ours(case) for case in found]
-    errors = bench.errors_of([one.samples_per_s for one in projected], found)
+    errors = bench.errors_of([one.samples_per_s.value for one in projected], found)
     assert bench.misses(protocol, errors, bench.coverage(found, projected)) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,10 +11,11 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from worldsize.analysis.estimate import Sample
+from worldsize.analysis.estimate import Estimate, Sample
 from worldsize.analysis.learning.variants import TrainingRun, summaries, variant_rankings
 from worldsize.analysis.speed.recommend import Answer, learns_less, recommend
 from worldsize.analysis.speed.scaling import LaunchFit, Series, TimedTrial, block_means, scaling, setting_times
+from worldsize.answer.as_dict import columns, flat
 from worldsize.report.words.answers import answer_sentence
 from worldsize.report.words.findings import finding_sentence
 from worldsize.report.words.numbers import duration, number
@@ -116,7 +118,7 @@ def test_the_slowest_rank_makes_the_step() -> None:
 def test_probes_speak_for_throughput_and_training_for_the_metric() -> None:
     ((row,),) = (series.rows for series in series_of([trial(1, 64, 0.01), trial(1, 64, 0.5, kind="train", metric=0.9)]))
     assert row.step_s.value == pytest.approx(0.01, rel=0.02)
-    assert (row.variant, row.metric) == ("sgd", 0.9)
+    assert (row.variant, row.metric) == ("sgd", Estimate(value=0.9, n=1))
 
 
 def test_the_knee_is_the_last_count_that_pays() -> None:
@@ -144,6 +146,18 @@ def test_slower_on_more_workers_means_one() -> None:
     assert answer.row.setting.workers == 1
     said = answer_sentence(answer, "accuracy")
     assert said.startswith("Use 1 worker (batch 64 a worker, 64 in all; weak scaling). 2 workers would give only 0.6")
+    assert re.search(r"only 0\.6\d x \(0\.\d\d to 0\.\d\d\), 3\d % efficient", said)
+    once = answer_sentence(recommend(series_of([trial(1, 64, 0.010), trial(2, 64, 0.030)])), "accuracy")
+    assert re.search(r"only 0\.6\d x, 3\d % efficient", once)  # one run has no interval
+
+
+def test_rows_as_columns_have_the_same_names_whether_trained_or_not() -> None:
+    rows = [row for series in series_of([trial(1, 64, 0.01), trial(2, 64, 0.01)]) for row in series.rows]
+    bare, trained = columns(flat(rows[0])), columns(flat(replace(rows[1], metric=Estimate(value=0.9, n=1))))
+    assert bare.keys() == trained.keys()
+    assert (bare["metric"], bare["metric_low"], bare["metric_high"], bare["metric_repeats"]) == (None, None, None, 0)
+    assert (trained["metric"], trained["metric_low"], trained["metric_repeats"]) == (0.9, None, 1)
+    assert (bare["speedup"], bare["speedup_low"], bare["speedup_high"]) == (1.0, None, None)
 
 
 def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
@@ -314,7 +328,7 @@ def test_only_what_certainly_learns_less_is_excluded(behind: float, least: float
         metrics = {n: 0.9 - (behind if n == 16 else 0) + rng.normal(0, 0.009, 3) for n in (1, 2, 4, 8, 16)}
         samples = {n: Sample.of(dict(enumerate(values))) for n, values in metrics.items()}
         best = max(sample.value for sample in samples.values())
-        row = replace(TRAINED, metric=samples[16].value, metric_sample=samples[16])
+        row = replace(TRAINED, metric=samples[16].estimate(), metric_sample=samples[16])
         lost += learns_less(row, best) is True
     assert least <= lost / 300 <= most
 

@@ -41,12 +41,18 @@ def repeated(rng: np.random.Generator, curve: Floats, noise: float, repeats: int
 
 
 def covers(found: Stable, epoch: int) -> bool:
-    return found.low is not None and found.high is not None and found.low <= epoch <= found.high
+    if found.epoch is None:
+        return False
+    low, high = found.epoch.ends
+    return low <= epoch <= high
 
 
 def width(found: Stable) -> float:
     """Not a number where it was not reached: `nanmedian` passes over it."""
-    return math.nan if found.low is None or found.high is None else found.high - found.low
+    if found.epoch is None:
+        return math.nan
+    low, high = found.epoch.ends
+    return high - low
 
 
 @pytest.mark.long
@@ -115,7 +121,7 @@ def test_a_curve_still_rising_has_not_reached_its_plateau(repeats: int, epochs: 
     rng = np.random.default_rng([4, repeats, epochs])
     curve = -0.5 * np.exp(-np.arange(1, epochs + 1) / (0.5 * epochs))
     found = [stable(repeated(rng, curve, 0.005, repeats)) for _ in range(20)]
-    assert all(one.epoch is None and one.low is None and one.high is None for one in found)
+    assert all(one.epoch is None for one in found)
     assert all(one.reached < repeats and one.plateau is not None for one in found)
 
 
@@ -129,18 +135,20 @@ def test_a_slow_rise_is_seen_although_it_stays_inside_the_band() -> None:
 def test_pure_noise_is_stable_from_the_first_epoch(repeats: int) -> None:
     rng = np.random.default_rng([5, repeats])
     found = [stable(repeated(rng, np.zeros(30), 0.01, repeats)) for _ in range(100)]
-    reached = [one for one in found if one.epoch is not None]
+    reached = [one.epoch for one in found if one.epoch is not None]
     assert len(reached) >= 95
     assert np.mean([one.low == 1 for one in reached]) >= 0.95
-    assert np.median([one.epoch for one in reached if one.epoch]) == 1
-    assert np.mean([one.noise for one in reached if one.noise]) == pytest.approx(0.01, rel=0.1)
+    assert np.median([one.value for one in reached]) == 1
+    assert np.mean([one.noise for one in found if one.epoch and one.noise]) == pytest.approx(0.01, rel=0.1)
 
 
 def test_rising_and_falling_are_alike() -> None:
     curves = repeated(np.random.default_rng(6), -0.5 * np.exp(-np.arange(1, 41) / 4), 0.01, 3)
     rising, falling = stable(curves), stable([-curve for curve in curves])
     # To the epoch: the curves that are drawn for the interval have the same noise, not its mirror image.
-    ends = [[found.epoch, found.low, found.high] for found in (rising, falling)]
+    assert rising.epoch is not None
+    assert falling.epoch is not None
+    ends = [[epoch.value, *epoch.ends] for epoch in (rising.epoch, falling.epoch)]
     assert ends[0] == pytest.approx(ends[1], abs=1)
     assert falling.plateau == pytest.approx(-0.9, abs=0.01)
 
@@ -150,14 +158,16 @@ def test_a_metric_that_gets_worse_again_is_not_stable_before_it_has() -> None:
     overfitted = np.exp(-e / 2) + 0.2 * np.clip((e - 20) / 10, 0, 1)
     found = stable(repeated(np.random.default_rng(7), overfitted, 0.005, 3))
     assert found.epoch is not None
-    assert 29 <= found.epoch <= 32
+    assert 29 <= found.epoch.value <= 32
 
 
 def test_a_plateau_without_noise_is_found_to_the_epoch() -> None:
     found = stable([np.array([0.1, 0.5, 0.8, *[0.9] * 12])] * 3)
     assert covers(found, 4)
     assert width(found) <= 3
-    assert stable([np.full(10, 0.5)]).epoch == 1
+    alone = stable([np.full(10, 0.5)]).epoch
+    assert alone is not None
+    assert alone.value == 1
 
 
 def test_too_few_epochs_know_no_plateau() -> None:

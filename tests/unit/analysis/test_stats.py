@@ -49,9 +49,11 @@ def test_blocks_widen_the_interval_of_correlated_steps() -> None:
     assert spread[0] > 1.5 * spread[1]
 
 
-def test_one_repeat_of_one_step_has_no_width() -> None:
-    interval = median_step({0: np.array([0.5])}).exp()
-    assert (interval.low, interval.value, interval.high) == pytest.approx((0.5, 0.5, 0.5))
+@pytest.mark.parametrize("steps", [1, 60])
+def test_one_repeat_has_no_interval(steps: int) -> None:
+    estimate = median_step({0: correlated(np.random.default_rng(7), steps, 0.5)}).exp()
+    assert estimate.value == pytest.approx(0.5, rel=0.3)
+    assert (estimate.low, estimate.high, estimate.n) == (None, None, 1)
 
 
 def test_the_same_data_give_the_same_interval() -> None:

@@ -137,8 +137,9 @@ def test_measured_speedups_are_those_of_the_table(weak: Results) -> None:
         if option.measured:
             here, there = speedup_of(option, found.base), rows[option.workers].speedup
             assert here.value == there.value
-            assert there.low <= here.low <= here.high <= there.high
-    assert speedup_of(found.base, found.base).relative_width == 0
+            assert there.ends[0] <= here.ends[0] <= here.ends[1] <= there.ends[1]
+            assert here.has_interval == there.has_interval == (option.workers > 1)
+    assert not speedup_of(found.base, found.base).has_interval
 
 
 def test_batches_beyond_the_data_are_refused_or_not_recommended(weak: Results) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from worldsize.analysis.estimate import Interval
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.network import Link
 from worldsize.answer.from_records import _probed
 
 
 def link(workers: int, latency_s: float) -> Link:
-    sure = {"latency_s": Interval(latency_s, latency_s, latency_s), "bandwidth_bytes_per_s": Interval(1e9, 1e9, 1e9)}
-    return Link(workers=workers, sizes=(), misfit=0.0, **sure)
+    latency, bandwidth = Estimate(value=latency_s), Estimate(value=1e9)
+    return Link(workers=workers, latency_s=latency, bandwidth_bytes_per_s=bandwidth, sizes=(), misfit=0.0)
 
 
 def test_a_link_probed_with_a_core_for_every_thread_is_preferred() -> None:

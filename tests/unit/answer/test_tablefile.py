@@ -205,6 +205,8 @@ def test_a_table_is_answered_before_it_is_shown(tmp_path: Path) -> None:
         "Use 4 workers (measured): 3.80 x the rate of 1, 95 % efficient. 8 workers would give only 4"
     )
     assert all(f" {count} " in shown for count in (1, 2, 4, 8, "~16"))
+    assert " 2 196 98 % one run: no interval" in shown
+    assert len(re.findall(r"\d–\d", shown)) == 1
     path.write_text("workers,samples_per_s\n1,100\n2,196\n4,380\n")
     shown = " ".join(CliRunner().invoke(app, ["predict", str(path), "--workers", "8,512"]).output.split())
     assert re.match(r"Use 8 workers \(projected\): 7\.\d+ x the rate of 1 \(.* to .*\), 9\d % efficient\.", shown)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.analysis.test_learning import repeats, trained
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.learning.variants import Goal, VariantRanking, summaries, variant_rankings
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.report.words.answers import contest_sentence
 from worldsize.report.words.findings import finding_sentence
+from worldsize.report.words.numbers import below, full
 from worldsize.spec.training import UntilSpec
 
 UNTIL = UntilSpec(metric="accuracy", at_least=0.9)
@@ -29,6 +31,14 @@ def test_the_best_of_each_and_what_is_within_the_noise() -> None:
     assert "sgd rate 0.5, -0.001333 (" in said
     assert said.count("within the noise") == 1
     assert said.endswith("adadelta rate 1, -0.1013 (-0.1073 to -0.09541).")
+
+
+def test_no_interval_is_shown_where_there_is_none_to_see() -> None:
+    assert full(Estimate(value=1.5, low=1.4, high=1.6), " x") == "1.50 x (1.40 to 1.60)"
+    assert full(Estimate(value=1.5, n=1), " x") == "1.50 x"
+    assert full(Estimate(value=0.0, low=0.0, high=0.0), " ms") == "0.0 ms"
+    assert below(Estimate(value=1.5, low=1.4, high=1.6)) == "1.50\n1.40–1.60"
+    assert below(Estimate(value=1.5, n=1)) == "1.50"
 
 
 def test_steps_to_a_target_are_compared_as_a_ratio() -> None:
