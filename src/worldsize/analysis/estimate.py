@@ -1,4 +1,4 @@
-"""Estimates and their intervals.
+"""Estimates and their intervals; fits with coefficients that are not negative.
 
 An `Estimate` is a value with its interval; a `Sample`, a mean over repeats with its error, gives one.
 Medians of correlated steps over repeats: bootstrap inside a repeat, Student's t between them.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import lsq_linear, nnls
 from scipy.special import ndtri, stdtrit
 
 Floats = npt.NDArray[np.float64]
@@ -28,6 +29,8 @@ LEAST_FOR_CHANGE = 12
 """Fewer steps are too few to detect a change of pace."""
 CHANGE_GAIN = 6.0
 """Times log(n): steps are correlated, so more than the usual penalty of a change point."""
+ROUNDING = 1e-12
+"""A term of a fit with less than this share of the values is what rounding left, and is 0."""
 MOST_REPEATS = 1_000
 MOST_STEPS = 2_000
 """A longer series is thinned: its median is already known far better than its repeats agree."""
@@ -258,3 +261,32 @@ def mean_interval(values: Sequence[float]) -> Estimate:
 def log_interval(values: Sequence[float]) -> Estimate:
     """Geometric mean with its interval, for positive quantities that vary by factors."""
     return from_logs(mean_interval([math.log(value) for value in values]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    coefficients: Floats
+    converged: bool
+    """False: the exact solver gave up; the coefficients are those of an iterative one."""
+
+
+def fit_nonnegative(
+    terms: Floats, values: Floats, *, weights: Floats, pull: Floats | None = None, towards: Floats | None = None
+) -> Fit:
+    """The c >= 0 with the least sum (weights (terms c - values))^2 + sum (pull (c - towards))^2.
+
+    Columns are scaled to length 1, because one may be thousands of times another. A column of zeros gets a 0.
+    """
+    rows, targets = terms * weights[:, None], values * weights
+    if pull is not None:
+        rows = np.vstack([rows, np.diag(pull)])
+        targets = np.concatenate([targets, np.zeros_like(pull) if towards is None else pull * towards])
+    lengths = np.linalg.norm(rows, axis=0)
+    lengths[lengths == 0] = np.inf
+    converged = True
+    try:
+        scaled, _ = nnls(rows / lengths, targets)
+    except RuntimeError:  # scipy's word for too many iterations
+        scaled, converged = lsq_linear(rows / lengths, targets, (0.0, np.inf)).x, False
+    scaled[scaled < ROUNDING * np.linalg.norm(targets)] = 0.0
+    return Fit(coefficients=scaled / lengths, converged=converged)

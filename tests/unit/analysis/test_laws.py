@@ -90,14 +90,6 @@ def test_fewer_counts_than_parameters_is_said(fit: Callable[..., LawFit], needs:
     assert fit(COUNTS[:needs], [90.0 * n for n in COUNTS[:needs]]).converged
 
 
-def test_a_solver_that_gives_up_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gives_up(*_: object) -> None:
-        raise RuntimeError("Maximum number of iterations reached.")
-
-    monkeypatch.setattr("worldsize.analysis.projection.classical_laws.nnls", gives_up)
-    assert not fit_usl(COUNTS, [usl(n) for n in COUNTS]).converged
-
-
 def test_each_law_says_for_which_mode_it_was_made() -> None:
     rates = [amdahl(n) for n in COUNTS]
     assert fit_amdahl(COUNTS, rates, "strong").fits_mode

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worldsize.analysis.projection import bare, series_law
+from worldsize.analysis.projection import bare
 from worldsize.analysis.projection.bare import (
     CROSSING_SHARE,
     Projected,
@@ -376,16 +376,6 @@ def test_counts_between_and_below_are_told_apart() -> None:
     assert 190 <= below.samples_per_s.value < 220
     far = project_series(series, [1024])[0]
     assert bare.NOTE_FAR in far.notes
-
-
-def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gives_up(*_: object) -> None:
-        raise RuntimeError("Maximum number of iterations reached.")
-
-    monkeypatch.setattr(series_law, "nnls", gives_up)
-    one = project_series(table_series(GOOD), [16])[0]
-    assert bare.NOTE_NOT_CONVERGED in one.notes
-    assert one.samples_per_s.value == pytest.approx(1500, rel=0.1)
 
 
 def test_doubt_takes_the_worst_sign() -> None:

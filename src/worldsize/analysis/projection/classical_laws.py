@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import nnls
 
-from worldsize.analysis.estimate import Floats
+from worldsize.analysis.estimate import Floats, fit_nonnegative
 
 Mode = Literal["strong", "weak", "unknown"]
 
@@ -69,7 +68,7 @@ def speedups(workers: Sequence[int], samples_per_s: Sequence[float]) -> list[Spe
 def fit_amdahl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "strong") -> LawFit:
     """X(n) = X1 / (f + (1 - f) / n), that is 1/X = a + c / n with f = a / (a + c), X1 = 1 / (a + c)."""
     n, x = _arrays(workers, samples_per_s)
-    (a, c), converged = _least(np.stack([x, x / n], axis=1), np.ones_like(x))
+    (a, c), converged = _fit(n, [np.ones_like(n), 1 / n], 1 / x)
     total = a + c
     parameters = {"serial_fraction": _ratio(a, total), "rate_1": _ratio(1.0, total)}
     return _described("amdahl", mode, mode != "weak", parameters, n, x, converged, lambda m: _ratio(1.0, a + c / m))
@@ -78,7 +77,7 @@ def fit_amdahl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mod
 def fit_gustafson(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "weak") -> LawFit:
     """X(n) = X1 (n - f (n - 1)), that is X = p n + q with X1 = p + q, f = q / (p + q)."""
     n, x = _arrays(workers, samples_per_s)
-    (p, q), converged = _least(np.stack([n / x, 1 / x], axis=1), np.ones_like(x))
+    (p, q), converged = _fit(n, [n, np.ones_like(n)], x)
     parameters = {"serial_fraction": _ratio(q, p + q), "rate_1": float(p + q)}
     return _described("gustafson", mode, mode != "strong", parameters, n, x, converged, lambda m: float(p * m + q))
 
@@ -86,9 +85,7 @@ def fit_gustafson(workers: Sequence[int], samples_per_s: Sequence[float], mode: 
 def fit_usl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "unknown") -> LawFit:
     """X(n) = l n / (1 + s (n - 1) + k n (n - 1)): contention s, coherence k; turns down at n = sqrt((1 - s) / k)."""
     n, x = _arrays(workers, samples_per_s)
-    weights = x / n
-    terms = np.stack([weights, (n - 1) * weights, n * (n - 1) * weights], axis=1)
-    (a, b, c), converged = _least(terms, np.ones_like(x))
+    (a, b, c), converged = _fit(n, [np.ones_like(n), n - 1, n * (n - 1)], n / x)
     contention, coherence = _ratio(b, a), _ratio(c, a)
     parameters = {"contention": contention, "coherence": coherence, "rate_1": _ratio(1.0, a)}
     if coherence > 0 and contention < 1:
@@ -106,7 +103,7 @@ def fit_log(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode =
     In a weak series n / X is step time / batch per worker, in a strong one n * step time / global batch.
     """
     n, x = _arrays(workers, samples_per_s)
-    (a, b), converged = _least(np.stack([x / n, np.log2(n) * x / n], axis=1), np.ones_like(x))
+    (a, b), converged = _fit(n, [np.ones_like(n), np.log2(n)], n / x)
     parameters = {"worker_s": float(a), "worker_s_per_doubling": float(b)}
     return _described("log", mode, True, parameters, n, x, converged, lambda m: _ratio(m, a + b * math.log2(m)))
 
@@ -127,14 +124,10 @@ def _arrays(workers: Sequence[int], samples_per_s: Sequence[float]) -> tuple[Flo
     return n, x
 
 
-def _least(terms: Floats, values: Floats) -> tuple[Floats, bool]:
-    """Non-negative least squares. Columns are normalized first, because n (n - 1) is thousands of times 1."""
-    lengths = np.maximum(np.linalg.norm(terms, axis=0), 1e-300)
-    try:
-        solution, _ = nnls(terms / lengths, values)
-    except RuntimeError:  # scipy's word for too many iterations
-        return np.zeros(terms.shape[1]), False
-    return np.asarray(solution / lengths), bool(np.linalg.matrix_rank(terms / lengths) == terms.shape[1])
+def _fit(n: Floats, terms: Sequence[Floats], values: Floats) -> tuple[Floats, bool]:
+    """Coefficients by relative residuals, and whether the counts determine them and the solver converged."""
+    fit = fit_nonnegative(np.stack(terms, axis=1), values, weights=1 / values)
+    return fit.coefficients, fit.converged and len(np.unique(n)) >= len(terms)
 
 
 def _ratio(upper: float, lower: float) -> float:

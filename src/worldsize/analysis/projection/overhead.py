@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 from scipy.special import stdtrit
 
-from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate, Floats
+from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate, Floats, fit_nonnegative
 
 USUAL_SPREAD, USUAL_RUNS = 0.1, 2.0
 """How much runs of one count usually differ, and how many runs this knowledge counts for: a few trained runs say little
@@ -117,8 +116,6 @@ def _fit(rows: Floats, values: Floats) -> tuple[float, float, float]:
     scale = float(np.median(values))
     if scale <= 0:
         return (float(values.mean()), 0.0, 0.0)
-    largest = rows.max(axis=0)
-    design = np.vstack([rows / largest, np.diag([0.0, PULL, PULL])[1:]])
-    solution, _ = nnls(design, np.concatenate([values / scale, np.zeros(2)]))
-    fitted = solution / largest * scale
-    return (float(fitted[0]), float(fitted[1]), float(fitted[2]))
+    pull = np.array([0.0, PULL, PULL]) * rows.max(axis=0) / scale
+    a, b, c = fit_nonnegative(rows, values, weights=np.full(len(values), 1 / scale), pull=pull).coefficients.tolist()
+    return a, b, c

@@ -21,9 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
-from worldsize.analysis.estimate import Floats
+from worldsize.analysis.estimate import Floats, fit_nonnegative
 
 MOST_LOG_RATIO = 50.0
 """Rates further apart than exp(50) are not measurements; they are clipped, so that sums do not overflow."""
@@ -228,7 +227,7 @@ class SeriesLaw:
     """A fitted law: log of the rate at any count."""
 
     coefficients: tuple[float, ...]
-    companion: tuple[float, float] | None
+    companion: tuple[float, ...] | None
     """a and b of t = a + b log2 n; None if the counts span less than a doubling, where noise would determine b."""
     log_shift: float
     """How far `follow_last` shifts the two-level curve."""
@@ -339,43 +338,23 @@ def usual(series: TableSeries, crossing: float | None, settings: LawSettings) ->
 
 
 def fit_series_law(series: TableSeries, *, crossing: float | None = None, settings: LawSettings = DEFAULT) -> SeriesLaw:
+    """By relative residuals, plus ((c - usual) noise / spread)^2 for c1 to c5."""
     counts, step = series.counts, relative_step(series)
     terms = design(counts, series.workers_per_node, series.largest)
-    towards = usual(series, crossing, settings)
-    coefficients, converged = _shrunk(terms, step, towards, settings)
-    at_largest = float(terms[-1] @ coefficients)
-    companion, companion_converged = _companion(counts, step) if counts[-1] >= 2 * counts[0] else (None, True)
+    saturating, log, linear = settings.saturating_spread, settings.log_spread, settings.linear_spread
+    pull = np.array([0.0, *(settings.noise / spread for spread in (saturating, log, saturating, log, linear))])
+    towards = np.array([0.0, *usual(series, crossing, settings)])
+    fit = fit_nonnegative(terms, step, weights=1 / step, pull=pull, towards=towards)
+    companion = None
+    if counts[-1] >= 2 * counts[0]:
+        companion = fit_nonnegative(np.stack([np.ones_like(counts), np.log2(counts)], axis=1), step, weights=1 / step)
     return SeriesLaw(
-        coefficients=tuple(coefficients.tolist()),
-        companion=companion,
-        log_shift=-settings.follow_last * math.log(at_largest),
+        coefficients=tuple(fit.coefficients.tolist()),
+        companion=tuple(companion.coefficients.tolist()) if companion else None,
+        log_shift=-settings.follow_last * math.log(float(terms[-1] @ fit.coefficients)),
         bend=bend(series),
         largest=series.largest,
         log_throughput_largest=float(series.log_throughputs[-1]),
         workers_per_node=series.workers_per_node,
-        converged=converged and companion_converged,
+        converged=fit.converged and (companion is None or companion.converged),
     )
-
-
-def _shrunk(terms: Floats, step: Floats, towards: Floats, settings: LawSettings) -> tuple[Floats, bool]:
-    """Least squares of relative residuals, c >= 0, plus ((c - usual) noise / spread)^2."""
-    saturating, log, linear = settings.saturating_spread, settings.log_spread, settings.linear_spread
-    pull = settings.noise / np.array([saturating, log, saturating, log, linear])
-    prior = np.concatenate([np.zeros((5, 1)), np.diag(pull)], axis=1)
-    instead = np.concatenate([[1.0], towards])
-    try:
-        coefficients, _ = nnls(
-            np.concatenate([terms / step[:, None], prior]), np.concatenate([np.ones_like(step), pull * towards])
-        )
-    except RuntimeError:  # scipy's word for too many iterations
-        return instead, False
-    return (coefficients, True) if terms[-1] @ coefficients > 0 else (instead, False)
-
-
-def _companion(counts: Floats, step: Floats) -> tuple[tuple[float, float] | None, bool]:
-    """t = a + b log2 n, a and b >= 0, by relative residuals."""
-    try:
-        (a, b), _ = nnls(np.stack([1 / step, np.log2(counts) / step], axis=1), np.ones_like(step))
-    except RuntimeError:
-        return None, False
-    return (float(a), float(b)), True

@@ -12,13 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy.optimize import nnls
 
-from worldsize.analysis.estimate import Floats
+from worldsize.analysis.estimate import Floats, fit_nonnegative
 from worldsize.analysis.speed.network import Network, allreduce_s, placed
 
 EXCHANGE_THREADS = 2
@@ -281,12 +278,12 @@ def _fit_local(timed: Sequence[StepTiming], node: Node, cores: float | None) -> 
     own_s = np.array(
         [e.local_s / node.core_oversubscription(m, cores) for m, e in zip(workers_on_node, timed, strict=True)]
     )
-    used = np.asarray(np.stack(rows).any(axis=0))
-    # With one batch a constant part cannot be seen: the whole step grows with the batch.
-    used[0] = len({timing.samples_per_worker_step for timing in timed}) > 1
-    used[1] = len({timing.accumulation for timing in timed}) > 1
+    works = {timing.samples_per_worker_step for timing in timed}
+    batches, accumulations = {timing.batch_per_worker for timing in timed}, {timing.accumulation for timing in timed}
+    # With one batch a constant part cannot be seen: all of the step, or of a micro-batch, grows with the batch.
+    shown = np.array([len(works) > 1, min(len(batches), len(accumulations)) > 1, True, True, True, True])
     pulls = np.array([0.0, 0.0, 0.0, PULL, PULL_LOG, PULL_LINEAR])
-    return _pulled(np.stack(rows), own_s, own_s, used, pulls, _nearness(timed), towards=np.zeros(6))
+    return _shrunk(np.stack(rows) * shown, own_s, own_s, pulls, _nearness(timed), towards=np.zeros(6))
 
 
 def _fit_exchange(several: Sequence[StepTiming], node: Node, top: int, overlap: float) -> Floats:
@@ -302,8 +299,7 @@ def _fit_exchange(several: Sequence[StepTiming], node: Node, top: int, overlap: 
     implied_s = np.array([_implied(timing, overlap) for timing in several])
     step_s = np.array([timing.step_s for timing in several])
     pulls = np.array([0.0, PULL, PULL_LOG, PULL_LINEAR, PULL, PULL_LOG, PULL_USUAL])
-    used = np.asarray(rows.any(axis=0))
-    return _pulled(rows, implied_s, step_s, used, pulls, _nearness(several), towards=USUAL_EXCHANGE)
+    return _shrunk(rows, implied_s, step_s, pulls, _nearness(several), towards=USUAL_EXCHANGE)
 
 
 def _implied(timing: StepTiming, overlap: float) -> float:
@@ -324,24 +320,9 @@ def _nearness(timed: Sequence[StepTiming]) -> Floats:
     return np.array([NEARNESS ** math.log2(timed[-1].workers / timing.workers) for timing in timed])
 
 
-def _pulled(
-    rows: Floats,
-    values: Floats,
-    scale: Floats,
-    used: npt.NDArray[Any],
-    pulls: Floats,
-    weights: Floats,
-    *,
-    towards: Floats,
-) -> Floats:
+def _shrunk(rows: Floats, values: Floats, scale: Floats, pulls: Floats, weights: Floats, *, towards: Floats) -> Floats:
     """Non-negative least squares of errors / `scale`. Each coefficient is shrunk toward 0 by its share of a step, or
     toward its usual value by its distance from it."""
-    coefficients = towards.copy()
-    if used.any():
-        unit = float(np.median(scale)) / rows[:, used].max(axis=0)  # a coefficient of 1 is then one step
-        design = rows[:, used] * unit * (weights / scale)[:, None]
-        pull = pulls[used] * np.where(towards[used] > 0, unit, 1.0)
-        targets = np.concatenate([values * weights / scale, pulls[used] * towards[used]])
-        solution, _ = nnls(np.vstack([design, np.diag(pull)]), targets)
-        coefficients[used] = solution * unit
-    return coefficients
+    share = rows.max(axis=0) / float(np.median(scale))
+    pull = pulls * np.where(towards > 0, 1.0, share)
+    return fit_nonnegative(rows, values, weights=weights / scale, pull=pull, towards=towards).coefficients
