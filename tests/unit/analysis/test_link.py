@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from worldsize.analysis.speed.network import Link, fit_link, ring_allreduce_s
+from worldsize.analysis.speed.network import Link, Wire, fit_link, ring_allreduce_s
 
 SIZES = [1024 * 4**power for power in range(9)]
 LATENCY_S, BANDWIDTH = 50e-6, 1e9
+WIRE = Wire(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH)
 
 
 def made(
@@ -19,7 +20,7 @@ def made(
     rng = np.random.default_rng(seed)
     times = {}
     for size in SIZES:
-        seconds = ring_allreduce_s(size, workers, LATENCY_S, BANDWIDTH) * np.exp(rng.normal(0, noise, repetitions))
+        seconds = ring_allreduce_s(size, workers, WIRE) * np.exp(rng.normal(0, noise, repetitions))
         seconds[rng.random(repetitions) < outliers] *= 20
         times[size] = seconds.tolist()
     return times
@@ -32,7 +33,7 @@ def fitted(times: dict[int, list[float]], workers: int = 4) -> Link:
 
 
 def test_the_ring_law() -> None:
-    assert ring_allreduce_s(4e6, 4, 1e-3, 1e9) == pytest.approx(6 * 1e-3 + 6e-3)
+    assert ring_allreduce_s(4e6, 4, Wire(latency_s=1e-3, bandwidth_bytes_per_s=1e9)) == pytest.approx(6 * 1e-3 + 6e-3)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8, 64])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from worldsize.analysis.projection.step_model import Node, StepTiming, exchange_terms, fit_throughput, joined
-from worldsize.analysis.speed.network import Network, Wire, ring_s
+from worldsize.analysis.speed.network import Network, Wire, ring_allreduce_s, ring_bytes
 from worldsize.answer.predict.question import parse_network
 
 FITTED, ASKED = (1, 2, 3, 4, 6), (8, 12, 16)
@@ -18,18 +18,19 @@ Machine = Callable[[int, int], tuple[float, float]]
 """(workers, batch) -> (busy, exchange)."""
 FAST = Wire(latency_s=2e-6, bandwidth_bytes_per_s=450e9)
 SLOW = Wire(latency_s=5e-6, bandwidth_bytes_per_s=50e9)
+LOOPBACK = Wire(latency_s=60e-6, bandwidth_bytes_per_s=1e9)
 
 
 def quiet_cores(workers: int, batch: int) -> tuple[float, float]:
     """16 cores that share memory: computing itself slows, a ring and stragglers come on top."""
     busy = 1e-3 + 2e-4 * batch * (1 + 0.4 * (workers - 1) / 15)
-    exchange = 2 * (workers - 1) * 60e-6 + 2 * (workers - 1) / workers * 4e5 / 1e9 + 4e-4 * math.log2(workers)
+    exchange = ring_allreduce_s(4e5, workers, LOOPBACK) + 4e-4 * math.log2(workers)
     return busy, exchange
 
 
 def gpus(workers: int, batch: int) -> tuple[float, float]:
     """Computing stays as it is; the exchange saturates."""
-    return 2e-3 + 1e-4 * batch, 2 * (workers - 1) / workers * 1e8 / 20e9
+    return 2e-3 + 1e-4 * batch, ring_bytes(1e8, workers) / 20e9
 
 
 def measured(
@@ -83,7 +84,7 @@ def test_the_probed_link_gives_the_exchange_its_shape() -> None:
     network = Network(inside=wire, across=None, workers_per_node=16, source="probed")
 
     def ring(workers: int, batch: int) -> tuple[float, float]:
-        return 1e-4 * batch, ring_s(5e6, workers, wire) if workers > 1 else 0.0
+        return 1e-4 * batch, ring_allreduce_s(5e6, workers, wire) if workers > 1 else 0.0
 
     timed = list(measured(ring, (1, 2, 4), (32,), noise=0.0))
     knowing = fit_throughput(timed, Node(workers_per_node=16, network=network, payload_bytes=5e6))
@@ -107,7 +108,7 @@ def test_one_worker_and_a_declared_network() -> None:
     model = fit_throughput(alone, Node(workers_per_node=1, payload_bytes=400e6))
     network = parse_network("8 x 450GB/s 2us, 50GB/s 5us")
     parts = model.parts_on(network, 64, 64, overlap=1.0, use=1.0)
-    inside, between = ring_s(400e6, 8, FAST), ring_s(50e6, 8, SLOW)
+    inside, between = ring_allreduce_s(400e6, 8, FAST), ring_allreduce_s(50e6, 8, SLOW)
     assert parts.exposed_s == pytest.approx(inside + between)
     assert parts.step_s == pytest.approx(0.1 + inside + between)
     hidden = model.parts_on(network, 64, 64, overlap=10.0, use=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worldsize.analysis.speed.network import Network, Wire, allreduce_s, placed, ring_s
+from worldsize.analysis.speed.network import Network, Wire, allreduce_s, placed, ring_allreduce_s
 from worldsize.answer.predict.question import PRESETS, parse_network
 from worldsize.errors import InputError
 
@@ -58,17 +58,18 @@ def test_what_cannot_be_read_says_how_to_write_it(text: str, words: str) -> None
 
 def test_ring_and_two_levels() -> None:
     size = 100e6
-    assert ring_s(size, 4, FAST) == pytest.approx(6 * 2e-6 + 1.5 * size / 450e9)
+    assert ring_allreduce_s(size, 4, FAST) == pytest.approx(6 * 2e-6 + 1.5 * size / 450e9)
     both = Network(inside=FAST, across=SLOW, workers_per_node=8, source="")
-    assert allreduce_s(size, 8, both) == pytest.approx(ring_s(size, 8, FAST))
-    assert allreduce_s(size, 32, both) == pytest.approx(ring_s(size, 8, FAST) + ring_s(size / 8, 4, SLOW))
+    assert allreduce_s(size, 8, both) == pytest.approx(ring_allreduce_s(size, 8, FAST))
+    inside_s = ring_allreduce_s(size, 8, FAST)
+    assert allreduce_s(size, 32, both) == pytest.approx(inside_s + ring_allreduce_s(size / 8, 4, SLOW))
     shared = Network(
         inside=FAST,
         across=Wire(latency_s=5e-6, bandwidth_bytes_per_s=50e9, shared_by_node=True),
         workers_per_node=8,
         source="",
     )
-    assert allreduce_s(size, 32, shared) == pytest.approx(ring_s(size, 8, FAST) + ring_s(size, 4, SLOW))
+    assert allreduce_s(size, 32, shared) == pytest.approx(inside_s + ring_allreduce_s(size, 4, SLOW))
 
 
 def test_nodes_are_filled_one_after_another() -> None:

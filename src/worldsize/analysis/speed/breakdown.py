@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worldsize.analysis.estimate import Estimate, Floats, Sample, bootstrap_medians, log_interval, mean_interval
+from worldsize.analysis.speed.network import ring_bytes
 from worldsize.spec.setting import Setting
 
 WAITING = "waiting"
@@ -57,7 +58,7 @@ class Traffic:
 
     @property
     def busbw(self) -> float:
-        return self.algbw * 2 * (self.workers - 1) / self.workers
+        return ring_bytes(self.bytes, self.workers) / self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)

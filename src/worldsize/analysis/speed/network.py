@@ -54,9 +54,24 @@ class Link:
         return self.misfit > POOR or math.isinf(self.bandwidth_bytes_per_s.value)
 
 
-def ring_allreduce_s(size_bytes: float, workers: int, latency_s: float, bandwidth_bytes_per_s: float) -> float:
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """The wire that a worker sends over, in both directions at once."""
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+    shared_by_node: bool = False
+    """True if the workers of a node share the bandwidth."""
+
+
+def ring_bytes(size_bytes: float, workers: int) -> float:
+    """What each worker of a ring sends in an all-reduce: 2(n-1)/n * bytes, in 2(n-1) turns."""
+    return 2 * (workers - 1) / workers * size_bytes
+
+
+def ring_allreduce_s(size_bytes: float, workers: int, wire: Wire) -> float:
     """t = 2(n-1) * latency + 2(n-1)/n * bytes / bandwidth."""
-    return 2 * (workers - 1) * latency_s + 2 * (workers - 1) / workers * size_bytes / bandwidth_bytes_per_s
+    return 2 * (workers - 1) * wire.latency_s + ring_bytes(size_bytes, workers) / wire.bandwidth_bytes_per_s
 
 
 def fit_link(workers: int, seconds: Mapping[int, Sequence[float]], seed: int = 0) -> Link | None:
@@ -76,8 +91,8 @@ def fit_link(workers: int, seconds: Mapping[int, Sequence[float]], seed: int = 0
     spread = np.log(drawn).std(axis=0)
     unknown = np.array([len(times) < FEW for times in repetitions])
     spread = np.where(unknown, spread.max(), spread)
-    steps = 2.0 * (workers - 1)  # steps of the ring, each with one latency and 1/n of the bytes
-    traffic = steps * np.array(sizes, dtype=np.float64) / workers
+    steps = 2.0 * (workers - 1)
+    traffic = np.array([ring_bytes(size, workers) for size in sizes])
     latency, per_byte = _fit(steps, traffic, np.vstack([medians, drawn]), np.hypot(spread, TOLERANCE))
     with np.errstate(divide="ignore"):
         bandwidth = 1 / per_byte
@@ -95,13 +110,12 @@ def fit_link(workers: int, seconds: Mapping[int, Sequence[float]], seed: int = 0
 
 
 def _speed(size_bytes: int, workers: int, seconds: Estimate, repetitions: int) -> SizeSpeed:
-    algbw = size_bytes / seconds.value
     return SizeSpeed(
         size_bytes=size_bytes,
         seconds=seconds,
         repetitions=repetitions,
-        algbw_bytes_per_s=algbw,
-        busbw_bytes_per_s=algbw * 2 * (workers - 1) / workers,
+        algbw_bytes_per_s=size_bytes / seconds.value,
+        busbw_bytes_per_s=ring_bytes(size_bytes, workers) / seconds.value,
     )
 
 
@@ -145,16 +159,6 @@ def _non_negative(first: Floats, second: Floats, right: Floats, weights: Floats)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wire:
-    """The wire that a worker sends over, in both directions at once."""
-
-    latency_s: float
-    bandwidth_bytes_per_s: float
-    shared_by_node: bool = False
-    """True if the workers of a node share the bandwidth."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Network:
     inside: Wire | None
     """Between workers of one node. None: unknown."""
@@ -170,12 +174,6 @@ def placed(workers: int, per_node: int) -> tuple[int, int]:
     return min(workers, per_node), -(-workers // per_node)
 
 
-def ring_s(size_bytes: float, workers: int, wire: Wire) -> float:
-    """All-reduce: t = 2(n-1) * latency + 2(n-1)/n * bytes / bandwidth."""
-    turns = 2 * (workers - 1)
-    return turns * wire.latency_s + turns / workers * size_bytes / wire.bandwidth_bytes_per_s
-
-
 def allreduce_s(size_bytes: float, workers: int, network: Network) -> float | None:
     """Time of an all-reduce: a ring inside a node; across k nodes of m workers, reduce-scatter inside, all-reduce
     between, all-gather inside.
@@ -189,10 +187,10 @@ def allreduce_s(size_bytes: float, workers: int, network: Network) -> float | No
     if m > 1:
         if network.inside is None:
             return None
-        inside = ring_s(size_bytes, m, network.inside)
+        inside = ring_allreduce_s(size_bytes, m, network.inside)
     if k == 1:
         return inside
     if network.across is None:
         return None
     part = size_bytes if network.across.shared_by_node else size_bytes / m
-    return inside + ring_s(part, k, network.across)
+    return inside + ring_allreduce_s(part, k, network.across)

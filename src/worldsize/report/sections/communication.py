@@ -9,7 +9,7 @@ import numpy as np
 from rich.text import Text
 
 from worldsize.analysis.speed.breakdown import StepParts
-from worldsize.analysis.speed.network import Link, ring_allreduce_s
+from worldsize.analysis.speed.network import Link, Wire, ring_allreduce_s, ring_bytes
 from worldsize.answer.results import Results
 from worldsize.report.blocks import (
     COUNTS,
@@ -145,9 +145,9 @@ def bandwidth_figure(document: Document) -> Figure | None:
             )
         )
         if not link["poor"]:
-            n, latency, speed = link["workers"], link["latency_s"]["value"], link["bandwidth_bytes_per_s"]["value"]
+            n, fitted = link["workers"], {name: link[name]["value"] for name in ("latency_s", "bandwidth_bytes_per_s")}
             x = np.geomspace(sizes[0]["size_bytes"], sizes[-1]["size_bytes"], 40).tolist()
-            y = [2 * (n - 1) / n * size / ring_allreduce_s(size, n, latency, speed) / 1e9 for size in x]
+            y = [ring_bytes(size, n) / ring_allreduce_s(size, n, Wire(**fitted)) / 1e9 for size in x]
             marks.append(
                 Line(
                     name="fitted law",
