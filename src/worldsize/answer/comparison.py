@@ -183,10 +183,8 @@ def _learned(ranking: VariantRanking, results: Results, metric: bool, target: bo
         known = METRICS.get(results.facts.metric)
         grain = 1 / results.facts.test_samples if known and known.is_counted else 0.0
         yield METRIC, of_values(list(best.metrics.values()), grain)
-    if target and best.target is not None and best.target.always and best.target.epochs is not None:
-        # Evaluations are one epoch apart, so the step at which the target was met is known only to within an epoch.
-        grain = 1 / best.target.epochs.value
-        yield STEPS, of_values([math.log(reached.steps) for reached in best.target.of_repeats.values()], grain)
+    if target and best.target is not None and best.target.always:
+        yield STEPS, best.target.log_steps
 
 
 def _numbered(value: Any) -> Any:

@@ -61,13 +61,28 @@ def bests(
     return best_of_each_family(found, higher_is_better=higher_is_better, by_target=target is not None)
 
 
-def test_the_first_evaluation_that_meets_the_target() -> None:
+def test_a_target_is_met_between_evaluations_and_in_a_whole_epoch() -> None:
     reached = to_target(trained([0.5, 0.7, 0.9, 0.8, 0.95]), Goal(value=0.9, at_least=True))
     assert reached is not None
-    assert (reached.epoch, reached.steps, reached.samples, reached.seconds) == (3, 300, 19200, 6)
+    assert (reached.epoch, reached.steps, reached.samples, reached.seconds) == pytest.approx((3, 300, 19200, 6))
+    sooner = to_target(trained([0.5, 0.7, 0.9, 0.8, 0.95]), Goal(value=0.8, at_least=True))
+    assert sooner is not None
+    assert sooner.epoch == 3
+    assert sooner.steps == pytest.approx(math.sqrt(200 * 300))
+    assert (sooner.samples, sooner.seconds) == pytest.approx((64 * sooner.steps, sooner.steps / 50))
     falling = to_target(trained([1.0, 0.4, 0.6]), Goal(value=0.5, at_least=False))
     assert falling is not None
     assert falling.epoch == 2
+
+
+def test_repeats_that_agree_by_chance_know_the_steps_no_better_than_their_evaluations() -> None:
+    summary = target_summary([trained([0.5, 0.9], repeat=number) for number in range(4)], Goal(value=0.7, at_least=True))
+    doubt = summary.of_repeats[0].doubt
+    assert summary.log_steps.floor == pytest.approx(doubt / 2)
+    for estimate in (summary.steps, summary.samples, summary.seconds):
+        assert estimate is not None
+        low, high = estimate.ends
+        assert math.log(high / low) == pytest.approx(2 * 1.645 * doubt / 2, rel=1e-3)
 
 
 def test_a_target_that_is_never_met() -> None:
@@ -83,7 +98,7 @@ def test_the_target_over_repeats_speaks_for_those_that_reached_it() -> None:
     assert sorted(summary.of_repeats) == [0, 1, 2]
     assert summary.steps is not None
     assert summary.steps.value == pytest.approx(100 * 24 ** (1 / 3))
-    assert summary.steps == log_interval([200, 300, 400])
+    assert summary.steps.ends == pytest.approx(log_interval([200, 300, 400]).ends)
     assert summary.epochs == log_interval([2, 3, 4])
 
 
@@ -176,8 +191,8 @@ def test_a_variant_that_failed_once_is_best_only_where_nothing_else_is() -> None
 
 def test_with_a_target_the_fewest_steps_win_among_those_that_always_reach_it() -> None:
     curves = [
-        *(trained([0.1, 0.9, 0.9], variant="sgd", repeat=number) for number in range(2)),
-        *(trained([0.9, 0.95, 0.99], variant="adam", family="adam", repeat=number) for number in range(2)),
+        *(trained([0.1, 0.2, 0.3, 0.9], variant="sgd", repeat=number) for number in range(2)),
+        *(trained([0.1, 0.9, 0.95, 0.99], variant="adam", family="adam", repeat=number) for number in range(2)),
         trained([0.99, 0.99, 0.99], variant="lamb", family="lamb", repeat=0),
         trained([0.1, 0.1, 0.89], variant="lamb", family="lamb", repeat=1),
     ]
@@ -196,9 +211,9 @@ def test_repeats_that_agree_are_not_exact_where_evaluations_are_an_epoch_apart()
     (close,) = compare_best_variants(bests([*late, *sooner], target=0.9), by_target=True)
     assert close.estimate is not None
     assert close.estimate.value == pytest.approx(1.1)
-    uniform = 1.645 / math.sqrt(12)  # 90 % of a difference of two values that are each known to within one epoch
-    assert close.estimate.low == pytest.approx(1.1 * math.exp(-uniform * math.hypot(1 / 10, 1 / 11)), rel=1e-4)
-    assert close.estimate.high == pytest.approx(1.1 * math.exp(uniform * math.hypot(1 / 10, 1 / 11)), rel=1e-4)
+    # 90 % of a difference of two means of three values, each known to within half an epoch.
+    reach = 1.645 * 0.5 / math.sqrt(12) * math.hypot(1 / 10, 1 / 11) / math.sqrt(3)
+    assert close.estimate.ends == pytest.approx((1.1 * math.exp(-reach), 1.1 * math.exp(reach)), rel=1e-4)
 
 
 def test_pairing_by_seed_sees_what_the_means_cannot() -> None:

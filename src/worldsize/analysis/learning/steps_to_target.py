@@ -26,10 +26,7 @@ from scipy.special import gammaincinv, log_ndtr, logsumexp, stdtrit
 
 from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate, Floats
 from worldsize.analysis.learning.noise_scale import NoiseScale
-from worldsize.analysis.learning.variants import Goal, TrainingRun
-
-INTERPOLATED = 0.5
-"""Share of the gap between two evaluations that remains uncertain after interpolation."""
+from worldsize.analysis.learning.variants import Goal, TrainingRun, to_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +35,11 @@ class TargetRun:
 
     global_batch: int
     steps: float | None
-    """Steps to the target, interpolated between evaluations. None: not reached."""
+    """Steps to the target. None: not reached."""
     doubt: float = 0.0
-    """Standard deviation of log(steps) due to the gap between evaluations."""
+    """As in `Reached`."""
     ran_steps: float
-    """Steps until the evaluation that met the target, or until the end of training."""
+    """Steps until the end of training."""
     diverged: bool = False
 
 
@@ -68,25 +65,14 @@ def target_runs(curves: Iterable[TrainingRun], target: Goal) -> list[TargetRun]:
 
 
 def target_run(curve: TrainingRun, target: Goal) -> TargetRun:
-    """log s = log s0 + f (log s1 - log s0), f = (target - m0) / (m1 - m0), between the evaluations 0 and 1 around it.
-
-    In the logarithm of steps, because curves rise fast at first, then slowly. A target met by the first evaluation may
-    have been met at any step before it: half of its steps, and a large doubt.
-    """
-    batch, metric = curve.setting.global_batch, curve.metric if curve.goal is None else curve.goal
-    met = target.met(metric)
-    if not met.any():
-        ran = float(curve.steps[-1]) if len(curve.steps) else 0.0
-        return TargetRun(global_batch=batch, steps=None, ran_steps=ran, diverged=curve.outcome == "diverged")
-    first = int(np.argmax(met))
-    after = float(curve.steps[first])
-    if first == 0:
-        return TargetRun(global_batch=batch, steps=after / 2, doubt=_uniform(after, after / 2), ran_steps=after)
-    before, low, high = float(curve.steps[first - 1]), float(metric[first - 1]), float(metric[first])
-    share = (target.value - low) / (high - low) if math.isfinite(low) else 0.5
-    steps = math.exp(math.log(before) + share * math.log(after / before))
-    doubt = INTERPOLATED * _uniform(after - before, steps)
-    return TargetRun(global_batch=batch, steps=steps, doubt=doubt, ran_steps=after)
+    reached = to_target(curve, target)
+    return TargetRun(
+        global_batch=curve.setting.global_batch,
+        steps=reached.steps if reached else None,
+        doubt=reached.doubt if reached else 0.0,
+        ran_steps=float(curve.steps[-1]) if len(curve.steps) else 0.0,
+        diverged=reached is None and curve.outcome == "diverged",
+    )
 
 
 def by_batch(runs: Sequence[TargetRun]) -> list[BatchSteps]:
@@ -105,11 +91,6 @@ def by_batch(runs: Sequence[TargetRun]) -> list[BatchSteps]:
             )
         )
     return batches
-
-
-def _uniform(width: float, value: float) -> float:
-    """Relative standard deviation of a uniform distribution of this width."""
-    return width / math.sqrt(12) / value
 
 
 BELOW, ABOVE = 8.0, 128.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,14 +63,21 @@ class Goal:
         return metric >= self.value if self.at_least else metric <= self.value
 
 
+INTERPOLATED = 0.5
+"""Share of the gap between two evaluations that remains uncertain after interpolation."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """The first evaluation that met the target."""
+    """Where a run met its target: steps, samples and seconds are interpolated between evaluations."""
 
     epoch: int
+    """The first evaluation that met it."""
     steps: float
     samples: float
     seconds: float
+    doubt: float
+    """Standard deviation of log(steps) due to the gap between evaluations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +96,10 @@ class TargetSummary:
     @property
     def always(self) -> bool:
         return self.reached == self.repeats
+
+    @property
+    def log_steps(self) -> Sample:
+        return _logs(self.of_repeats, lambda reached: reached.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,27 +138,54 @@ class DivergenceEdge:
 
 
 def to_target(curve: TrainingRun, target: Goal) -> Reached | None:
-    met = target.met(curve.metric if curve.goal is None else curve.goal)
+    """log s = log s0 + f (log s1 - log s0), f = (target - m0) / (m1 - m0), between the evaluations 0 and 1 around it.
+
+    In the logarithm of steps, because curves rise fast at first, then slowly. A target met by the first evaluation may
+    have been met at any step before it: half of its steps, and a large doubt. Samples and seconds are those of the
+    steps, in proportion to the gap.
+    """
+    metric = curve.metric if curve.goal is None else curve.goal
+    met = target.met(metric)
     if not met.any():
         return None
     first = int(np.argmax(met))
-    steps, samples, seconds = (float(series[first]) for series in (curve.steps, curve.samples, curve.seconds))
-    return Reached(epoch=first + 1, steps=steps, samples=samples, seconds=seconds)
+    after = float(curve.steps[first])
+    if first == 0:
+        steps, width = after / 2, after
+    else:
+        before, low, high = float(curve.steps[first - 1]), float(metric[first - 1]), float(metric[first])
+        share = (target.value - low) / (high - low) if math.isfinite(low) else 0.5
+        steps, width = math.exp(math.log(before) + share * math.log(after / before)), INTERPOLATED * (after - before)
+    samples, seconds = (
+        float(np.interp(steps, [0.0, *curve.steps], [0.0, *series])) for series in (curve.samples, curve.seconds)
+    )
+    doubt = width / math.sqrt(12) / steps  # of a uniform distribution
+    return Reached(epoch=first + 1, steps=steps, samples=samples, seconds=seconds, doubt=doubt)
 
 
 def target_summary(curves: Sequence[TrainingRun], target: Goal) -> TargetSummary:
     by_repeat = {curve.repeat: reached for curve in curves if (reached := to_target(curve, target))}
-    hits = list(by_repeat.values())
+    steps, samples, seconds = (
+        _logs(by_repeat, quantity).exp() if by_repeat else None
+        for quantity in (lambda hit: hit.steps, lambda hit: hit.samples, lambda hit: hit.seconds)
+    )
     return TargetSummary(
         target=target,
         repeats=len(curves),
-        reached=len(hits),
-        epochs=log_interval([reached.epoch for reached in hits]) if hits else None,
-        steps=log_interval([reached.steps for reached in hits]) if hits else None,
-        samples=log_interval([reached.samples for reached in hits]) if hits else None,
-        seconds=log_interval([reached.seconds for reached in hits]) if hits else None,
+        reached=len(by_repeat),
+        epochs=log_interval([reached.epoch for reached in by_repeat.values()]) if by_repeat else None,
+        steps=steps,
+        samples=samples,
+        seconds=seconds,
         of_repeats=by_repeat,
     )
+
+
+def _logs(of_repeats: Mapping[int, Reached], quantity: Callable[[Reached], float]) -> Sample:
+    """Logarithms of a quantity; what evaluations hide between them is a lower bound of its error."""
+    doubts = [reached.doubt for reached in of_repeats.values()]
+    logs = {repeat: math.log(quantity(reached)) for repeat, reached in of_repeats.items()}
+    return Sample.of(logs, floor=math.hypot(*doubts) / len(doubts))
 
 
 def summaries(
@@ -310,15 +348,7 @@ def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) ->
         pass  # what is left of one of them is not a fair sample
     elif by_target and other_target and best_target and other_target.always and best_target.always:
         kind, same = "steps", 1.0
-        # Evaluations are an epoch apart: the exact step at which the target was met is unknown.
-        other_steps, best_steps = (
-            Sample.of(
-                {repeat: math.log(reached.steps) for repeat, reached in target.of_repeats.items()},
-                floor=1 / (math.sqrt(12) * target.epochs.value) if target.epochs else 0.0,
-            )
-            for target in (other_target, best_target)
-        )
-        gap = other_steps.minus(best_steps)
+        gap = other_target.log_steps.minus(best_target.log_steps)
         estimate, paired = from_logs(gap.estimate()), len(gap.repeats)
     elif other.metrics and best.metrics:
         gap = Sample.of(other.metrics).minus(Sample.of(best.metrics))
