@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from worldsize.analysis.estimate import Estimate
-from worldsize.analysis.projection.choice import Option, choose, knee, limit, marginal, pareto
+from worldsize.analysis.projection.choice import Option, choose, choose_knee, limit, marginal, pareto
 from worldsize.analysis.projection.step_model import Parts
+from worldsize.answer.predict.table_projection import Projection, choose_in_series
 
 
 def around(value: float, width: float = 0.1) -> Estimate:
@@ -44,9 +46,9 @@ LINE = [option(1, 1.0), option(2, 1.1), option(4, 1.3), option(8, 2.2), option(1
 
 def test_the_knee_is_where_doubling_no_longer_pays() -> None:
     assert [round(marginal(LINE[i], LINE[i + 1]), 2) for i in range(4)] == [0.9, 0.82, 0.31, -0.09]
-    assert knee(LINE).workers == 4
-    assert knee(LINE, margin=0.2).workers == 8
-    assert knee(LINE[:1]).workers == 1
+    assert choose_knee(LINE).knee.workers == 4
+    assert choose_knee(LINE, margin=0.2).knee.workers == 8
+    assert choose_knee(LINE[:1]).knee.workers == 1
 
 
 def test_budget_and_deadline() -> None:
@@ -154,3 +156,38 @@ def test_too_few_updates_an_epoch() -> None:
     assert found is not None
     assert found.code == "limit-data-set-too-small"
     assert found.numbers["steps_per_epoch"] == 2.5
+
+
+def as_in_a_table(line: Option) -> Projection:
+    rate, (low, high) = line.samples_per_s.value, line.samples_per_s.ends
+    return Projection(
+        workers=line.workers,
+        samples_per_s=rate,
+        low=low,
+        high=high,
+        unit="samples_per_s",
+        value=rate,
+        value_low=low,
+        value_high=high,
+        measured=line.measured,
+        notes=(),
+    )
+
+
+def test_a_table_chooses_as_a_study_does() -> None:
+    rng = np.random.default_rng(0)
+    chosen = set()
+    for _ in range(300):
+        steps = np.exp(rng.normal(0, 0.4, 5).cumsum() / 2)
+        widths = rng.choice([0.1, 0.3, 0.9], 5)
+        line = [
+            option(2**power, float(step), measured=power < 2, width=float(width), wall_s=None)
+            for power, (step, width) in enumerate(zip(steps, widths, strict=True))
+        ]
+        of_study, of_table = choose(line), choose_in_series([as_in_a_table(each) for each in line])
+        for count in ("knee", "following", "unsure"):
+            one, other = getattr(of_study, count), getattr(of_table, count)
+            assert (one and one.workers) == (other and other.workers)
+        assert of_study.sure == of_table.sure
+        chosen.add((of_study.knee.workers, of_study.unsure is None))
+    assert len(chosen) > 5

@@ -76,7 +76,8 @@ def test_a_target_is_met_between_evaluations_and_in_a_whole_epoch() -> None:
 
 
 def test_repeats_that_agree_by_chance_know_the_steps_no_better_than_their_evaluations() -> None:
-    summary = target_summary([trained([0.5, 0.9], repeat=number) for number in range(4)], Goal(value=0.7, at_least=True))
+    curves = [trained([0.5, 0.9], repeat=number) for number in range(4)]
+    summary = target_summary(curves, Goal(value=0.7, at_least=True))
     doubt = summary.of_repeats[0].doubt
     assert summary.log_steps.floor == pytest.approx(doubt / 2)
     for estimate in (summary.steps, summary.samples, summary.seconds):

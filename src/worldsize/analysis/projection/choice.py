@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar
 
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.projection.step_model import Parts
@@ -29,6 +29,17 @@ Limit = Literal[
     "data-set-too-small",
     "not-measured",
 ]
+
+
+class Candidate(Protocol):
+    """A worker count to choose from."""
+
+    @property
+    def workers(self) -> int: ...
+    @property
+    def time_s(self) -> float: ...
+    @property
+    def sure(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +94,11 @@ class Option:
         return self.time.value
 
     @property
+    def sure(self) -> bool:
+        """Whether it learns, and is known well enough to act on."""
+        return self.learns and (self.measured or self.samples_per_s.relative_width <= WIDEST)
+
+    @property
     def cost(self) -> Estimate | None:
         """worker-hours * price."""
         if self.price is None or self.wall_s is None:
@@ -98,21 +114,46 @@ def speedup_of(option: Option, base: Option) -> Estimate:
     return option.samples_per_s.scaled(1 / base.samples_per_s.value)
 
 
+C = TypeVar("C", bound=Candidate)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Knee(Generic[C]):
+    knee: C
+    """The largest count that pays."""
+    following: C | None
+    """The next larger count."""
+    unsure: C | None
+    """The first larger count that would pay, but is not known well enough to be sure."""
+    sure: bool
+    """False if the knee itself is uncertain, or nothing learns; then it is the best guess."""
+
+
+def choose_knee(known: Sequence[C], margin: float = LEAST_MARGINAL_EFFICIENCY) -> Knee[C]:
+    """Choose among counts in rising order. One that is not sure is not chosen, and neither is a larger one that is no
+    faster."""
+    vague = [count for count in known if not count.sure]
+    trusted = [
+        count
+        for count in known
+        if count.sure and not any(other.workers < count.workers and other.time_s <= count.time_s for other in vague)
+    ] or known[:1]
+    chosen = trusted[paying_counts([c.workers for c in trusted], [1 / c.time_s for c in trusted], margin)[-1]]
+    larger = [count for count in known if count.workers > chosen.workers]
+    would_pay = (count for count in larger if not count.sure and marginal(chosen, count) >= margin)
+    return Knee(knee=chosen, following=next(iter(larger), None), unsure=next(would_pay, None), sure=chosen.sure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Knee[Option]):
     """Answers to the three usual questions; None if no count fits."""
 
-    knee: Option
     fastest_in_budget: Option | None
     cheapest_in_time: Option | None
     pareto: tuple[int, ...]
     """Counts that no other count beats in both time and worker-hours."""
     limit: Finding | None
     """What keeps the doubling after the knee from halving the time."""
-    unsure: Option | None
-    """The first count that would pay, but whose interval is too wide to be sure."""
-    sure: bool
-    """False if the knee itself is uncertain, or nothing learns; then it is the best guess."""
 
 
 def choose(
@@ -129,28 +170,18 @@ def choose(
     unknown) are not considered.
     """
     known = eligible(options)
-    vague = [option for option in known if not is_sure(option)]
-    sure = [
-        option
-        for option in known
-        if is_sure(option)
-        and option.learns
-        and not any(other.workers < option.workers and other.time_s <= option.time_s for other in vague)
-    ]
-    knee_option = knee(sure or known[:1], margin)
-    following = [option for option in known if option.workers > knee_option.workers]
+    best = choose_knee(known, margin)
     affordable = [option for option in known if budget is not None and _within(option.cost, budget)]
     in_time = [option for option in known if deadline_s is not None and _within(option.wall_s, deadline_s)]
     return Choice(
-        knee=knee_option,
+        knee=best.knee,
+        following=best.following,
+        unsure=best.unsure,
+        sure=best.sure,
         fastest_in_budget=min(affordable, key=lambda option: option.time_s, default=None),
         cheapest_in_time=min(in_time, key=lambda option: option.workers * option.time_s, default=None),
         pareto=pareto(known),
-        limit=limit(knee_option, following[0]) if following else None,
-        unsure=next(
-            (option for option in vague if option in following and marginal(knee_option, option) >= margin), None
-        ),
-        sure=bool(sure),
+        limit=limit(best.knee, best.following) if best.following else None,
     )
 
 
@@ -167,22 +198,12 @@ def eligible(options: Sequence[Option]) -> list[Option]:
     return usable or ordered[:1]
 
 
-def is_sure(option: Option) -> bool:
-    """Narrow enough to act on."""
-    return option.measured or option.samples_per_s.relative_width <= WIDEST
-
-
 def _within(spent: Estimate | None, most: float) -> bool:
     """Whether money or time stays within a limit; unknown is not within."""
     return spent is not None and spent.value <= most
 
 
-def knee(options: Sequence[Option], margin: float = LEAST_MARGINAL_EFFICIENCY) -> Option:
-    """The largest count that pays."""
-    return options[paying_counts([o.workers for o in options], [1 / o.time_s for o in options], margin)[-1]]
-
-
-def marginal(smaller: Option, larger: Option) -> float:
+def marginal(smaller: Candidate, larger: Candidate) -> float:
     return marginal_efficiency(smaller.time_s / larger.time_s, larger.workers / smaller.workers)
 
 

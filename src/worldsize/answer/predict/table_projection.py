@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from worldsize.analysis.projection.bare import Projected, crossing_cost, project_series
+from worldsize.analysis.projection.choice import Knee, choose_knee
 from worldsize.analysis.projection.series_law import TableSeries
+from worldsize.analysis.speed.recommend import WIDEST
 from worldsize.answer.predict.question import default_counts
 from worldsize.answer.predict.table import MOST_WORKERS, GivenSeries, MeasurementTable, Unit, table_of, whole
 from worldsize.errors import InputError, Problem, shorten
@@ -34,6 +36,16 @@ class Projection:
     """Whether this count was measured; then the values are the measured ones."""
     notes: tuple[str, ...]
     series_id: str = ""
+
+    @property
+    def time_s(self) -> float:
+        """Seconds per sample."""
+        return 1 / self.samples_per_s
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is known well enough to act on."""
+        return self.measured or (self.high - self.low) / self.samples_per_s <= WIDEST
 
 
 def project(points: Iterable[Mapping[str, object]], workers: Iterable[int]) -> list[Projection]:
@@ -66,6 +78,12 @@ def crossings_of_others(series: Sequence[TableSeries]) -> Iterator[list[float]]:
     for index, member in enumerate(series):
         costs = known.get((member.stack, member.workers_per_node), {})
         yield [cost for other, cost in costs.items() if other != index]
+
+
+def choose_in_series(rows: Sequence[Projection]) -> Knee[Projection]:
+    """The largest count that pays, from the smallest measured one on. `rows`: one series, in order."""
+    smallest = next(row.workers for row in rows if row.measured)
+    return choose_knee([row for row in rows if row.workers >= smallest])
 
 
 def further(table: MeasurementTable) -> list[int]:

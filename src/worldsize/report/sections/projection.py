@@ -12,15 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from worldsize.analysis.projection.choice import Option, speedup_of
-from worldsize.analysis.speed.recommend import (
-    CAUTIONS,
-    LEAST_MARGINAL_EFFICIENCY,
-    WIDEST,
-    marginal_efficiency,
-    paying_counts,
-)
+from worldsize.analysis.speed.recommend import CAUTIONS
 from worldsize.answer.predict.predict import Prediction
-from worldsize.answer.predict.table_projection import Projection
+from worldsize.answer.predict.table_projection import Projection, choose_in_series
 from worldsize.data.catalog import WorkloadFacts
 from worldsize.errors import visible
 from worldsize.report.words.answers import choice_sentence, extra_sentences
@@ -139,27 +133,18 @@ def answer_sentence(rows: Sequence[Projection]) -> str:
     """The largest worthwhile count, measured or projected with a narrow interval, and what the next one would bring.
     `rows`: one series, in order."""
     base = next(row for row in rows if row.measured)
-    asked = [row for row in rows if row.workers >= base.workers]
-    sure = [row for row in asked if row.measured or (row.high - row.low) / row.samples_per_s <= WIDEST]
-    chosen = sure[paying_counts([row.workers for row in sure], [row.samples_per_s for row in sure])[-1]]
+    choice = choose_in_series(rows)
+    chosen, following, vague = choice.knee, choice.following, choice.unsure
     lead = "Use"
     if sum(row.measured for row in rows) == 1:
         lead = "Not enough evidence for a number of workers: only one count was measured. Best guess:"
     words = f"{lead} {counted(chosen.workers, 'worker')} ({'measured' if chosen.measured else 'projected'})"
     words += "." if chosen is base else f": {_against(chosen, base)}."
-    following = [row for row in asked if row.workers > chosen.workers]
-    if not following:
+    if following is None:
         return f"{words} It is the largest count asked about; more may still pay."
-    # As in a study: the first count that may be worthwhile but is too uncertain, else the next one, which is not.
-    vague = next((row for row in following if row not in sure and _pays(chosen, row)), None)
     if vague is not None:
         return f"{words} Not enough evidence beyond that: {vague.workers:,} workers may give {_against(vague, base)}."
-    return f"{words} {following[0].workers:,} workers would give only {_against(following[0], base)}."
-
-
-def _pays(smaller: Projection, larger: Projection) -> bool:
-    gain, growth = larger.samples_per_s / smaller.samples_per_s, larger.workers / smaller.workers
-    return marginal_efficiency(gain, growth) >= LEAST_MARGINAL_EFFICIENCY
+    return f"{words} {following.workers:,} workers would give only {_against(following, base)}."
 
 
 def _against(projection: Projection, base: Projection) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.learning.variants import VariantDifference, VariantRanking
-from worldsize.analysis.projection.choice import Option, eligible, is_sure, marginal, speedup_of
+from worldsize.analysis.projection.choice import Option, marginal, speedup_of
 from worldsize.analysis.speed.recommend import LEAST_MARGINAL_EFFICIENCY, Answer
 from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.predict.predict import Prediction
@@ -188,16 +188,10 @@ def extra_sentences(prediction: Prediction, unit: str, per_sample: int) -> Itera
 
 def next_that_does_not_pay(prediction: Prediction) -> Option | None:
     """The count after the chosen one, if it is known well enough and is not worthwhile."""
-    knee = prediction.choice.knee
-    following = next((option for option in eligible(prediction.options) if option.workers > knee.workers), None)
-    if (
-        prediction.doubt
-        or following is None
-        or not is_sure(following)
-        or marginal(knee, following) >= LEAST_MARGINAL_EFFICIENCY
-    ):
+    knee, following = prediction.choice.knee, prediction.choice.following
+    if prediction.doubt or following is None or not following.sure:
         return None
-    return following
+    return following if marginal(knee, following) < LEAST_MARGINAL_EFFICIENCY else None
 
 
 def _may_exceed(spent: Estimate, most: float | None) -> str:
