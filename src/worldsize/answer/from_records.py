@@ -20,7 +20,7 @@ from worldsize.analysis.projection.step_model import Node, StepTiming, threads_p
 from worldsize.analysis.speed.breakdown import WAITING, Exposed, Traffic, exposed
 from worldsize.analysis.speed.hardware import Usage, usage
 from worldsize.analysis.speed.largest_batch import BatchTry
-from worldsize.analysis.speed.network import Link, Network, Wire, fit_link
+from worldsize.analysis.speed.network import Link, Network, Wire, fit_link, placed
 from worldsize.analysis.speed.scaling import TimedTrial, block_means
 from worldsize.folder.launches import LaunchFolder, launch_folders
 from worldsize.folder.record import TrialRecord
@@ -247,7 +247,7 @@ def overheads(results: Results, workers_per_node: int) -> list[Overhead]:
         entries.append(
             Overhead(
                 workers=trial.workers,
-                workers_on_node=min(trial.workers, workers_per_node),
+                workers_on_node=placed(trial.workers, workers_per_node)[0],
                 start_s=_start_s(results, record),
                 preparation_s=phases.get("preparation", 0.0) + phases.get("warm-up", 0.0),
                 evaluation_s=(phases.get("evaluation", 0.0) + phases.get("gaps", 0.0)) / evaluated,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 Parsed = TypeVar("Parsed")
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)")
-MOST_WORKERS = 10_000_000
 
 
 def option_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
@@ -37,6 +36,8 @@ def option_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
 
 def worker_counts(text: str) -> tuple[int, ...]:
     """Parse worker counts such as `8,16,1024`."""
+    from worldsize.answer.predict.table import MOST_WORKERS
+
     for part in text.split(","):
         if not re.fullmatch(r"\s*[0-9]{1,8}\s*", part) or not 0 < int(part) <= MOST_WORKERS:
             raise InputError(f"{part.strip()!r} is not a number of workers; write --workers 8,16,1024")

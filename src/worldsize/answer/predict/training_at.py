@@ -203,7 +203,7 @@ class WorkerCurve:
             measured=measured,
             samples_per_s=rate,
             step_s=step_s,
-            epoch_s=step_s.scaled(epoch_steps),
+            epoch_s=rate.into(samples),
             parts=throughput.parts,
             steps_per_epoch=epoch_steps,
             steps=steps,
