@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from worldsize.analysis.estimate import Floats
+from worldsize.analysis.estimate import Floats, fit_nonnegative
 from worldsize.analysis.projection.bare import Projected, crossing_cost, project_series
-from worldsize.analysis.projection.classical_laws import fit_amdahl, fit_gustafson, fit_log, fit_power, fit_usl
+from worldsize.analysis.projection.classical_laws import fit_amdahl, fit_gustafson, fit_usl
 from worldsize.analysis.projection.series_law import DEFAULT, LawSettings, TableSeries, fit_series_law
 from worldsize.answer.predict.table import GivenSeries, MeasurementTable, read_table
 from worldsize.answer.predict.table_projection import crossings_of_others
@@ -100,13 +100,26 @@ def _law(fit: Callable[[Sequence[int], Sequence[float]], object]) -> Callable[[T
     return lambda series, workers: fit(series.workers, series.samples_per_s.tolist()).throughput(workers)  # type: ignore[attr-defined]
 
 
+def power_law(series: TableSeries, workers: int) -> float:
+    """X(n) = X1 n^p, a straight line in logarithms."""
+    power, log_one = np.polyfit(np.log(series.counts), series.log_throughputs, 1)
+    return float(np.exp(log_one) * workers**power)
+
+
+def log_law(series: TableSeries, workers: int) -> float:
+    """n / X(n) = a + b log2 n: every doubling costs the same time."""
+    n, x = series.counts, series.samples_per_s
+    fit = fit_nonnegative(np.stack([np.ones_like(n), np.log2(n)], axis=1), n / x, weights=x / n)
+    return float(workers / (fit.coefficients @ [1.0, np.log2(workers)]))
+
+
 OTHERS: dict[str, Callable[[TableSeries, int], float]] = {
     "linear (last efficiency)": linear,
-    "power law": _law(fit_power),
+    "power law": power_law,
     "Amdahl": _law(fit_amdahl),
     "Gustafson": _law(fit_gustafson),
     "USL": _law(fit_usl),
-    "a + b log2 n": _law(fit_log),
+    "a + b log2 n": log_law,
 }
 
 

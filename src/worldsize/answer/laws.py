@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from worldsize.analysis.learning.larger_batches import BatchStudy
-from worldsize.analysis.projection.classical_laws import Mode, fit_amdahl, fit_gustafson, fit_usl, speedups
+from worldsize.analysis.projection.classical_laws import Mode, fit_amdahl, fit_gustafson, fit_usl, karp_flatts
 from worldsize.analysis.speed.scaling import Series
 from worldsize.answer.as_dict import plain, plain_setting
 from worldsize.answer.results import Results
@@ -54,14 +54,12 @@ def _of_series(series: Series) -> list[dict[str, Any]]:
         {
             **where,
             "law": "karp-flatt",
-            "workers": row.workers,
+            "workers": workers,
             "as_meant": True,
-            **_law_parameters({}),
+            **_law_parameters({"serial_fraction": share}),
             "residual": None,
         }
-        | {"serial_fraction": row.karp_flatt}
-        for row in speedups(counts, rates)
-        if row.karp_flatt is not None
+        for workers, share in karp_flatts(counts, rates).items()
     ]
     return entries
 

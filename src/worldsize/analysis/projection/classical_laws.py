@@ -1,10 +1,10 @@
-"""Fits classical scaling laws to a series: Amdahl, Gustafson, USL, a power law, a + b log2 n; also Karp-Flatt.
+"""Fits classical scaling laws to a series: Amdahl, Gustafson, USL; also Karp-Flatt.
 
 All are written for the rate X(n). A strong series (one global batch) has T(n) proportional to 1 / X(n), a weak one (one
 batch per worker) n / X(n); speedup is X(n) / X(1) in both. Amdahl's f is the serial share of a fixed amount of work and
 Gustafson's of an amount that grows with n. Each law also describes the other mode, but then its f means something else;
-`LawFit.fits_mode` tells. Every law but the power law is linear in its parameters once written for 1/X, n/X or X, so it
-is fitted by non-negative least squares of relative residuals: no starting point, no local minimum.
+`LawFit.fits_mode` tells. Each is linear in its parameters once written for 1/X, n/X or X, so it is fitted by
+non-negative least squares of relative residuals: no starting point, no local minimum.
 """
 
 from __future__ import annotations
@@ -44,25 +44,10 @@ def karp_flatt(speedup: float, workers: int) -> float:
     return (1 / speedup - 1 / workers) / (1 - 1 / workers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpeedupRow:
-    workers: int
-    speedup: float
-    efficiency: float
-    karp_flatt: float | None
-    """None at the baseline, and where the baseline is not one worker."""
-
-
-def speedups(workers: Sequence[int], samples_per_s: Sequence[float]) -> list[SpeedupRow]:
-    """S(n) = X(n) / X(n0), efficiency S(n) n0 / n, against the smallest count n0; in both modes. Ascending."""
-    ordered = sorted(zip(workers, samples_per_s, strict=True))
-    first, base = ordered[0]
-    rows = []
-    for count, rate in ordered:
-        speedup = rate / base
-        serial = karp_flatt(speedup, count) if first == 1 and count > 1 else None
-        rows.append(SpeedupRow(workers=count, speedup=speedup, efficiency=speedup * first / count, karp_flatt=serial))
-    return rows
+def karp_flatts(workers: Sequence[int], samples_per_s: Sequence[float]) -> dict[int, float]:
+    """The serial share at each count beyond one worker, ascending; nothing if one worker was not measured."""
+    rates = dict(sorted(zip(workers, samples_per_s, strict=True)))
+    return {n: karp_flatt(rate / rates[1], n) for n, rate in rates.items() if n > 1} if 1 in rates else {}
 
 
 def fit_amdahl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "strong") -> LawFit:
@@ -95,26 +80,6 @@ def fit_usl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode =
         return _ratio(m, a + b * (m - 1) + c * m * (m - 1))
 
     return _described("usl", mode, True, parameters, n, x, converged, rate)
-
-
-def fit_log(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "unknown") -> LawFit:
-    """n / X(n) = a + b log2 n: every doubling costs the same time.
-
-    In a weak series n / X is step time / batch per worker, in a strong one n * step time / global batch.
-    """
-    n, x = _arrays(workers, samples_per_s)
-    (a, b), converged = _fit(n, [np.ones_like(n), np.log2(n)], n / x)
-    parameters = {"worker_s": float(a), "worker_s_per_doubling": float(b)}
-    return _described("log", mode, True, parameters, n, x, converged, lambda m: _ratio(m, a + b * math.log2(m)))
-
-
-def fit_power(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "unknown") -> LawFit:
-    """X(n) = X1 n^p, a straight line in logarithms."""
-    n, x = _arrays(workers, samples_per_s)
-    enough = len(set(workers)) > 1
-    power, log_one = np.polyfit(np.log(n), np.log(x), 1) if enough else (1.0, math.log(x[-1] / n[-1]))
-    parameters = {"power": float(power), "rate_1": math.exp(log_one)}
-    return _described("power", mode, True, parameters, n, x, enough, lambda m: math.exp(log_one + power * math.log(m)))
 
 
 def _arrays(workers: Sequence[int], samples_per_s: Sequence[float]) -> tuple[Floats, Floats]:
