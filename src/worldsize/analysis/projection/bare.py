@@ -102,13 +102,14 @@ def margin(
     unpredictability: float,
     crossing: Crossing = "none",
     alternatives: tuple[float, float] = (0.0, 0.0),
+    base: float = BASE,
 ) -> LogMargin:
     """The margin of a projection; never shrinks as `doublings` or `unpredictability` grow.
 
     `alternatives`: how much lower and higher alternative readings of the series are.
     """
     distance = max(doublings, LEAST_DOUBLINGS)
-    rough = distance * (BASE + PER_DOUBT * unpredictability)
+    rough = distance * (base + PER_DOUBT * unpredictability)
     share = CROSSING_SHARE[crossing]
     lower, higher = alternatives
     return LogMargin(

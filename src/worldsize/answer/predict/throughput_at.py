@@ -29,6 +29,9 @@ NETWORK_USE = (0.6, 0.8, 1.0)
 """Share of a declared rate that real transfers reach."""
 
 
+STEP_BASE = 0.045
+"""What each doubling adds to the margin of the step model, whatever its evidence. A bare series needs less, because its
+interval has room for other readings too."""
 OTHER_BATCH = "from other batches that were measured"
 CROWDED = "more threads exchange than there are cores"
 WHOLE_EXCHANGES = ("ddp", "zero")
@@ -114,10 +117,8 @@ class Throughputs:
             return Throughput(samples_per_s=rate, parts=parts, notes=(*projected.notes, CROWDED))
         # If the work per rank changes with the workers, a bare series cannot separate that from the cost of scaling.
         both = [by_parts] if setting.scaling == "strong" else [by_parts, projected.samples_per_s.value]
-        value = math.exp(sum(map(math.log, both)) / len(both))
-        low, high = self._margin(workers).around(value)
         # If the two models disagree, little is known: the interval includes both.
-        rate = _projected(value, min(low, *both), max(high, *both))
+        rate = _projected(by_parts, min(low, *both), max(high, *both))
         return Throughput(samples_per_s=rate, parts=parts, notes=projected.notes)
 
     def _with_other_batches(self, setting: Setting) -> TableSeries:
@@ -172,7 +173,10 @@ class Throughputs:
         in the fit, that of the next run in the projected value."""
         distance = min(abs(math.log2(workers / other)) for other in self.series.workers)
         far = margin(
-            doublings=distance, unpredictability=self._unpredictability(), crossing=crossing_kind(self.series, workers)
+            doublings=distance,
+            unpredictability=self._unpredictability(),
+            crossing=crossing_kind(self.series, workers),
+            base=STEP_BASE,
         )
         return far.with_noise(self._noise)
 
