@@ -215,6 +215,19 @@ class Sample:
     def negated(self) -> Sample:
         return replace(self, value=-self.value, repeats={key: -value for key, value in self.repeats.items()})
 
+    def steadied(self, variance: float) -> Sample:
+        """The same, its noise pooled with that of one more run: s^2 = (f s^2 + variance) / (f + 1), f = n - 1.
+
+        `variance` is what other settings show about single runs. A few repeats may agree by chance, and two or three
+        hardly show their own spread; with the weight of a single run, settings may still differ in their noise.
+        """
+        n = len(self.repeats)
+        if not n or not self.freedom:
+            return self
+        freedom = self.freedom + 1
+        error = math.sqrt((self.freedom * n * self.error**2 + variance) / freedom / n)
+        return replace(self, error=error, freedom=freedom)
+
     def reach(self, level: float = LEVEL) -> float:
         """Half of the interval: Student's t over repeats, because few repeats show little of their spread; at least
         what the floor says."""
@@ -230,9 +243,8 @@ class Sample:
 
     def estimate(self, level: float = LEVEL) -> Estimate:
         """value +- reach; a single repeat has no interval."""
-        estimate = Estimate(
-            value=self.value, level=level, n=len(self.repeats) or (round(self.freedom) + 1 if self.freedom else 0)
-        )
+        n = len(self.repeats) or (round(self.freedom) + 1 if self.freedom else 0)
+        estimate = Estimate(value=self.value, level=level, n=n)
         reach = self.reach(level)
         return estimate.with_ends(self.value - reach, self.value + reach) if self.freedom else estimate
 

@@ -82,8 +82,12 @@ class LaunchFit:
 
     Each round of an adaptive study is a launch of its own, and the machine differs from launch to launch. Settings that
     ran in the same launch tell by how much, so a ratio of two settings contains only noise, whatever the launches did:
-    difference = c x, error^2 = variance c (A'A)^+ c', with repeats - rank degrees of freedom.
+    difference = c x, error^2 = variance c (A'A)^+ c', with repeats - rank degrees of freedom. In a grid the passes of
+    the repeats take the place of launches.
     """
+
+    variance: float
+    """Of one run, beside what its launch has in common."""
 
     def __init__(self, steps: Mapping[Setting, Sample], launches: Mapping[Setting, Mapping[int, str]]) -> None:
         self._steps = steps
@@ -98,8 +102,8 @@ class LaunchFit:
         self._effects = inverse @ observed
         self._freedom = float(len(logs) - np.linalg.matrix_rank(design))
         left = observed - design @ self._effects
-        variance = float(left @ left) / self._freedom if self._freedom else 0.0
-        self._covariance = variance * inverse @ inverse.T
+        self.variance = float(left @ left) / self._freedom if self._freedom else 0.0
+        self._covariance = self.variance * inverse @ inverse.T
 
     def difference(self, setting: Setting, other: Setting) -> Sample:
         """log step of the one minus that of the other."""
@@ -129,8 +133,9 @@ class Pace:
     baseline: Setting
     step: Sample
     speedup: Sample
-    fit: LaunchFit | None = None
-    """For repeats that are spread over several launches; without it, equally numbered repeats ran side by side."""
+    fit: LaunchFit
+    side_by_side: bool
+    """Whether equally numbered repeats ran side by side; otherwise they are spread over several launches."""
 
     @property
     def throughput(self) -> Sample:
@@ -142,8 +147,12 @@ class Pace:
         return self.speedup.plus(math.log(self.baseline.workers / self.setting.workers))
 
     def gain_over(self, other: Pace) -> Sample:
-        """Its throughput relative to that of the other."""
-        slower = self.fit.difference(other.setting, self.setting) if self.fit else other.step.minus(self.step)
+        """Its throughput relative to that of the other. Of repeats side by side, the pairs show the noise; that of the
+        whole series counts for one more pair."""
+        if self.side_by_side:
+            slower = other.step.minus(self.step).steadied(2 * self.fit.variance)
+        else:
+            slower = self.fit.difference(other.setting, self.setting)
         return slower.plus(math.log(self.setting.global_batch / other.setting.global_batch))
 
 
@@ -202,9 +211,14 @@ def paces(points: Iterable[SettingTimes], *, adaptive: bool = False) -> list[lis
 def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
     steps = {point.setting: median_step(point.repeats) for point in group}
     launches = {point.setting: point.launches for point in group}
-    fit = LaunchFit(steps, launches) if adaptive and len(_names(launches)) > 1 else None
+    side_by_side = not adaptive or len(_names(launches)) == 1
+    if side_by_side:
+        launches = {setting: {repeat: str(repeat) for repeat in step.repeats} for setting, step in steps.items()}
+    baseline, fit = group[0].setting, LaunchFit(steps, launches)
     base, *others = [
-        Pace(setting=setting, baseline=group[0].setting, step=step, speedup=Sample(value=0.0), fit=fit)
+        Pace(
+            setting=setting, baseline=baseline, step=step, speedup=Sample(value=0.0), fit=fit, side_by_side=side_by_side
+        )
         for setting, step in steps.items()
     ]
     return [base, *(replace(pace, speedup=pace.gain_over(base)) for pace in others)]
