@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 LONG   ?= long
 
-.PHONY: run test test-long lint bench bench-projection clean
+.PHONY: run test test-long lint bench bench-projection bench-coverage clean
 
 run: $(READY)
 	@$(BIN)/worldsize run
@@ -31,6 +31,9 @@ bench: $(READY)
 
 bench-projection: $(READY)
 	$(BIN)/python -m tests.bench.projection
+
+bench-coverage: $(READY)
+	$(BIN)/python -m tests.bench.coverage
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
