@@ -152,9 +152,9 @@ def predict(
     table = read_table(source, workers_per_node=workers_per_node)
     projected = project_table(table, sorted(set(workers or ())) or further(table), measured_too=not as_json)
     if as_json:
-        from dataclasses import asdict
+        from worldsize.answer.as_dict import plain
 
-        print(json.dumps([asdict(projection) for projection in projected], indent=1, allow_nan=False))
+        print(json.dumps([plain(projection) for projection in projected], indent=1, allow_nan=False))
     else:
         console().print(table_view(projected))
 

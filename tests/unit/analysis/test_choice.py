@@ -159,16 +159,11 @@ def test_too_few_updates_an_epoch() -> None:
 
 
 def as_in_a_table(line: Option) -> Projection:
-    rate, (low, high) = line.samples_per_s.value, line.samples_per_s.ends
     return Projection(
         workers=line.workers,
-        samples_per_s=rate,
-        low=low,
-        high=high,
+        samples_per_s=line.samples_per_s,
+        expected=line.samples_per_s,
         unit="samples_per_s",
-        value=rate,
-        value_low=low,
-        value_high=high,
         measured=line.measured,
         notes=(),
     )

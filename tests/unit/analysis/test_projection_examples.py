@@ -46,7 +46,8 @@ def test_mnist_speedups_follow_from_the_times(text: str) -> None:
     amdahl, gustafson = (f"{100 * fit.rms_relative_residual:.0f} %" for fit in fits)
     assert f"Amdahl's law leaves {amdahl} of residual, Gustafson's {gustafson}." in text
     one = project_table(table, [8])[0]
-    assert f"Projected to 8 workers: {one.value:.0f} s ({one.value_low:.0f} to {one.value_high:.0f})" in text
+    low, high = one.expected.ends
+    assert f"Projected to 8 workers: {one.expected.value:.0f} s ({low:.0f} to {high:.0f})" in text
     assert one.notes == ("new node boundary",)
 
 
@@ -60,9 +61,12 @@ def test_cifar10_speedups_follow_from_the_times_and_the_printed_ones_do_not(text
             assert printed < speedup - 0.04
             line = f"| {name} | {workers} | {given.value(workers, rate):.2f} s | {printed} | {speedup:.2f} "
             assert line + f"| {100 * speedup / workers:.0f} % | {serial[workers]:.2f} |" in text
-    found = [f"{one.value:.1f} ({one.value_low:.1f} to {one.value_high:.1f})" for one in project_table(table, [8])]
+    found = [
+        f"{one.expected.value:.1f} ({one.expected.low:.1f} to {one.expected.high:.1f})"
+        for one in project_table(table, [8])
+    ]
     assert f"{found[0]}, {found[1]} and {found[2]}" in text
     for given, one in list(zip(table.series, project_table(table, [8]), strict=True))[1:]:
         last = given.value(4, float(given.series.samples_per_s[-1]))
-        assert last - one.value < 0.5 * (last / 2)  # perfect scaling would save a half
+        assert last - one.expected.value < 0.5 * (last / 2)  # perfect scaling would save a half
         assert one.notes == ("leveling off",)

@@ -93,10 +93,11 @@ def test_strong_steps_with_batches_go_by_the_global_batch() -> None:
     ]
     one = worldsize.project(points, workers=[8])[0]
     assert one.unit == "step_s"
-    assert one.value == pytest.approx(1 / 8, rel=0.03)
-    assert one.samples_per_s == pytest.approx(256 / one.value)
-    assert one.low < one.samples_per_s < one.high
-    assert one.value_low < one.value < one.value_high
+    rate, step = one.samples_per_s, one.expected
+    assert step.value == pytest.approx(1 / 8, rel=0.03)
+    assert rate.value == pytest.approx(256 / step.value)
+    assert rate.ends[0] < rate.value < rate.ends[1]
+    assert step.ends == pytest.approx((256 / rate.ends[1], 256 / rate.ends[0]))
 
 
 BAD = [
@@ -268,7 +269,7 @@ def test_noise_of_repeats_is_in_what_is_projected() -> None:
     ]
     between, measured, further = worldsize.project(points, workers=[3, 4, 8])
     for one in (between, further):
-        assert one.high / one.low > measured.high / measured.low
+        assert one.samples_per_s.relative_width > measured.samples_per_s.relative_width
 
 
 @pytest.mark.parametrize("workers", [[], [0], [2.5], ["x"], [True], "16", b"16", 16])
@@ -295,14 +296,15 @@ def test_project_gives_frozen_answers_in_the_order_asked_and_in_the_given_unit()
     assert found[2].notes == ("new node boundary",)
     for one in found:
         assert one.unit == "samples_per_s"
-        assert one.value == one.samples_per_s
-        assert one.low <= one.value <= one.high
+        assert one.expected == one.samples_per_s
+        assert one.samples_per_s.has_interval is not one.measured  # it ran once
     with pytest.raises(AttributeError):
         found[0].workers = 3  # type: ignore[misc]
     times = worldsize.project([{"workers": n, "epoch_s": 80 / n} for n in (1, 2, 4)], workers=[8])[0]
-    assert times.value == pytest.approx(10, rel=0.05)
-    assert times.samples_per_s == pytest.approx(1 / times.value)  # of the same work a second
-    assert times.value_low < times.value < times.value_high
+    low, high = times.expected.ends
+    assert times.expected.value == pytest.approx(10, rel=0.05)
+    assert times.samples_per_s.value == pytest.approx(1 / times.expected.value)  # of the same work a second
+    assert low < times.expected.value < high
 
 
 def test_series_of_one_stack_inform_each_other() -> None:
@@ -313,7 +315,7 @@ def test_series_of_one_stack_inform_each_other() -> None:
         project_table(parse_table(header + dear + own.format(name), "t"), [16])[-1] for name in ("slow", "x")
     )
     assert same.series_id == other.series_id == "mine"
-    assert same.value < 0.8 * other.value
+    assert same.expected.value < 0.8 * other.expected.value
     assert "node boundary as in 3 other series of the same stack" in same.notes
 
 

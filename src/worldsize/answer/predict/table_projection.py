@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.projection.bare import Projected, crossing_cost, project_series
 from worldsize.analysis.projection.choice import Knee, choose_knee
 from worldsize.analysis.projection.series_law import TableSeries
@@ -20,18 +21,12 @@ class Projection:
     """Expected performance at one worker count, in the unit of the measurements."""
 
     workers: int
-    samples_per_s: float
+    samples_per_s: Estimate
     """Tokens per second if those were given. If only times were given, without a batch: runs of the same work per
-    second."""
-    low: float
-    high: float
-    """80 % of later measurements should lie between `low` and `high`."""
+    second. 80 % of later measurements should lie in its interval."""
+    expected: Estimate
+    """The same in the unit of the measurements."""
     unit: Unit
-    """Unit of the measurements."""
-    value: float
-    """The expected value in that unit; its interval is `value_low` to `value_high`."""
-    value_low: float
-    value_high: float
     measured: bool
     """Whether this count was measured; then the values are the measured ones."""
     notes: tuple[str, ...]
@@ -40,12 +35,12 @@ class Projection:
     @property
     def time_s(self) -> float:
         """Seconds per sample."""
-        return 1 / self.samples_per_s
+        return 1 / self.samples_per_s.value
 
     @property
     def sure(self) -> bool:
         """Whether it is known well enough to act on."""
-        return self.measured or (self.high - self.low) / self.samples_per_s <= WIDEST
+        return self.measured or self.samples_per_s.relative_width <= WIDEST
 
 
 def project(points: Iterable[Mapping[str, object]], workers: Iterable[int]) -> list[Projection]:
@@ -94,17 +89,12 @@ def further(table: MeasurementTable) -> list[int]:
 
 
 def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
-    rate, (low, high) = projected.samples_per_s.value, projected.samples_per_s.ends
-    bounds = [given.value(projected.workers, end) for end in (low, high)]
+    rate = projected.samples_per_s
     return Projection(
         workers=projected.workers,
         samples_per_s=rate,
-        low=low,
-        high=high,
+        expected=rate.map(lambda end: given.value(projected.workers, end)),
         unit=given.unit,
-        value=given.value(projected.workers, rate),
-        value_low=min(bounds),
-        value_high=max(bounds),
         measured=projected.measured,
         notes=projected.notes,
         series_id=given.series.name,

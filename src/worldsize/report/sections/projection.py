@@ -19,7 +19,16 @@ from worldsize.data.catalog import WorkloadFacts
 from worldsize.errors import visible
 from worldsize.report.words.answers import choice_sentence, extra_sentences
 from worldsize.report.words.findings import sentence
-from worldsize.report.words.numbers import below, counted, duration, metric_value, number, percent, times_words
+from worldsize.report.words.numbers import (
+    below,
+    counted,
+    duration,
+    metric_value,
+    number,
+    percent,
+    times_words,
+    with_range,
+)
 from worldsize.report.write.console import plain_table
 
 
@@ -108,7 +117,7 @@ def table_view(projected: Sequence[Projection]) -> Group:
     for series, rows in groupby(projected, key=lambda row: row.series_id):
         series_rows = list(rows)
         smallest = next(row for row in series_rows if row.measured)
-        base, rate = smallest.workers, smallest.samples_per_s
+        base, rate = smallest.workers, smallest.samples_per_s.value
         parts += [Text(""), Text(visible(answer_sentence(series_rows)), style="bold")]
         legend = "measured, and ~ projected, with 80 % intervals"
         table = plain_table(f"{visible(series)}: {legend}" if series else legend)
@@ -116,11 +125,11 @@ def table_view(projected: Sequence[Projection]) -> Group:
             table.add_column(header, justify="right")
         table.add_column("", justify="left", overflow="fold")
         for row in series_rows:
-            share = row.samples_per_s / rate * base / row.workers
+            share = row.samples_per_s.value / rate * base / row.workers
             table.add_row(
                 f"{row.workers}" if row.measured else f"~{row.workers}",
-                number(row.value),
-                f"{number(row.value_low)}–{number(row.value_high)}" if row.low < row.high else "",
+                number(row.expected.value),
+                "–".join(map(number, row.expected.ends)) if row.expected.has_interval else "",
                 f"{share * 100:.0f} %",
                 "; ".join(row.notes),
                 style="" if row.measured else "italic",
@@ -148,9 +157,6 @@ def answer_sentence(rows: Sequence[Projection]) -> str:
 
 
 def _against(projection: Projection, base: Projection) -> str:
-    speedup, low, high = (
-        end / base.samples_per_s for end in (projection.samples_per_s, projection.low, projection.high)
-    )
-    ends = f" ({number(low)} to {number(high)})" if low < high else ""
-    efficiency = percent(speedup * base.workers / projection.workers)
-    return f"{number(speedup)} x the rate of {base.workers:,}{ends}, {efficiency} efficient"
+    speedup = projection.samples_per_s.scaled(1 / base.samples_per_s.value)
+    efficiency = percent(speedup.value * base.workers / projection.workers)
+    return f"{number(speedup.value)} x the rate of {base.workers:,}{with_range(speedup)}, {efficiency} efficient"
