@@ -215,6 +215,11 @@ class Sample:
     def negated(self) -> Sample:
         return replace(self, value=-self.value, repeats={key: -value for key, value in self.repeats.items()})
 
+    @property
+    def squares(self) -> float:
+        """Sum of the squared distances of the repeats from their mean."""
+        return self.freedom * len(self.repeats) * self.error**2
+
     def steadied(self, variance: float) -> Sample:
         """The same, its noise pooled with that of one more run: s^2 = (f s^2 + variance) / (f + 1), f = n - 1.
 
@@ -225,7 +230,7 @@ class Sample:
         if not n or not self.freedom:
             return self
         freedom = self.freedom + 1
-        error = math.sqrt((self.freedom * n * self.error**2 + variance) / freedom / n)
+        error = math.sqrt((self.squares + variance) / freedom / n)
         return replace(self, error=error, freedom=freedom)
 
     def reach(self, level: float = LEVEL) -> float:

@@ -12,7 +12,7 @@ from worldsize.analysis.estimate import Estimate, Sample
 from worldsize.analysis.projection.step_model import Node, StepTiming
 from worldsize.analysis.speed.adaptive import Probe, next_probes, pooled
 from worldsize.analysis.speed.recommend import recommend
-from worldsize.analysis.speed.scaling import Pace, ScalingRow, Series
+from worldsize.analysis.speed.scaling import LaunchFit, Pace, ScalingRow, Series
 from worldsize.spec.setting import Setting
 from worldsize.spec.training import StrategySpec
 from worldsize.study.adaptive_rounds import predicted
@@ -65,7 +65,8 @@ def full_grid(rates: dict[Probe, Estimate]) -> Probe:
             )
             reach = math.log(rate.ends[1] / rate.value) / 1.645
             step = Sample(value=-math.log(rate.value / setting.global_batch), floor=reach)
-            pace = Pace(setting=setting, baseline=setting, step=step, speedup=step)
+            alone = LaunchFit({setting: step}, {})
+            pace = Pace(setting=setting, baseline=setting, step=step, speedup=step, fit=alone, side_by_side=True)
             rows.append(
                 ScalingRow(
                     setting=setting,

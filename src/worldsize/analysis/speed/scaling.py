@@ -86,8 +86,9 @@ class LaunchFit:
     the repeats take the place of launches.
     """
 
-    variance: float
-    """Of one run, beside what its launch has in common."""
+    squares: float
+    """Sum of the squared residuals: what runs differ by, beside what their launch has in common."""
+    freedom: float
 
     def __init__(self, steps: Mapping[Setting, Sample], launches: Mapping[Setting, Mapping[int, str]]) -> None:
         self._steps = steps
@@ -100,10 +101,10 @@ class LaunchFit:
         inverse, observed = np.linalg.pinv(design), np.array([log for *_, log in logs])
         self._known = inverse @ design
         self._effects = inverse @ observed
-        self._freedom = float(len(logs) - np.linalg.matrix_rank(design))
+        self.freedom = float(len(logs) - np.linalg.matrix_rank(design))
         left = observed - design @ self._effects
-        self.variance = float(left @ left) / self._freedom if self._freedom else 0.0
-        self._covariance = self.variance * inverse @ inverse.T
+        self.squares = float(left @ left)
+        self._covariance = (self.squares / self.freedom if self.freedom else 0.0) * inverse @ inverse.T
 
     def difference(self, setting: Setting, other: Setting) -> Sample:
         """log step of the one minus that of the other."""
@@ -116,7 +117,7 @@ class LaunchFit:
         return Sample(
             value=float(contrast @ self._effects),
             error=math.sqrt(max(float(contrast @ self._covariance @ contrast), 0.0)),
-            freedom=self._freedom,
+            freedom=self.freedom,
             floor=math.hypot(step.floor, other_step.floor),
         )
 
@@ -134,6 +135,7 @@ class Pace:
     step: Sample
     speedup: Sample
     fit: LaunchFit
+    """Of this count and all smaller ones, by pass; of the whole series, by launch, if it is spread over several."""
     side_by_side: bool
     """Whether equally numbered repeats ran side by side; otherwise they are spread over several launches."""
 
@@ -148,9 +150,11 @@ class Pace:
 
     def gain_over(self, other: Pace) -> Sample:
         """Its throughput relative to that of the other. Of repeats side by side, the pairs show the noise; that of the
-        whole series counts for one more pair."""
+        other counts up to the larger one counts for one more pair. Still larger ones may be far noisier."""
         if self.side_by_side:
-            slower = other.step.minus(self.step).steadied(2 * self.fit.variance)
+            slower, fit = other.step.minus(self.step), max(self, other, key=lambda pace: pace.setting.workers).fit
+            squares, freedom = fit.squares - slower.squares / 2, fit.freedom - slower.freedom
+            slower = slower.steadied(2 * squares / freedom) if freedom >= 1 else slower
         else:
             slower = self.fit.difference(other.setting, self.setting)
         return slower.plus(math.log(self.setting.global_batch / other.setting.global_batch))
@@ -213,11 +217,18 @@ def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
     launches = {point.setting: point.launches for point in group}
     side_by_side = not adaptive or len(_names(launches)) == 1
     if side_by_side:
-        launches = {setting: {repeat: str(repeat) for repeat in step.repeats} for setting, step in steps.items()}
-    baseline, fit = group[0].setting, LaunchFit(steps, launches)
+        passes = {setting: {repeat: str(repeat) for repeat in step.repeats} for setting, step in steps.items()}
+        fits = {setting: LaunchFit(dict(list(steps.items())[:count]), passes) for count, setting in enumerate(steps, 1)}
+    else:
+        fits = dict.fromkeys(steps, LaunchFit(steps, launches))
     base, *others = [
         Pace(
-            setting=setting, baseline=baseline, step=step, speedup=Sample(value=0.0), fit=fit, side_by_side=side_by_side
+            setting=setting,
+            baseline=group[0].setting,
+            step=step,
+            speedup=Sample(value=0.0),
+            fit=fits[setting],
+            side_by_side=side_by_side,
         )
         for setting, step in steps.items()
     ]
