@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.made import Made, write_study
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import load
 from worldsize.cli.main import app
 from worldsize.machine import Machine
-from worldsize.report.document import document
-from worldsize.report.pages import figures, sheets
+from worldsize.report.pages import figures, tables
 from worldsize.report.write.tables import to_csv
 from worldsize.spec.study import TrialSpec
 
@@ -106,8 +106,8 @@ def produce(name: str) -> dict[str, Any]:
         if name == "scaling":
             _write("scaling-slower")
             found["compare"] = _json("compare", name, "scaling-slower", "--json")
-        said = document(load(name))
-        found["tables"] = {sheet.key: to_csv(sheet).splitlines() for sheet in sheets(said)}
+        said = Evidence(load(name))
+        found["tables"] = {table.key: to_csv(table).splitlines() for table in tables(said)}
         found["figures"] = {figure.key: _plain(figure) for figure in figures(said)}
         return found
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, cast, get_origin, get_type_hints
 
 import numpy as np
 
+from worldsize.analysis.estimate import Estimate
+from worldsize.analysis.speed.breakdown import Exposed, StepParts, Traffic
+from worldsize.analysis.speed.network import Link, Wire, fit_link, ring_allreduce_s
 from worldsize.answer.results import Results, load
 from worldsize.folder.launches import LaunchEnd, LaunchFile, LaunchFolder
 from worldsize.folder.record import SPAN_UNIT_S, SPANS, ArrayFile, Epoch, Failure, TrialRecord
@@ -230,18 +234,48 @@ def made_study(folder: Path, text: str = STUDY, *, failing: tuple[str, ...] = ()
     return write_study(folder, text, made).folder
 
 
+def exchanged(step: StepParts) -> StepParts:
+    """The same as probes with and without the exchange would have timed it: no probe ran."""
+    workers = step.setting.workers
+    if workers == 1:
+        return step
+    return replace(
+        step,
+        exposed=Exposed(seconds=Estimate(value=0.002, low=0.0015, high=0.0025), with_s=0.012, without_s=0.01),
+        traffic=Traffic(bytes=4e6, seconds=0.004, workers=workers),
+        total_s=Estimate(value=0.004, low=0.003, high=0.005),
+    )
+
+
+def made_link(latency_s: float = 1e-4, bandwidth_bytes_per_s: float = 1e9) -> Link:
+    """Of two workers, with repetitions that scatter by a tenth."""
+    wire = Wire(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    sizes = np.geomspace(1e3, 6.4e7, 9).astype(int).tolist()
+    link = fit_link(2, {size: [ring_allreduce_s(size, 2, wire) * of for of in (0.9, 1.0, 1.1)] * 14 for size in sizes})
+    assert link is not None
+    return link
+
+
 HOSTILE = '"><img src=x onerror=alert(1)></script><script>alert(2)</script>\u2028|`*_[x](y)$\\x&#{}^~%;=1+1\x1b[31m\x00'
-STRUCTURE = ("kind", "outcome", "scaling", "verdict", "code", "of", "law")
-"""Values that the program itself chooses among, not text from outside."""
+STRUCTURE = {"key", "section", "code", "color", "outcome", "ticks"}
+"""Fields with names and numbers of the program itself, never text from outside; so are all fields that are Literal."""
+T = TypeVar("T")
 
 
-def hostile(value: Any, key: str = "") -> Any:
-    """The same document, with every text that could come from outside replaced; also names that are keys."""
-    if isinstance(value, dict):
-        keyed = key in ("metrics", "configuration") or (key == "environments")
-        return {(f"{HOSTILE}{name}" if keyed else name): hostile(each, name) for name, each in value.items()}
-    if isinstance(value, list):
-        return [hostile(each, key) for each in value]
-    if isinstance(value, str) and key not in (*STRUCTURE, "spans"):
-        return f"={HOSTILE}{value}"
-    return value
+def hostile(value: T) -> T:
+    """The same report, or any part of it, with every text in it replaced that could come from outside."""
+    made: Any = value
+    if isinstance(value, str) and value:
+        made = f"={HOSTILE}{value}"
+    elif isinstance(value, tuple):
+        made = tuple(map(hostile, value))
+    elif is_dataclass(value) and not isinstance(value, type):
+        texts = {name: hostile(getattr(value, name)) for name in _fields_from_outside(type(value))}
+        made = replace(value, **texts)
+    return cast(T, made)
+
+
+@cache
+def _fields_from_outside(kind: type) -> list[str]:
+    hints = get_type_hints(kind)
+    return [name for name, hint in hints.items() if name not in STRUCTURE and get_origin(hint) is not Literal]

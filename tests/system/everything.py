@@ -1,4 +1,4 @@
-"""A document that has every figure and every table: made up, from known laws, for what must be shown of all of them."""
+"""A study that has every figure and every table: made up, from known laws, for what must be shown of all of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.made import Made, write_study
-from worldsize.report.blocks import Document
-from worldsize.report.document import document
+from tests.made import Made, write_end, write_study
+from worldsize.answer.evidence import Evidence
+from worldsize.answer.results import load
+from worldsize.folder.launches import InterconnectFile, LaunchFolder, LinkSweep, LinkTimes, launch_folders
+from worldsize.folder.record import SPAN_UNIT_S, ArrayFile, Try
+from worldsize.folder.study_folder import StudyFolder, save_array
+from worldsize.report.blocks import Report
+from worldsize.report.pages import study_report
 from worldsize.spec.study import TrialSpec
 
 STUDY = """\
@@ -24,10 +29,11 @@ probe: {max_seconds: 1}
 train: {until: {metric: accuracy, at_least: 0.9, max_epochs: 60}, lr_rule: linear}
 repeats: 2
 """
+SCATTER = (0.9, 0.95, 1.0, 1.05, 1.1) * 8
 
 
-def everything(folder: Path) -> Document:
-    """Links, jobs, noise and the exchange have no files of their own here: they are put into the document."""
+def everything(folder: Path) -> Evidence:
+    """Links, jobs, noise, the exchange and a batch that does not fit are written into the folder of a made-up study."""
     made = Made(
         times=_times,
         noise=0.02,
@@ -37,18 +43,24 @@ def everything(folder: Path) -> Document:
         largest_rate=1.0,
         failing=("0003",),
     )
-    found = document(write_study(folder / "study", STUDY, made))
-    found["steps"] = [_exchanged(each) for each in found["steps"]]
-    found["links"] = [_link()]
-    job = {"job": "4711", "queued_s": 95.0, "attempts": 2, "reason": "time limit"}
-    found["launches"] = [{**launch, **(job if launch is found["launches"][0] else {})} for launch in found["launches"]]
-    found["tries"] = [{"workers": 1, "batch_per_worker": 8192, "outcome": "out_of_memory"}]
-    trained = found["training"][0]
-    steps = list(range(1, 200, 2))
-    samples = [50.0 + 2.0 * step for step in steps]
-    found["noise_over_time"] = [{**trained, "step": steps, "samples": samples}]
-    found["noise_scale"] = [{**trained, "value": 400.0, "low": 300.0, "high": 520.0}]
-    return found
+    results = write_study(folder / "study", STUDY, made)
+    for name, record in results.records.items():
+        trial = results.trials[name]
+        if record.outcome == "failed":
+            full = (Try(batch_per_worker=8192, outcome="out_of_memory"),)
+            results.folder.write_record(record.model_copy(update={"tries": full}))
+        elif trial.workers > 1:
+            watched = _exchange(results.folder, trial) if trial.kind == "probe" else _noise(results.folder, trial)
+            results.folder.write_record(record.model_copy(update=watched))
+    queued, linked = (results.folder.launch(launch.name) for launch in launch_folders(results.folder)[:2])
+    phases = {"process start": 4.0, "training": 10.0}
+    write_end(queued, phases_s=phases, job="4711", queued_s=95.0, attempts=2, reason="time limit")
+    LaunchFolder(linked).write(InterconnectFile(hosts=("here", "here"), sweep=_sweep()))
+    return Evidence(load(results.folder.path))
+
+
+def report_of_everything(folder: Path) -> Report:
+    return study_report(everything(folder), live=False)
 
 
 def _times(trial: TrialSpec) -> dict[str, float]:
@@ -62,23 +74,30 @@ def _accuracy(trial: TrialSpec, steps: int) -> float:
     return 0.1 + 0.88 * (1 - math.exp(-3 * steps / (900 * (1 + 400 / trial.global_batch))))
 
 
-def _exchanged(each: dict[str, Any]) -> dict[str, Any]:
-    if each["setting"]["workers"] == 1:
-        return each
-    exposed = {"seconds": {"value": 0.002, "low": 0.0015, "high": 0.0025}, "with_s": 0.012, "without_s": 0.01}
-    traffic = {"bytes": 4e6, "seconds": 0.004, "workers": each["setting"]["workers"], "algbw": 1e9, "busbw": 1.2e9}
-    return {**each, "exposed": exposed, "traffic": traffic, "total_s": {"value": 0.004, "low": 0.003, "high": 0.005}}
+def _exchange(home: StudyFolder, trial: TrialSpec) -> dict[str, Any]:
+    """Steps of 12 ms with the exchange of gradients and of 10 ms without."""
+    kinds = np.tile([1, 0, 0, 1], 10)
+    shake = np.random.default_rng([trial.workers, trial.repeat]).normal(1, 0.02, len(kinds))
+    steps = np.where(kinds, 0.012, 0.010) * shake / SPAN_UNIT_S
+    rows = np.stack([kinds, np.round(steps)], axis=1).astype(np.uint32)
+    exposed = _saved(home, trial, "exposed", rows)
+    return {"exposed": exposed, "exchange": {"total_s": 0.004 * (1 + 0.05 * trial.repeat), "bytes": 4e6}}
 
 
-def _link() -> dict[str, Any]:
-    sizes = []
-    for size in np.geomspace(1e3, 6.4e7, 9).astype(int).tolist():
-        seconds = 2e-4 + size / 1e9
-        time = {"value": seconds, "low": seconds * 0.9, "high": seconds * 1.1}
-        one = {"size_bytes": size, "seconds": time}
-        sizes.append(
-            {**one, "repetitions": 40, "algbw_bytes_per_s": size / seconds, "busbw_bytes_per_s": size / seconds}
-        )
-    law = {"latency_s": {"value": 1e-4, "low": 9e-5, "high": 1.1e-4}}
-    law["bandwidth_bytes_per_s"] = {"value": 1e9, "low": 9e8, "high": 1.1e9}
-    return {"kind": "inside", "place": "", "workers": 2, **law, "sizes": sizes, "misfit": 0.01, "poor": False}
+def _noise(home: StudyFolder, trial: TrialSpec) -> dict[str, Any]:
+    """Square norms of gradients whose noise scale is 400."""
+    rng = np.random.default_rng([trial.workers, trial.repeat, trial.batch_per_worker])
+    norms = [1 + 400 / trial.batch_per_worker, 1 + 400 / trial.global_batch]
+    return {"noise": _saved(home, trial, "noise", (norms * rng.normal(1, 0.05, (200, 2))).astype(np.float32))}
+
+
+def _saved(home: StudyFolder, trial: TrialSpec, name: str, rows: np.ndarray) -> tuple[ArrayFile, ...]:
+    paths = (home.trial(trial.id) / f"{name}-rank{rank:02d}.npy" for rank in range(trial.workers))
+    return tuple(save_array(path, rank, rows) for rank, path in enumerate(paths))
+
+
+def _sweep() -> LinkSweep:
+    sizes = np.geomspace(1e3, 6.4e7, 9).astype(int).tolist()
+    seconds = {size: tuple((2e-4 + size / 1e9) * of for of in SCATTER) for size in sizes}
+    times = [LinkTimes(kind="inside", host="here", workers=2, size_bytes=size, seconds=seconds[size]) for size in sizes]
+    return LinkSweep(budget_s=1.0, took_s=1.0, times=tuple(times))

@@ -10,9 +10,11 @@ import pytest
 
 import worldsize
 from tests.system.wide import ROOM, imported_bytes, run_wide
+from worldsize.answer.evidence import Evidence
+from worldsize.report.views.answer import answer_blocks
 from worldsize.report.views.status import status_view
 from worldsize.report.write.console import console
-from worldsize.report.write.terminal import answer_view
+from worldsize.report.write.terminal import to_terminal
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +53,9 @@ def test_where_one_rank_is_out_of_memory_all_step_back(tmp_path: Path, held_byte
     assert results.answer.row is not None
     assert results.answer.row.setting.batch_per_worker == answer["enough"]
     assert "largest-batch-memory" in [finding["code"] for finding in found["answer"]["findings"]]
-    text = " ".join(shown(answer_view(results)).split())
-    assert f"Largest batch a worker that fits: {answer['fits']}" in text
+    text = " ".join(shown(to_terminal(answer_blocks(Evidence(results), details=False))).split())
+    assert text.startswith(f"Use a batch of {answer['enough']} per worker.")
+    assert f"A batch of {answer['fits']} fits ({answer['too_large']} runs out of memory)." in text
     assert f"{answer['too_large']} out of memory" in text
 
 
@@ -70,4 +73,5 @@ def test_a_listed_batch_that_does_not_fit_is_a_result(tmp_path: Path, held_bytes
     assert sum(record.trial in trials for trials in launches) == 1
     assert "out-of-memory" in [finding["code"] for finding in found["answer"]["findings"]]
     assert "1 finished, 1 out of memory, 0 left of 2" in shown(status_view(results, None, None))
-    assert "A batch of 1,024 a worker does not fit into memory with 2 workers" in shown(answer_view(results))
+    text = shown(to_terminal(answer_blocks(Evidence(results), details=True)))
+    assert "A batch of 1,024 per worker does not fit into memory with 2 workers" in text

@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.made import hostile
-from tests.system.everything import everything
-from worldsize.report.blocks import Document
-from worldsize.report.pages import SHEETS, sheets
+from tests.system.everything import report_of_everything
+from worldsize.report.blocks import Table
+from worldsize.report.pages import TABLES
 from worldsize.report.write.tables import to_latex
 
 pytestmark = pytest.mark.long
@@ -31,10 +32,10 @@ PAPER = r"""\documentclass{article}
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Document:
+def made(tmp_path_factory: pytest.TempPathFactory) -> list[Table]:
     if shutil.which("pdflatex") is None:
         pytest.fail("no pdflatex: apt-get install --no-install-recommends texlive-latex-base texlive-latex-recommended")
-    return everything(tmp_path_factory.mktemp("everything"))
+    return report_of_everything(tmp_path_factory.mktemp("everything")).all(Table)
 
 
 def typeset(folder: Path, tables: list[str]) -> str:
@@ -50,23 +51,24 @@ def typeset(folder: Path, tables: list[str]) -> str:
     return said
 
 
-def test_every_table_compiles_and_fits_the_page(found: Document, tmp_path: Path) -> None:
-    made = sheets(found)
-    assert {sheet.key for sheet in made} >= {"scaling", "laws", "batch", "steps", "exchange", "bandwidth"}
-    assert len(made) >= len(SHEETS) - 1  # `trained` only stands in where there is nothing to compare
-    said = typeset(tmp_path, [to_latex(sheet) for sheet in made])
+def test_every_table_compiles_and_fits_the_page(made: list[Table], tmp_path: Path) -> None:
+    assert {table.key for table in made} >= {"scaling", "laws", "batch", "steps", "exchange", "bandwidth"}
+    assert len(made) >= len(TABLES) - 1  # `trained` only stands in where there is nothing to compare
+    said = typeset(tmp_path, [to_latex(table) for table in made])
     assert not re.search(r"Overfull \\hbox \((\d{2,})", said), said
     assert "undefined" not in said
 
 
-def test_hostile_names_compile_and_run_nothing(found: Document, tmp_path: Path) -> None:
+def test_hostile_names_compile_and_run_nothing(made: list[Table], tmp_path: Path) -> None:
     spell = r"\immediate\write18{touch owned}\input{/etc/passwd}\openout5=owned.tex}\end{document} $x$ 中\u0301 «ß» "
-    bad = hostile(found)
-    bad["study"] = bad["title"] = spell
-    for entry in [*bad["learning"], *bad["training"]]:
-        entry["variant"] = spell + entry["variant"]
-    tables = [to_latex(sheet) for sheet in sheets(bad)]
-    assert any("immediate" in table for table in tables)
+    tables = [to_latex(cast_spell(hostile(table), spell)) for table in made]
+    assert all("immediate" in table for table in tables)
     typeset(tmp_path, tables)
     assert {path.suffix for path in tmp_path.iterdir()} == {".tex", ".aux", ".log"}
     assert not (tmp_path / "owned.tex").exists()
+
+
+def cast_spell(table: Table, spell: str) -> Table:
+    """In its title and in every text cell."""
+    rows = tuple(tuple(spell + cell if isinstance(cell, str) else cell for cell in row) for row in table.rows)
+    return replace(table, title=spell, rows=rows)

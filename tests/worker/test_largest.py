@@ -21,7 +21,7 @@ from worldsize.launch.autopsy import find_cause, tries_told
 from worldsize.launch.commands import worker_environment
 from worldsize.launch.prepare import memory_limit_gb
 from worldsize.machine import Machine
-from worldsize.report.words.findings import finding_sentence
+from worldsize.report.words.findings import sentence
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import LEAST, LargestSpec
 from worldsize.spec.training import StrategySpec
@@ -146,14 +146,14 @@ def test_counts_are_searched_apart() -> None:
 def test_every_end_has_its_sentence() -> None:
     numbers = {"workers": 2.0, "fits": 1024.0, "tried": 1088.0, "enough": 256.0}
     for end, words in {
-        "memory": "that fits: 1,024 (1,088 runs out of memory)",
+        "memory": "that fits is 1,024 (1,088 runs out of memory)",
         "throughput": "throughput no longer rises",
         "most": "the largest that the study allows",
         "none": "No batch fits: even 1,088",
     }.items():
         finding = Finding(code=f"largest-batch-{end}", numbers=numbers, where={"workers": 2})
-        assert finding_sentence(finding).startswith("With 2 workers: ")
-        assert words in finding_sentence(finding)
+        assert sentence(finding).startswith("With 2 workers: ")
+        assert words in sentence(finding)
 
 
 STUDY = "name: s\nworkload: digits\naxes:\n  workers: [1, 2]\n  batch_per_worker: {largest: true}\nmemory_limit_gb: 4\n"

@@ -122,4 +122,4 @@ def flat_setting(setting: Setting) -> dict[str, Any]:
 
 def plain_finding(finding: Finding) -> dict[str, Any]:
     """Return a finding as a dict; `where` only if it applies to some of the settings."""
-    return {key: value for key, value in asdict(finding).items() if value or key != "where"}
+    return {key: value for key, value in plain(finding).items() if value or key != "where"}

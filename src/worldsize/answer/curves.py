@@ -1,29 +1,26 @@
-"""Data for figures beyond the tables: learning curves, overhead outside the step, one step in detail, telemetry."""
+"""Data for figures of training beyond the tables: outcomes, learning curves, the noise scale over time."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.analysis.estimate import log_interval, mean_interval
+from worldsize.analysis.estimate import Estimate, log_interval, mean_interval
 from worldsize.analysis.learning.noise_scale import noise_series, of_ranks
-from worldsize.analysis.speed.breakdown import waiting_apart
-from worldsize.answer.as_dict import flat_setting, plain
 from worldsize.answer.from_records import TrialResult
 from worldsize.answer.results import Results
-from worldsize.folder.launches import launch_folders
 from worldsize.folder.record import Epoch
 from worldsize.spec.setting import Setting, setting_order
 
 MOST_EPOCHS = 80
 """A longer curve is thinned to this many points, more densely at its beginning, where it changes most."""
 MOST_SAMPLES = 150
-"""Telemetry samples per device."""
-MOST_RANKS = 16
+"""Points of the noise scale over the course of training."""
 MOST_NOISE = 8
 
 Groups = dict[tuple[Setting, str], list[TrialResult]]
@@ -48,43 +45,91 @@ def by_variant(pairs: Sequence[TrialResult]) -> Groups:
     return dict(sorted(groups.items(), key=lambda item: setting_order(item[0][0])))
 
 
-def training(results: Results, groups: Groups) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What training with one variant took and reached, over the repeats that learned."""
+
+    setting: Setting
+    variant: str
+    peak_lr: float
+    """After the learning rate rule."""
+    repeats: int
+    learned: int
+    """Repeats that were trained to the end: those behind the estimates."""
+    train_s: Estimate | None
+    wall_s: Estimate | None
+    epochs: Estimate | None
+    train_loss: Estimate | None
+    test_loss: Estimate | None
+    metric: Estimate | None
+
+
+def training(results: Results, groups: Groups) -> list[Trained]:
     """Training time, final losses and final metric, over the repeats that learned."""
     metric = results.facts.metric
     rows = []
     for (setting, variant), pairs in groups.items():
         learned = [record for _, record in pairs if record.outcome in ("finished", "plateaued") and record.epochs]
-        values: dict[str, list[float | None]] = {
-            "train_s": [sum(epoch.train_s for epoch in record.epochs) for record in learned],
-            "wall_s": [record.wall_s for record in learned],
-            "epochs": [len(record.epochs) for record in learned],
-            "train_loss": [record.epochs[-1].train_loss for record in learned],
-            "test_loss": [record.metrics.get("loss") for record in learned],
-            "metric": [record.metrics.get(metric) for record in learned],
-        }
-        peak = pairs[0][0].peak_lr
         rows.append(
-            {
-                **flat_setting(setting),
-                "variant": variant,
-                "peak_lr": peak,
-                "repeats": len(pairs),
-                "learned": len(learned),
-                **{name: _estimate(numbers, by_factors=name != "metric") for name, numbers in values.items()},
-            }
+            Trained(
+                setting=setting,
+                variant=variant,
+                peak_lr=pairs[0][0].peak_lr,
+                repeats=len(pairs),
+                learned=len(learned),
+                train_s=_mean([sum(epoch.train_s for epoch in record.epochs) for record in learned]),
+                wall_s=_mean([record.wall_s for record in learned]),
+                epochs=_mean([len(record.epochs) for record in learned]),
+                train_loss=_mean([record.epochs[-1].train_loss for record in learned]),
+                test_loss=_mean([record.metrics.get("loss") for record in learned]),
+                metric=_mean([record.metrics.get(metric) for record in learned], by_factors=False),
+            )
         )
     return rows
 
 
-def _estimate(values: Sequence[float | None], *, by_factors: bool) -> dict[str, Any] | None:
-    """Interval of the mean. `by_factors` keeps the interval of values that cannot be negative above 0."""
+def _mean(values: Sequence[float | None], *, by_factors: bool = True) -> Estimate | None:
+    """The mean with its interval. `by_factors` keeps the interval of values that cannot be negative above 0."""
     known = [value for value in values if value is not None]
-    if by_factors and all(value > 0 for value in known):
-        return plain(log_interval(known)) if known else None
-    return plain(mean_interval(known)) if known else None
+    if not known:
+        return None
+    return log_interval(known) if by_factors and all(value > 0 for value in known) else mean_interval(known)
 
 
-def curves(results: Results, groups: Groups) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """One epoch of a learning curve. The ends of its estimates are the lowest and the highest repeat."""
+
+    epoch: int
+    step: float
+    """Steps until then, over all epochs."""
+    train_loss: Estimate | None
+    test_loss: Estimate | None
+    train_metric: Estimate | None
+    test_metric: Estimate | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Learning curve of one variant at one setting."""
+
+    setting: Setting
+    variant: str
+    family: str
+    """Optimizer family: sgd, momentum, adam."""
+    variant_without_lr: str
+    """What variants share that differ only in the learning rate."""
+    peak_lr: float
+    """After the learning rate rule."""
+    repeats: int
+    diverged: int
+    diverged_at_steps: tuple[int, ...]
+    epochs: int
+    points: tuple[CurvePoint, ...]
+    """Fewer than epochs if the curve is thinned."""
+
+
+def curves(results: Results, groups: Groups) -> list[Curve]:
     """Learning curve of each variant: mean and range over the repeats that learned, at the epochs they all have.
 
     If none learned, the repeat that got furthest.
@@ -92,31 +137,32 @@ def curves(results: Results, groups: Groups) -> list[dict[str, Any]]:
     metric = results.facts.metric
     rows = []
     for (setting, variant), pairs in groups.items():
+        trial = pairs[0][0]
         diverged = [record for _, record in pairs if record.outcome == "diverged"]
         learned = [record.epochs for _, record in pairs if record.outcome != "diverged" and record.epochs]
         shown = learned or [max((record.epochs for record in diverged), key=len, default=())]
         length = min(map(len, shown), default=0)
-        indices = thinned(length, MOST_EPOCHS)
         if not length and not diverged:
             continue
         steps = np.mean([np.cumsum([epoch.steps for epoch in epochs[:length]]) for epochs in shown], axis=0)
         rows.append(
-            {
-                **flat_setting(setting),
-                "variant": variant,
-                "family": pairs[0][0].optimizer.family,
-                "rate": pairs[0][0].peak_lr,
-                "repeats": len(pairs),
-                "diverged": len(diverged),
-                "diverged_at_steps": sorted(r.diverged_at_step for r in diverged if r.diverged_at_step is not None),
-                "epochs": length,
-                "epoch": [int(index) + 1 for index in indices],
-                "step": [float(steps[index]) for index in indices],
-                "train_loss": _over_repeats(shown, indices, lambda epoch: epoch.train_loss),
-                "test_loss": _over_repeats(shown, indices, lambda epoch: epoch.test.get("loss")),
-                "train_metric": _over_repeats(shown, indices, lambda epoch: epoch.train.get(metric)),
-                "test_metric": _over_repeats(shown, indices, lambda epoch: epoch.test.get(metric)),
-            }
+            Curve(
+                setting=setting,
+                variant=variant,
+                family=trial.optimizer.family,
+                variant_without_lr=trial.family_label,
+                peak_lr=trial.peak_lr,
+                repeats=len(pairs),
+                diverged=len(diverged),
+                diverged_at_steps=tuple(
+                    sorted(record.diverged_at_step for record in diverged if record.diverged_at_step is not None)
+                ),
+                epochs=length,
+                points=tuple(
+                    _point(index, float(steps[index]), [epochs[index] for epochs in shown], metric)
+                    for index in thinned(length, MOST_EPOCHS)
+                ),
+            )
         )
     return rows
 
@@ -131,120 +177,43 @@ def thinned(length: int, most: int) -> list[int]:
     return sorted({int(index) for index in np.concatenate([even, early])} | {0, length - 1})
 
 
-def _over_repeats(shown: Sequence[Sequence[Epoch]], indices: Sequence[int], value: Any) -> dict[str, list[Any]] | None:
-    """Mean, lowest and highest value at each index; None if nothing was measured."""
-    rows = [[value(epochs[index]) for epochs in shown] for index in indices]
-    known = [[number for number in row if number is not None] for row in rows]
-    if not any(known):
-        return None
-    return {
-        "value": [sum(row) / len(row) if row else None for row in known],
-        "low": [min(row) if row else None for row in known],
-        "high": [max(row) if row else None for row in known],
-    }
-
-
-def launches(results: Results) -> list[dict[str, Any]]:
-    """Wall time of each launch by phase, on the driver's clock; for a job, also its time in the queue."""
-    rows = []
-    for folder in launch_folders(results.folder):
-        launch, end = folder.launch, folder.end
-        if launch is None or end is None:  # still running, or killed with its driver
-            continue
-        if end.phases_s is not None or end.job:
-            rows.append(
-                {
-                    "launch": folder.name,
-                    "kind": launch.kind,
-                    "workers": launch.workers,
-                    "place": launch.place,
-                    "wall_s": end.wall_s,
-                    "phases_s": dict(end.phases_s or {}),
-                    "job": end.job,
-                    "queued_s": end.queued_s,
-                    "attempts": end.attempts,
-                    "reason": end.reason,
-                }
-            )
-    return rows
-
-
-def one_step(results: Results, pairs: Sequence[TrialResult]) -> dict[str, Any] | None:
-    """The median step at the largest worker count, where scaling ends, span by span for each rank.
-
-    Ranks finish the exchange together, so the ranks are aligned at its end.
-    """
-    timed = [(trial, record) for trial, record in pairs if record.outcome != "diverged"]
-    if not timed:
-        return None
-    trial, record = max(timed, key=lambda pair: (pair[0].workers, pair[0].kind == "probe", -pair[0].repeat))
-    spans = results.folder.span_s(record)
-    if trial.workers < 2 or not len(spans):
-        return None
-    step_s = spans.sum(axis=2).max(axis=1)
-    step = int(np.argsort(step_s)[len(step_s) // 2])
-    span_s = waiting_apart(record.columns, spans[step : step + 1])[0]
-    names = [*record.columns, "waiting"] if span_s.shape[1] > len(record.columns) else list(record.columns)
-    if "waiting" in names:  # a rank waits before the transfer
-        order = [*range(names.index("communication")), names.index("waiting"), names.index("communication")]
-        order += [index for index in range(len(names)) if index not in order]
-        span_s, names = span_s[:, order], [names[index] for index in order]
-    exchange_end_s = (
-        span_s[:, : names.index("communication") + 1].sum(axis=1) if "communication" in names else span_s.sum(axis=1)
+def _point(index: int, step: float, epochs: Sequence[Epoch], metric: str) -> CurvePoint:
+    return CurvePoint(
+        epoch=index + 1,
+        step=step,
+        train_loss=_over_repeats([epoch.train_loss for epoch in epochs]),
+        test_loss=_over_repeats([epoch.test.get("loss") for epoch in epochs]),
+        train_metric=_over_repeats([epoch.train.get(metric) for epoch in epochs]),
+        test_metric=_over_repeats([epoch.test.get(metric) for epoch in epochs]),
     )
-    return {
-        **flat_setting(trial.setting),
-        "trial": trial.id,
-        "step": step + record.warmup_steps,
-        "step_s": float(step_s[step]),
-        "spans": names,
-        "begin_s": [float(late) for late in (exchange_end_s.max() - exchange_end_s)[:MOST_RANKS]],
-        "of_ranks": span_s[:MOST_RANKS].tolist(),
-        "ranks": trial.workers,
-    }
 
 
-def telemetry(results: Results, pairs: Sequence[TrialResult]) -> dict[str, Any] | None:
-    """Load and memory of each device over time, for the longest trial on the most workers."""
-    watched = [(trial, record) for trial, record in pairs if record.telemetry]
-    if not watched:
+def _over_repeats(values: Sequence[float | None]) -> Estimate | None:
+    """Mean, lowest and highest value."""
+    known = [value for value in values if value is not None]
+    if not known or not math.isfinite(mean := sum(known) / len(known)):
         return None
-    trial, record = max(watched, key=lambda pair: (pair[0].workers, pair[1].wall_s))
-    rows = results.folder.telemetry(record)
-    column = {name: index for index, name in enumerate(record.telemetry_columns)}
-    on_gpu = "gpu_busy_percent" in column and any(
-        np.isfinite(samples[:, column["gpu_busy_percent"]]).any() for samples in rows
-    )
-    devices = []
-    for rank, samples in enumerate(rows[:MOST_RANKS]):
-        kept = samples[np.unique(np.linspace(0, len(samples) - 1, min(len(samples), MOST_SAMPLES)).astype(int))]
-        at_s = kept[:, column["at_s"]]
-        if on_gpu:
-            busy, memory = kept[:, column["gpu_busy_percent"]], kept[:, column["gpu_memory_bytes"]]
-        else:
-            busy = _rate(at_s, kept[:, column["process_cpu_s"]]) * 100
-            memory = kept[:, column["process_memory_bytes"]]
-        if np.isfinite(busy).any() or np.isfinite(memory).any():
-            devices.append({"rank": rank, "at_s": _plain(at_s), "busy": _plain(busy), "memory_bytes": _plain(memory)})
-    about = {**flat_setting(trial.setting), "trial": trial.id, "of": "gpu" if on_gpu else "process"}
-    return {**about, "ranks": trial.workers, "devices": devices} if devices else None
-
-
-def _rate(at_s: npt.NDArray[np.float64], counter: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Rate over the interval that ends at each sample; NaN for the first sample and for very short intervals."""
-    gaps = np.diff(at_s)
-    long_enough = gaps > 0.3 * float(np.median(gaps)) if len(gaps) else gaps > 0
-    rates = np.divide(np.diff(counter), gaps, out=np.full(len(gaps), np.nan), where=long_enough & (gaps > 0))
-    return np.concatenate([[np.nan], rates])
+    return Estimate(value=mean, low=min(known), high=max(known), level=1.0, n=len(known))
 
 
 def _plain(values: npt.NDArray[np.float64]) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
-def noise_over_time(results: Results, groups: Groups) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class NoiseOverTime:
+    """Noise scale over the course of training."""
+
+    setting: Setting
+    variant: str
+    step: tuple[int, ...]
+    samples: tuple[float | None, ...]
+    """None: unknown, because the gradient cannot be distinguished from 0."""
+
+
+def noise_over_time(results: Results, groups: Groups) -> list[NoiseOverTime]:
     """Noise scale over the course of training, for the first repeat of each variant that recorded it."""
-    rows: list[dict[str, Any]] = []
+    rows: list[NoiseOverTime] = []
     for (setting, variant), pairs in groups.items():
         record = next((record for _, record in pairs if record.noise and record.outcome != "diverged"), None)
         if record is None or len(rows) == MOST_NOISE or setting.workers * setting.accumulation == 1:
@@ -254,13 +223,12 @@ def noise_over_time(results: Results, groups: Groups) -> list[dict[str, Any]]:
             continue
         series = noise_series(small, big, setting.global_batch / small.shape[1])
         indices = np.linspace(0, len(series) - 1, min(len(series), MOST_SAMPLES)).astype(int)
-        values = _plain(series[indices])
         rows.append(
-            {
-                **flat_setting(setting),
-                "variant": variant,
-                "step": [int(index) + 1 for index in indices],
-                "samples": [value if value is None or value > 0 else None for value in values],
-            }
+            NoiseOverTime(
+                setting=setting,
+                variant=variant,
+                step=tuple(int(index) + 1 for index in indices),
+                samples=tuple(value if value is not None and value > 0 else None for value in _plain(series[indices])),
+            )
         )
     return rows

@@ -142,7 +142,7 @@ def _targets(results: Results) -> Iterator[Finding]:
                 "value": target.value,
                 "epochs": float(until.max_epochs),
             },
-            names={"metric": until.metric, "sign": "at least" if target.at_least else "at most"},
+            names={"metric_name": until.metric, "sign": "at least" if target.at_least else "at most"},
         )
 
 
@@ -163,14 +163,14 @@ def _edges(results: Results) -> Iterator[Finding]:
     known = {name: value for record in results.records.values() for name, value in record.known.items()}
     alone = len(results.variant_rankings) == 1
     for (setting, _, label), edge in results.edges.items():
-        numbers = {"rate": edge.estimate, "held": edge.stable_lr, "diverged": edge.diverged}
+        numbers = {"lr": edge.estimate, "held": edge.stable_lr, "diverged": edge.diverged}
         names = {"optimizer": label if alone else f"{label} (global batch {setting.global_batch})"}
         sharp = edge.diverged <= edge.stable_lr * SHARP_EDGE
         yield Finding(code="rate-edge" if sharp else "rate-edge-wide", numbers=numbers, names=names)
         if sharp and label == "sgd" and "largest_stable_rate" in known:
             theory = known["largest_stable_rate"]
-            percent = (edge.estimate / theory - 1) * 100
-            yield Finding(code="rate-edge-theory", numbers={"theory": theory, "percent": percent})
+            off = (edge.estimate / theory - 1) * 100
+            yield Finding(code="rate-edge-theory", numbers={"theory": theory, "off": off})
         if not edge.monotone:
             numbers = {"diverged": edge.diverged, "held": edge.highest_stable_lr}
             yield Finding(code="rate-edge-blurred", numbers=numbers, names=names)
@@ -193,18 +193,15 @@ def _large_batches(results: Results) -> Iterator[Finding]:
     if results.spec.train is None or results.spec.train.epochs is None:
         return
     for recovery in recovered(results.variant_rankings, higher_is_better=results.facts.higher_is_better):
-        low, high = recovery.share.ends
         yield Finding(
             code="large-batch",
             numbers={
                 "batch": recovery.global_batch,
                 "factor": recovery.global_batch / recovery.base_batch,
                 "lost": recovery.lost.value,
-                "percent": recovery.share.value * 100,
-                "low": low * 100,
-                "high": high * 100,
+                "won_back": recovery.share.scaled(100),
             },
-            names={"metric": results.facts.metric, "unscaled": recovery.unscaled, "variant": recovery.variant},
+            names={"metric_name": results.facts.metric, "unscaled": recovery.unscaled, "variant": recovery.variant},
         )
 
 
@@ -216,4 +213,4 @@ def _overfitting(results: Results, setting: Setting) -> Iterator[Finding]:
     low = best.gap.ends[0] if best.gap.has_interval else best.gap.value / 2
     if low > GAP_SHARE * abs(best.metric.value):
         numbers = {"gap": best.gap.value, "value": best.metric.value}
-        yield Finding(code="overfitting", numbers=numbers, names={"metric": results.facts.metric})
+        yield Finding(code="overfitting", numbers=numbers, names={"metric_name": results.facts.metric})

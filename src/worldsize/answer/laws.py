@@ -6,91 +6,120 @@ claim more certainty than the data support.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from dataclasses import dataclass
 
 from worldsize.analysis.learning.larger_batches import BatchStudy
-from worldsize.analysis.projection.classical_laws import Mode, fit_amdahl, fit_gustafson, fit_usl, karp_flatts
+from worldsize.analysis.learning.steps_to_target import BatchModel
+from worldsize.analysis.projection.classical_laws import LawFit, fit_amdahl, fit_gustafson, fit_usl, karp_flatts
 from worldsize.analysis.speed.scaling import Series
-from worldsize.answer.as_dict import plain, plain_setting
 from worldsize.answer.results import Results
+from worldsize.spec.setting import Setting
 
 LEAST_COUNTS = 3
 """Any of these curves passes through two points."""
 FITS = (fit_amdahl, fit_gustafson, fit_usl)
 
 
-def scaling_laws(results: Results) -> list[dict[str, Any]]:
-    """Fits for each series with at least three counts: an entry per law, and one per count for Karp-Flatt."""
+@dataclass(frozen=True, kw_only=True)
+class LawRow:
+    """A law fitted to a series, or the serial share by Karp and Flatt at one of its counts."""
+
+    setting: Setting
+    """The smallest count of the series."""
+    counts: int
+    """Number of counts in the series."""
+    law: str
+    workers: int | None = None
+    """The count of a serial share by Karp and Flatt; None: the law describes all counts."""
+    as_meant: bool = True
+    """False: the law was made for the other way of scaling, and only describes the curve."""
+    serial_fraction: float | None = None
+    contention: float | None = None
+    coherence: float | None = None
+    peak_workers: float | None = None
+    residual: float | None = None
+    """Root mean square of fitted / measured throughput - 1."""
+
+
+def scaling_laws(results: Results) -> list[LawRow]:
+    """Fits for each series with at least three counts: a row per law, and one per count for Karp-Flatt."""
     long = [series for series in results.series if len(series.rows) >= LEAST_COUNTS]
-    return [entry for series in long for entry in _of_series(series)]
+    return [row for series in long for row in _of_series(series)]
 
 
-def _of_series(series: Series) -> list[dict[str, Any]]:
-    first = series.rows[0].setting
+def _of_series(series: Series) -> list[LawRow]:
+    setting = series.rows[0].setting
     counts = [row.setting.workers for row in series.rows]
     rates = [row.samples_per_s.value for row in series.rows]
-    mode: Mode = "strong" if first.scaling == "strong" else "weak"
-    where = {
-        **{key: value for key, value in plain_setting(first).items() if key != "workers"},
-        "batch_per_worker": first.batch_per_worker if mode == "weak" else None,
-        "global_batch": first.global_batch if mode == "strong" else None,
-        "counts": len(counts),
-    }
-    fits = [fit(counts, rates, mode) for fit in FITS]
-    entries = [
-        {
-            **where,
-            "law": fit.law,
-            "workers": None,
-            "as_meant": fit.fits_mode,
-            **_law_parameters(fit.parameters),
-            "residual": fit.rms_relative_residual,
-        }
-        for fit in fits
-        if fit.converged
+    fits = [fit(counts, rates, setting.scaling) for fit in FITS]
+    rows = [_of_fit(fit, setting, len(counts)) for fit in fits if fit.converged]
+    shares = karp_flatts(counts, rates).items()
+    return rows + [
+        LawRow(setting=setting, counts=len(counts), law="karp-flatt", workers=workers, serial_fraction=share)
+        for workers, share in shares
     ]
-    entries += [
-        {
-            **where,
-            "law": "karp-flatt",
-            "workers": workers,
-            "as_meant": True,
-            **_law_parameters({"serial_fraction": share}),
-            "residual": None,
-        }
-        for workers, share in karp_flatts(counts, rates).items()
-    ]
-    return entries
 
 
-def _law_parameters(parameters: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: parameters.get(name) for name in ("serial_fraction", "contention", "coherence", "peak_workers")}
+def _of_fit(fit: LawFit, setting: Setting, counts: int) -> LawRow:
+    known = {name: value for name, value in fit.parameters.items() if math.isfinite(value)}
+    return LawRow(
+        setting=setting,
+        counts=counts,
+        law=fit.law,
+        as_meant=fit.fits_mode,
+        serial_fraction=known.get("serial_fraction"),
+        contention=known.get("contention"),
+        coherence=known.get("coherence"),
+        peak_workers=known.get("peak_workers"),
+        residual=fit.rms_relative_residual,
+    )
 
 
-def batch_models(results: Results) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class VariantBatchModel:
+    """How the steps to the target of one variant fall with the batch."""
+
+    setting: Setting
+    """One worker with the smallest batch that reached the target; the model covers all settings of this method."""
+    variant: str
+    lr_power: float | None
+    """The learning rate is proportional to batch^lr_power."""
+    largest_batch: int
+    """The largest that reached the target."""
+    model: BatchModel
+
+    @property
+    def runs(self) -> int:
+        return sum(batch.runs for batch in self.model.batches)
+
+
+def batch_models(results: Results) -> list[VariantBatchModel]:
     """S_min and B_crit of the variants that reached the target at two or more batches."""
     if results.goal is None:
         return []
-    return [_of_variant(study) for study in results.batch_studies if study.steps and study.steps.basis == "batches"]
+    return [
+        _of_variant(study, study.steps)
+        for study in results.batch_studies
+        if study.steps and study.steps.basis == "batches"
+    ]
 
 
-def _of_variant(study: BatchStudy) -> dict[str, Any]:
-    model = study.steps
-    assert model is not None
-    reached = [batch for batch in model.batches if batch.steps is not None]
-    return {
-        "variant": study.variant,
-        "strategy": study.method.strategy.label,
-        "precision": study.method.precision,
-        "place": study.method.place,
-        "rate_power": study.lr_power,
-        "smallest_batch": reached[0].global_batch,
-        "largest_batch": reached[-1].global_batch,
-        "batches": [plain(batch) for batch in model.batches],
-        "runs": sum(batch.runs for batch in model.batches),
-        "law": model.law,
-        "least_steps": plain(model.least_steps),
-        "critical_batch": plain(model.critical_batch),
-        "fails_from": model.fails_from,
-    }
+def _of_variant(study: BatchStudy, model: BatchModel) -> VariantBatchModel:
+    reached = [batch.global_batch for batch in model.batches if batch.steps is not None]
+    method = study.method
+    return VariantBatchModel(
+        setting=Setting(
+            workers=1,
+            batch_per_worker=reached[0],
+            accumulation=method.accumulation,
+            scaling=method.scaling,
+            strategy=method.strategy,
+            precision=method.precision,
+            place=method.place,
+        ),
+        variant=study.variant,
+        lr_power=study.lr_power,
+        largest_batch=reached[-1],
+        model=model,
+    )

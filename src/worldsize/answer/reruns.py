@@ -7,7 +7,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -15,19 +15,42 @@ from ruamel.yaml import YAML
 
 from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.results import Results
+from worldsize.folder.record import TrialRecord
 from worldsize.spec.optimizer import USUAL_MOMENTUM
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import TrialSpec
 
-MOST_LOG_LINES = 20
 OWN = {"id", "kind", "repeat", "seed", "search", "scaling", "start"}
 """Fields of a trial that are shown elsewhere, or are the same in all trials."""
 
 
-def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All trials, and the distinct environments, to which trials refer by index."""
+@dataclass(frozen=True, kw_only=True)
+class TrialRun:
+    trial: TrialSpec
+    record: TrialRecord | None
+    outcome: str
+    """That of its record; `left` if it has not run, `damaged` if its record cannot be read."""
+    configuration: Mapping[str, Any]
+    """What differs from the other trials, as dotted fields."""
+    command: str
+    """Runs only this trial again."""
+    environment: int | None
+    """Index of its environment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRuns:
+    runs: tuple[TrialRun, ...]
+    common: Mapping[str, Any]
+    """Configuration that all trials share."""
+    environments: tuple[Mapping[str, Any], ...]
+    """Distinct environments."""
+
+
+def trial_runs(results: Results) -> TrialRuns:
+    """All trials, with what they share."""
     environments: dict[str, int] = {}
-    details = []
+    runs = []
     common = _common(results)
     for trial_id, trial in results.trials.items():
         record = results.records.get(trial_id)
@@ -35,42 +58,17 @@ def trial_details(results: Results) -> tuple[list[dict[str, Any]], list[dict[str
         if record is not None and record.environment:
             key = json.dumps(record.environment, sort_keys=True)
             environment = environments.setdefault(key, len(environments))
-        detail: dict[str, Any] = {
-            "trial": trial_id,
-            "kind": trial.kind,
-            "workers": trial.workers,
-            "batch_per_worker": trial.batch_per_worker,
-            "repeat": trial.repeat,
-            "seed": trial.seed,
-            "outcome": record.outcome if record else "damaged" if trial_id in results.damaged else "left",
-            "configuration": {key: value for key, value in _own_fields(trial).items() if common.get(key) != value},
-            "command": shlex.join(rerun_command(results, trial)),
-            "environment": environment,
-        }
-        if record is not None:
-            detail |= {
-                "launch": record.launch,
-                "wall_s": record.wall_s,
-                "phases_s": record.phases_s,
-                "metrics": record.metrics,
-                "diverged_at_step": record.diverged_at_step,
-            }
-            if record.transfer:
-                detail["pretrained_left_out"] = list(record.transfer)
-            if record.failure is not None:
-                failure = record.failure
-                detail["failure"] = {
-                    "rank": failure.rank,
-                    "step": failure.step,
-                    "error": failure.error,
-                    "log": list(failure.log[-MOST_LOG_LINES:]),
-                }
-        details.append(detail)
-    return details, [json.loads(key) for key in environments]
-
-
-def common_configuration(results: Results) -> dict[str, Any]:
-    return _common(results)
+        runs.append(
+            TrialRun(
+                trial=trial,
+                record=record,
+                outcome=record.outcome if record else "damaged" if trial_id in results.damaged else "left",
+                configuration={key: value for key, value in _own_fields(trial).items() if common.get(key) != value},
+                command=shlex.join(rerun_command(results, trial)),
+                environment=environment,
+            )
+        )
+    return TrialRuns(runs=tuple(runs), common=common, environments=tuple(json.loads(key) for key in environments))
 
 
 def _common(results: Results) -> dict[str, Any]:

@@ -115,11 +115,12 @@ def predict(
     A table takes --workers, --workers-per-node and --json; the other options need a study folder.
     """
     from worldsize.report.write.console import console
+    from worldsize.report.write.terminal import to_terminal
 
     if source.is_dir():
         from worldsize.answer.predict.predict import predict_study
         from worldsize.answer.results import load
-        from worldsize.report.sections.projection import prediction_view
+        from worldsize.report.sections.projection import prediction_blocks
         from worldsize.report.words.answers import goal_words
 
         results = load(source)
@@ -141,11 +142,11 @@ def predict(
             if len(predictions) > 1:
                 console().print(f"\nOn {prediction.place}", style="bold")
             goal = goal_words(results.by_place[prediction.place], prediction.question)
-            console().print(prediction_view(prediction, results.facts, goal))
+            console().print(to_terminal(prediction_blocks(prediction, results.facts, goal)))
         return
     from worldsize.answer.predict.table import read_table
     from worldsize.answer.predict.table_projection import further, project_table
-    from worldsize.report.sections.projection import table_view
+    from worldsize.report.sections.projection import table_projection_blocks
 
     for_studies = {"until": until, "price": price, "budget": budget, "deadline": deadline}
     refuse_for_tables({**for_studies, "network": declared_network, "batch": batch})
@@ -156,7 +157,7 @@ def predict(
 
         print(json.dumps([plain(projection) for projection in projected], indent=1, allow_nan=False))
     else:
-        console().print(table_view(projected))
+        console().print(to_terminal(table_projection_blocks(projected)))
 
 
 def report(
@@ -198,7 +199,7 @@ def compare(
 
     comparison = compare_studies(baseline, *others)
     if page is not None:
-        from worldsize.report.write.comparison_page import write_comparison
+        from worldsize.report.write.publish import write_comparison
 
         write_comparison(comparison, page)
     if as_json:

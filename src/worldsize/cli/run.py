@@ -28,6 +28,7 @@ def run(
     small: SmallOption = False,
     data: DataOption = None,
     as_json: JsonOption = False,
+    details: Annotated[bool, typer.Option("--details", help="Print all tables and findings.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run trials again that failed before.")] = False,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take over from a driver that no longer runs.")
@@ -38,10 +39,12 @@ def run(
     cancel: Annotated[bool, typer.Option("--cancel", help="Slurm: Ctrl-C cancels the jobs too.")] = False,
 ) -> None:
     """Run a study, or continue it: the same command picks up where it stopped. Alone: the built-in quickstart."""
+    from worldsize.answer.evidence import Evidence
+    from worldsize.report.views.answer import answer_blocks
     from worldsize.report.views.progress import watch
     from worldsize.report.write.console import console
     from worldsize.report.write.publish import last_page, report_json
-    from worldsize.report.write.terminal import answer_view
+    from worldsize.report.write.terminal import to_terminal
     from worldsize.study.checks import JobOptions
 
     the_study = study_of(study, set_, workers, folder=folder, small=small, data=data, on=on)
@@ -60,7 +63,7 @@ def run(
     if as_json:
         print(report_json(results), end="")
     else:
-        console().print(answer_view(results))
+        console().print(to_terminal(answer_blocks(Evidence(results), details=details)))
     if progress.ended or not (the_study.folder / "report" / "index.html").exists():
         progress_console.print(last_page(results), style="dim", soft_wrap=True)
     raise typer.Exit(1 if results.failed() else 0)

@@ -1,38 +1,42 @@
-"""The report as one plain document: the source of the page, figures and tables, and the output of --json."""
+"""report.json: everything that a report shows as plain numbers and sentences, and the output of --json."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from worldsize import __version__
-from worldsize.analysis.projection.choice import eligible
-from worldsize.answer import curves
-from worldsize.answer.as_dict import plain
-from worldsize.answer.laws import batch_models, scaling_laws
-from worldsize.answer.predict.predict import Outlook, outlook, to_dict
-from worldsize.answer.reruns import common_configuration, recommended_study, trial_details
+from worldsize.analysis.estimate import Estimate
+from worldsize.answer.as_dict import flat_setting, plain
+from worldsize.answer.curves import Curve, CurvePoint, NoiseOverTime, Trained
+from worldsize.answer.evidence import Evidence
+from worldsize.answer.laws import LawRow, VariantBatchModel
+from worldsize.answer.predict.predict import to_dict
+from worldsize.answer.predict.prices import PricePoint
+from worldsize.answer.reruns import TrialRun, recommended_study
 from worldsize.answer.results import Results
-from worldsize.report.blocks import Document, estimate
-from worldsize.report.sections.opening import answer_sentences, beyond, cautions, other_findings
+from worldsize.answer.timeline import OneStep, Telemetry
+from worldsize.report.sections.opening import beyond_target, cautions, other_findings
 from worldsize.report.sections.steps import queue_words
-from worldsize.report.sections.trials import exclusions
+from worldsize.report.sections.trials import MOST_LOG_LINES, exclusions
+from worldsize.report.words.headline import headline
 
+Document = dict[str, Any]
 FORMAT = 1
+ENDS = ("value", "low", "high")
 
 
-def document(results: Results) -> Document:
+def document(source: Results | Evidence) -> Document:
     """`Results.to_dict()` plus sentences and data for figures. Strict JSON: numbers that are not finite become None."""
-    pairs = curves.ended(results)
-    groups = curves.by_variant(pairs)
-    details, environments = trial_details(results)
+    evidence = source if isinstance(source, Evidence) else Evidence(source)
+    results = evidence.results
     started = [record.started_at for record in results.records.values()]
     ended = [record.started_at + record.wall_s for record in results.records.values()]
-    facts, row = results.facts, results.answer.row
-    best_outlook = outlook(results.by_place[row.setting.place]) if row else None
+    facts, said = results.facts, headline(results, evidence.outlook)
     numbers = results.to_dict()
-    for row in numbers["table"]:
-        row["epoch_s"] = plain(estimate(row["samples_per_s"]).into(facts.train_samples))
+    for entry, row in zip(numbers["table"], results.rows, strict=True):
+        entry["epoch_s"] = plain(row.samples_per_s.into(facts.train_samples))
     content = {
         "format": FORMAT,
         "worldsize": __version__,
@@ -45,24 +49,30 @@ def document(results: Results) -> Document:
         "measured_until": max(ended, default=None),
         "words": {
             "verdict": results.answer.verdict,
-            "answer": answer_sentences(results),
+            "answer": [prose.text for prose in said if prose.role in ("answer", "doubt")],
+            **{role: [prose.text for prose in said if prose.role == role] for role in ("evidence", "why", "next")},
+            "commands": [prose.command for prose in said if prose.command],
             "cautions": cautions(results),
-            "beyond": _of_target(results, beyond(best_outlook)),
-            "findings": [*other_findings(results), *({"code": "queue", "text": line} for line in queue_words(results))],
+            "beyond": beyond_target(evidence),
+            "findings": [
+                *other_findings(results),
+                *({"code": "queue", "text": line} for line in queue_words(evidence)),
+            ],
         },
         "recommended_study": recommended_study(results),
-        **_projected(best_outlook),
-        "training": curves.training(results, groups),
-        "curves": curves.curves(results, groups),
-        "launches": curves.launches(results),
-        "one_step": curves.one_step(results, pairs),
-        "telemetry": curves.telemetry(results, pairs),
-        "noise_over_time": curves.noise_over_time(results, groups),
-        "laws": scaling_laws(results),
-        "batch_models": batch_models(results),
-        "configuration": common_configuration(results),
-        "environments": environments,
-        "runs": details,
+        "projection": to_dict(evidence.prediction)["options"] if evidence.prediction else [],
+        "pareto": [_price(point) for point in evidence.prices],
+        "training": [_flat(row) for row in evidence.training],
+        "curves": [_curve(curve) for curve in evidence.curves],
+        "launches": [plain(launch) for launch in evidence.launches],
+        "one_step": _at_setting(evidence.one_step),
+        "telemetry": _at_setting(evidence.telemetry),
+        "noise_over_time": [_flat(row) for row in evidence.noise_over_time],
+        "laws": [_law(row) for row in evidence.laws],
+        "batch_models": [_batch_model(entry) for entry in evidence.batch_models],
+        "configuration": evidence.trial_runs.common,
+        "environments": evidence.trial_runs.environments,
+        "runs": [_run(run) for run in evidence.trial_runs.runs],
         "left_out": exclusions(results),
         "tries": [
             {"trial": record.trial, "workers": results.trials[record.trial].workers, **tried.model_dump(mode="json")}
@@ -74,34 +84,111 @@ def document(results: Results) -> Document:
     return cleaned
 
 
-def _of_target(results: Results, findings: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Prefixes the findings with the recommended place if there are several places."""
-    row = results.answer.row
-    if row is None or len(results.by_place) == 1:
-        return findings
-    return [{**finding, "text": f"On {row.setting.place}: {finding['text']}"} for finding in findings]
+def _flat(row: Trained | NoiseOverTime) -> dict[str, Any]:
+    return {**flat_setting(row.setting), **{name: value for name, value in plain(row).items() if name != "setting"}}
 
 
-def _projected(best_outlook: Outlook | None) -> dict[str, Any]:
-    """Projected worker counts, and time against cost, measured and projected."""
-    if best_outlook is None:
-        return {"projection": [], "pareto": []}
-    prediction = best_outlook[0]
-    has_training_time = any(option.wall_s for option in prediction.options)
-    front = [
-        {
-            "workers": option.workers,
-            "place": prediction.setting.place,
-            "time_s": plain(option.time),
-            "of": "the whole training" if has_training_time else "an epoch",
-            "worker_hours": plain(option.time.scaled(option.workers / 3600)),
-            # The steps and the overhead of a training were measured, not its total time.
-            "how": "projected" if not option.measured else "put together" if has_training_time else "measured",
-            "best": option.workers in prediction.choice.pareto,
+def _curve(curve: Curve) -> dict[str, Any]:
+    """A list for each quantity, or None if it was not measured at all."""
+
+    def column(of: Callable[[CurvePoint], Estimate | None]) -> dict[str, list[float | None]] | None:
+        values = [of(point) for point in curve.points]
+        if not any(values):
+            return None
+        return {end: [None if value is None else getattr(value, end) for value in values] for end in ENDS}
+
+    return {
+        **flat_setting(curve.setting),
+        "variant": curve.variant,
+        "family": curve.family,
+        "rate": curve.peak_lr,
+        "repeats": curve.repeats,
+        "diverged": curve.diverged,
+        "diverged_at_steps": curve.diverged_at_steps,
+        "epochs": curve.epochs,
+        "epoch": [point.epoch for point in curve.points],
+        "step": [point.step for point in curve.points],
+        "train_loss": column(lambda point: point.train_loss),
+        "test_loss": column(lambda point: point.test_loss),
+        "train_metric": column(lambda point: point.train_metric),
+        "test_metric": column(lambda point: point.test_metric),
+    }
+
+
+def _batch_model(entry: VariantBatchModel) -> dict[str, Any]:
+    model, setting = entry.model, entry.setting
+    return {
+        "variant": entry.variant,
+        "strategy": setting.strategy.label,
+        "precision": setting.precision,
+        "place": setting.place,
+        "rate_power": entry.lr_power,
+        "smallest_batch": setting.global_batch,
+        "largest_batch": entry.largest_batch,
+        "batches": [plain(batch) for batch in model.batches],
+        "runs": entry.runs,
+        "law": model.law,
+        "least_steps": plain(model.least_steps),
+        "critical_batch": plain(model.critical_batch),
+        "fails_from": model.fails_from,
+    }
+
+
+def _run(run: TrialRun) -> dict[str, Any]:
+    trial, record = run.trial, run.record
+    entry: dict[str, Any] = {
+        "trial": trial.id,
+        "kind": trial.kind,
+        "workers": trial.workers,
+        "batch_per_worker": trial.batch_per_worker,
+        "repeat": trial.repeat,
+        "seed": trial.seed,
+        "outcome": run.outcome,
+        "configuration": run.configuration,
+        "command": run.command,
+        "environment": run.environment,
+    }
+    if record is not None:
+        entry |= {
+            "launch": record.launch,
+            "wall_s": record.wall_s,
+            "phases_s": record.phases_s,
+            "metrics": record.metrics,
+            "diverged_at_step": record.diverged_at_step,
         }
-        for option in eligible(prediction.options)
-    ]
-    return {"projection": to_dict(prediction)["options"], "pareto": front}
+        if record.transfer:
+            entry["pretrained_left_out"] = list(record.transfer)
+        if record.failure is not None:
+            entry["failure"] = record.failure.model_dump(mode="json")
+            entry["failure"]["log"] = entry["failure"]["log"][-MOST_LOG_LINES:]
+    return entry
+
+
+def _price(point: PricePoint) -> dict[str, Any]:
+    return {
+        "workers": point.setting.workers,
+        "place": point.setting.place,
+        "time_s": plain(point.time),
+        "of": "the whole training" if point.is_whole_training else "an epoch",
+        "worker_hours": plain(point.worker_hours),
+        "how": "put together" if point.basis == "estimated" else point.basis,
+        "best": point.is_best,
+    }
+
+
+def _law(row: LawRow) -> dict[str, Any]:
+    """A law with the setting of its series: the batch that its counts share, and no number of workers."""
+    other_batch = "global_batch" if row.setting.scaling == "weak" else "batch_per_worker"
+    law = {key: value for key, value in plain(row).items() if key != "setting"}
+    return {**flat_setting(row.setting), other_batch: None, **law}
+
+
+def _at_setting(entry: OneStep | Telemetry | None) -> dict[str, Any] | None:
+    if entry is None:
+        return None
+    fields = plain(entry)
+    del fields["setting"]
+    return {**flat_setting(entry.setting), **fields, "ranks": entry.setting.workers}
 
 
 def _strict(value: Any) -> Any:

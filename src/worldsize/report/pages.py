@@ -1,58 +1,108 @@
-"""Contents of a report: figures and tables in a fixed order, only those that the study has data for."""
+"""Contents of a report: the answer to what the study asks, then the sections that its question needs, then the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from worldsize.report.blocks import Document, Sheet
+from worldsize.answer.evidence import Evidence
+from worldsize.answer.facets import Facet, facets
+from worldsize.report.blocks import Block, Report, Section, Table
 from worldsize.report.figures.model import Figure
 from worldsize.report.sections.batch import batch, batch_model, batch_sheet
-from worldsize.report.sections.communication import bandwidth_figure, bandwidth_sheet, exchange
-from worldsize.report.sections.curves import convergence, curves, noise
-from worldsize.report.sections.hardware import devices
+from worldsize.report.sections.communication import bandwidth_figure, bandwidth_sheet, exchange, links
+from worldsize.report.sections.curves import curves, noise, noise_scale
+from worldsize.report.sections.hardware import devices, hardware_table
 from worldsize.report.sections.learning import large_batch, optimizers, outcome, stable, trained
-from worldsize.report.sections.scaling import laws, pareto, scaling_sheet, speedup
+from worldsize.report.sections.opening import findings_block, opening
+from worldsize.report.sections.optimizers import convergence, steps_by_rate
+from worldsize.report.sections.projection import projection_table
+from worldsize.report.sections.scaling import laws, pareto, scaling_table, speedup
 from worldsize.report.sections.steps import jobs, step_parts, steps, timeline, wall_time
+from worldsize.report.sections.trials import trial_sections
+from worldsize.spec.study import StudySpec
 
-FIGURES: tuple[Callable[[Document], Figure | None], ...] = (
-    *(speedup, pareto, outcome),
-    *(step_parts, timeline, wall_time),
-    *(batch, devices, bandwidth_figure),
-    *(curves, stable, convergence, noise),
+
+@dataclass(frozen=True, kw_only=True)
+class SectionPlan:
+    """A section by its subject. What the study has no data for is left out; so is a section without any."""
+
+    key: str
+    title: str
+    figures: tuple[Callable[[Evidence], Figure | None], ...] = ()
+    tables: tuple[Callable[[Evidence], Table | None], ...] = ()
+
+    def blocks(self, evidence: Evidence) -> Iterator[Block]:
+        yield from (figure for make in self.figures if (figure := make(evidence)) is not None)
+        yield from (table for make in self.tables if (table := make(evidence)) is not None and table.rows)
+
+
+SCALING = SectionPlan(
+    key="scaling", title="Scaling", figures=(speedup, pareto, outcome), tables=(scaling_table, projection_table, laws)
 )
-SECTIONS = {
-    "scaling": "Scaling",
-    "step": "Where the time goes",
-    "hardware": "Batch, hardware and links",
-    "learning": "What was learned",
+STEPS = SectionPlan(
+    key="step", title="Where the time goes", figures=(step_parts, timeline, wall_time), tables=(steps, jobs)
+)
+COMMUNICATION = SectionPlan(
+    key="communication", title="Communication", figures=(bandwidth_figure,), tables=(exchange, links, bandwidth_sheet)
+)
+BATCH = SectionPlan(key="batch", title="Batch size", figures=(batch,), tables=(batch_sheet, batch_model))
+HARDWARE = SectionPlan(key="hardware", title="Hardware", figures=(devices,), tables=(hardware_table,))
+LEARNING = SectionPlan(
+    key="learning",
+    title="What was learned",
+    figures=(curves, steps_by_rate, stable, convergence, noise),
+    tables=(optimizers, large_batch, trained, noise_scale),
+)
+EVERY = (SCALING, STEPS, COMMUNICATION, BATCH, HARDWARE, LEARNING)
+FIRST: dict[Facet, tuple[SectionPlan, ...]] = {
+    "workers": (SCALING, STEPS, COMMUNICATION),
+    "largest-batch": (BATCH, HARDWARE),
+    "batch": (BATCH, LEARNING),
+    "strategy": (SCALING, COMMUNICATION, LEARNING),
+    "precision": (SCALING, HARDWARE, LEARNING),
+    "optimizer": (LEARNING,),
+    "weights": (LEARNING,),
 }
+"""Sections that come first, by what a study asks; the others follow in the order of EVERY."""
 
 
-def figures(document: Document) -> list[Figure]:
-    return [figure for make in FIGURES if (figure := make(document)) is not None]
+def section_plans(spec: StudySpec) -> list[SectionPlan]:
+    """All sections, in the order in which they answer what the study asks."""
+    asked = [plan for facet in facets(spec) for plan in FIRST[facet]]
+    if not asked and spec.train is not None:
+        asked = [LEARNING]
+    return list({plan.key: plan for plan in (*asked, *EVERY)}.values())
 
 
-def sheets(document: Document) -> list[Sheet]:
-    """Tables that the study has data for, without empty columns."""
-    return [_without_empty(sheet) for make in SHEETS if (sheet := make(document)) is not None and sheet.rows]
-
-
-def _without_empty(sheet: Sheet) -> Sheet:
-    kept = [index for index in range(len(sheet.columns)) if any(row[index].value is not None for row in sheet.rows)]
-    return Sheet(
-        key=sheet.key,
-        section=sheet.section,
-        title=sheet.title,
-        note=sheet.note,
-        marked=sheet.marked,
-        columns=tuple(sheet.columns[index] for index in kept),
-        rows=tuple(tuple(row[index] for index in kept) for row in sheet.rows),
+def study_report(evidence: Evidence, *, live: bool) -> Report:
+    """`live`: the study still runs."""
+    results = evidence.results
+    facts, findings = results.facts, findings_block(evidence)
+    sections: list[tuple[str, str, list[Block]]] = [
+        ("answer", "Answer", opening(evidence)),
+        ("findings", "Findings", [findings] if findings else []),
+        *((plan.key, plan.title, list(plan.blocks(evidence))) for plan in section_plans(results.spec)),
+    ]
+    done, total = len(results.trials) - len(results.left()), len(results.trials)
+    return Report(
+        title=results.spec.name,
+        subtitle=f"{results.spec.workload.name}: {facts.title} · {facts.train_samples:,} training samples",
+        sections=(
+            *(Section(key=key, title=title, blocks=tuple(blocks)) for key, title, blocks in sections if blocks),
+            *trial_sections(evidence),
+        ),
+        progress=f"Still running: {done} of {total} trials are done." if live else "",
     )
 
 
-SHEETS: tuple[Callable[[Document], Sheet | None], ...] = (
-    *(scaling_sheet, laws),
-    *(batch_sheet, steps, exchange, bandwidth_sheet, jobs),
-    *(optimizers, large_batch, batch_model, trained),
-)
-"""In the order of the page."""
+def figures(evidence: Evidence) -> list[Figure]:
+    """All figures, in the order of the page."""
+    makers = [make for plan in section_plans(evidence.results.spec) for make in plan.figures]
+    return [figure for make in makers if (figure := make(evidence)) is not None]
+
+
+def tables(evidence: Evidence) -> list[Table]:
+    """All tables, in the order of the page."""
+    makers = [make for plan in section_plans(evidence.results.spec) for make in plan.tables]
+    return [table for make in makers if (table := make(evidence)) is not None and table.rows]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tests.made import Made, write_study
+from tests.made import Made, hostile, write_study
 from worldsize.analysis.estimate import Estimate, Sample, median_step
 from worldsize.analysis.speed.compare import (
     ALPHA,
@@ -34,8 +34,9 @@ from worldsize.answer.comparison import StudyComparison, compare_studies, to_dic
 from worldsize.answer.results import load
 from worldsize.cli.main import app
 from worldsize.errors import InputError
-from worldsize.report.sections.comparison import answer_sentence, comparison_page
-from worldsize.report.write.comparison_page import compare_html
+from worldsize.report.blocks import Listing, Prose, Report, Table
+from worldsize.report.sections.comparison import answer_sentence, comparison_report, count_sentence
+from worldsize.report.write.page import to_page
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import TrialSpec
 from worldsize.spec.training import StrategySpec
@@ -195,8 +196,10 @@ def test_a_faster_study_is_found_and_said_first(tmp_path: Path) -> None:
     efficiency = found_of(found, EFFICIENCY, 2)
     assert efficiency.estimate.value == pytest.approx(8 / 10 - 10 / 12, abs=0.02)
     sentence = answer_sentence(found)
-    assert sentence.startswith("B is 1.20 x as fast as A at 2 workers (1.1")
-    assert f"{len(found.compared.significant)} of {found.compared.judged} differences are more than noise." in sentence
+    assert sentence.startswith("B is 1.20x as fast as A at 2 workers (1.1")
+    assert count_sentence(found) == (
+        f"{len(found.compared.significant)} of {found.compared.judged} differences are more than noise."
+    )
 
 
 def test_a_difference_that_is_known_comes_before_one_that_is_not(tmp_path: Path) -> None:
@@ -208,7 +211,7 @@ def test_a_difference_that_is_known_comes_before_one_that_is_not(tmp_path: Path)
 
     found = studies(tmp_path, made(10), Made(times=shaky))
     assert not found_of(found, THROUGHPUT, 2).significant
-    assert answer_sentence(found).startswith("B is 1.43 x as fast as A at 1 worker (1.4")
+    assert answer_sentence(found).startswith("B is 1.43x as fast as A at 1 worker (1.4")
 
 
 def test_the_baseline_and_what_takes_no_time_are_not_counted(tmp_path: Path) -> None:
@@ -221,7 +224,19 @@ def test_the_baseline_and_what_takes_no_time_are_not_counted(tmp_path: Path) -> 
     }
     assert found.compared.judged == 8
     assert answer_sentence(found).startswith("B is not known to be faster or slower than A: ")
-    assert "within the noise; 0 of 8 differences are more than noise." in answer_sentence(found)
+    assert answer_sentence(found).endswith("within the noise.")
+    assert count_sentence(found) == "0 of 8 differences are more than noise."
+
+
+def listing(report: Report, section: str) -> list[str]:
+    """Lines of a list."""
+    (block,) = next(each.blocks for each in report.sections if each.key == section)
+    assert isinstance(block, Listing)
+    return [f"{name}: {text}" if name else text for name, text in block.pairs]
+
+
+def cautions(found: StudyComparison) -> list[str]:
+    return [block.text for block in comparison_report(found).all(Prose) if block.role == "caution"]
 
 
 def test_a_better_metric_is_found(tmp_path: Path) -> None:
@@ -229,8 +244,11 @@ def test_a_better_metric_is_found(tmp_path: Path) -> None:
     metric = found_of(found, METRIC, 2)
     assert metric.significant
     assert metric.estimate.value == pytest.approx(0.05)
-    table = comparison_page(found)["tables"][1]
-    assert ["2 workers", "test accuracy"] in [row[:2] for row in table["rows"]]
+    speed, others = comparison_report(found).all(Table)
+    assert ("2 workers", "test accuracy") in [row[:2] for row in others.rows]
+    pace = found_of(found, THROUGHPUT, 2)
+    assert speed.rows[1][3] == pace.estimate
+    assert speed.rows[1][1] == pytest.approx(2 * 100 / pace.first)
 
 
 def test_steps_to_the_target_are_compared_by_their_ratio(tmp_path: Path) -> None:
@@ -247,18 +265,18 @@ def test_steps_to_the_target_are_compared_by_their_ratio(tmp_path: Path) -> None
     write_study(tmp_path / "other", other, curve(0.004))
     apart = compare_studies(load(tmp_path / "s0"), load(tmp_path / "other"))
     assert STEPS not in {each.quantity for each in apart.compared.differences}
-    assert "B: train.until.at_least: 0.8 -> 0.7" in comparison_page(apart)["configuration"]
+    assert "B: train.until.at_least: 0.8 -> 0.7" in listing(comparison_report(apart), "configuration")
 
 
 def test_what_was_asked_for_where_it_ran_and_what_one_alone_has(tmp_path: Path) -> None:
     other = STUDY.format(workers="[2, 4]", rate=0.1, train=EPOCHS)
     here, there = ({"device": "cpu", "torch": torch, "host": "n"} for torch in ("2.13.0", "2.14.0"))
     found = studies(tmp_path, made(environment=here), made(environment=there), texts={1: other})
-    page = comparison_page(found)
-    assert page["only"] == ["A: 1 worker", "B: 4 workers"]
-    assert "B: axes.optimizer.0.lr: [0.05] -> [0.1]" in page["configuration"]
-    assert "B: axes.workers: [1, 2] -> [2, 4]" in page["configuration"]
-    assert page["environment"] == ["torch: 2.13.0 | 2.14.0"]
+    report = comparison_report(found)
+    assert listing(report, "only") == ["A: 1 worker", "B: 4 workers"]
+    assert "B: axes.optimizer.0.lr: [0.05] -> [0.1]" in listing(report, "configuration")
+    assert "B: axes.workers: [1, 2] -> [2, 4]" in listing(report, "configuration")
+    assert listing(report, "environment") == ["torch: 2.13.0 | 2.14.0"]
 
 
 def test_efficiencies_against_other_baselines_are_not_compared(tmp_path: Path) -> None:
@@ -284,12 +302,11 @@ def test_three_studies_one_correction_and_strict_json(tmp_path: Path) -> None:
 def test_a_busier_machine_is_said_below_the_answer(tmp_path: Path) -> None:
     found = studies(tmp_path, made(), made())
     assert found.foreign_cores == (None, None)
-    assert comparison_page(found)["caution"] == ""
-    busier = comparison_page(replace(found, foreign_cores=(0.5, 1.4), gap_s=1080.0))["caution"]
-    assert busier.startswith("Other work kept cores of the machine busy: 0.500 while A ran, 1.40 while B ran.")
+    assert cautions(found) == []
+    (busier,) = cautions(replace(found, foreign_cores=(0.5, 1.4), gap_s=1080.0))
+    assert busier.startswith("Other processes kept cores busy: 0.500 while A ran, 1.40 while B ran.")
     assert "ran up to 18 min 00 s apart" in busier
-    alike = comparison_page(replace(found, foreign_cores=(0.5, 0.6)))["caution"]
-    assert alike == ""
+    assert cautions(replace(found, foreign_cores=(0.5, 0.6))) == []
 
 
 def test_cores_of_others_are_what_the_host_does_beside_the_ranks() -> None:
@@ -323,21 +340,25 @@ def test_the_command(tmp_path: Path) -> None:
     answer = CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(hostile)])
     assert answer.exit_code == 0, answer.output
     assert "\x1b[2J" not in answer.output
-    assert answer.output.strip().startswith("B is 1.71 x as fast as A at 2 workers")
+    assert answer.output.strip().startswith("B is 1.71x as fast as A at 2 workers")
     told = json.loads(CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(hostile), "--json"]).output)
     assert told["correction"] == "holm"
 
 
-def test_the_page_says_what_the_terminal_says_and_escapes_it(tmp_path: Path) -> None:
-    page = comparison_page(studies(tmp_path, made(), made(8.0)))
-    hostile = {**page, "answer": "<script>alert(1)</script>", "studies": ["A: </title><img src=x onerror=alert(1)>"]}
-    shown = compare_html(page)
-    assert html.escape(page["answer"]) in shown
-    for table in page["tables"]:
-        for row in table["rows"]:
-            assert all(html.escape(cell) in shown for cell in row)
-    assert "<script" not in compare_html(hostile)
-    assert "<img" not in compare_html(hostile)
+def test_the_page_says_everything_and_escapes_it(tmp_path: Path) -> None:
+    found = studies(tmp_path, made(), made(8.0))
+    report = comparison_report(found)
+    shown = to_page(report, print_files=False, live=False)
+    assert html.escape(answer_sentence(found)) in shown
+    for table in report.all(Table):
+        for row in table.rows:
+            for quantity, cell in zip(table.quantities, row, strict=True):
+                words = quantity.text(cell.value if isinstance(cell, Estimate) else cell)
+                assert html.escape(words) in shown
+    bad = to_page(hostile(report), print_files=False, live=False)
+    assert "<script" not in shown + bad
+    assert "<img" not in bad
+    assert "<a href=" not in shown.partition("<main>")[2]  # no file lies beside it
     path = tmp_path / "page.html"
     folders = [str(each) for each in sorted(tmp_path.iterdir())[:2]]
     answer = CliRunner().invoke(app, ["compare", *folders, "--page", str(path)])

@@ -12,19 +12,22 @@ from rich.console import Console, RenderableType
 from tests.made import Made, run_plan, write_study
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.answer.comparison import compare_studies, to_dict
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.predict.predict import predict
 from worldsize.answer.predict.question import Question
 from worldsize.answer.results import Results, load
 from worldsize.machine import Machine
+from worldsize.report.blocks import Prose
 from worldsize.report.document import document
-from worldsize.report.sections.comparison import comparison_page
-from worldsize.report.sections.hardware import hardware_view
+from worldsize.report.pages import study_report
+from worldsize.report.sections.comparison import comparison_report
+from worldsize.report.sections.hardware import hardware_table
 from worldsize.report.sections.opening import cautions, other_findings
-from worldsize.report.sections.projection import prediction_view
+from worldsize.report.sections.projection import prediction_blocks
+from worldsize.report.views.answer import answer_blocks
 from worldsize.report.views.status import status_view
-from worldsize.report.words.findings import finding_sentence
-from worldsize.report.write.page import page
-from worldsize.report.write.terminal import answer_view
+from worldsize.report.words.findings import sentence
+from worldsize.report.write.terminal import to_terminal
 from worldsize.spec.study import TrialSpec
 from worldsize.study.study import Study
 
@@ -78,18 +81,17 @@ def shown(*views: RenderableType) -> str:
 def test_what_a_hypervisor_keeps_is_a_share_of_what_was_wanted(tmp_path: Path) -> None:
     results = study(tmp_path, SHARED)
     assert [found.stolen_share for _, found in results.hardware] == pytest.approx([0.25] * 3)
-    assert "stolen" in shown(*hardware_view(results))
-    assert shown(*hardware_view(results)).count("25 %") == 3
+    assert shown(to_terminal(filter(None, [hardware_table(Evidence(results))]))).count("25 %") == 3
     (found,) = stolen(results)
     assert found.numbers == pytest.approx({"trials": 24, "of": 24, "percent": 25, "most": 25})
-    assert finding_sentence(found).startswith("Not a quiet machine: while 24 of 24 trials ran, a hypervisor kept 25 %")
+    assert sentence(found).startswith("Not a quiet machine: during 24 of 24 trials a hypervisor withheld 25 %")
 
 
 def test_a_quiet_machine_and_one_that_does_not_tell_are_no_finding(tmp_path: Path) -> None:
     quiet = study(tmp_path / "quiet", {**PROCESS, "host_cpu_s": 3.0, "host_stolen_s": 0.1})
     assert quiet.hardware[0][1].stolen_share == pytest.approx(0.1 / 3.1)
     idle = study(tmp_path / "idle", {**PROCESS, "host_cpu_s": 3.0, "host_stolen_s": 0.01})
-    assert "stolen" not in shown(*hardware_view(idle))
+    assert "CPU steal  " not in shown(to_terminal(filter(None, [hardware_table(Evidence(idle))])))
     unseen = study(tmp_path / "unseen", PROCESS)
     assert unseen.hardware[0][1].stolen_share is None
     assert unseen.stolen == []
@@ -128,21 +130,25 @@ def test_what_puts_the_answer_in_question_is_said_right_below_it_and_with_every_
     (said,) = words["cautions"]
     assert said["text"].startswith("Not a quiet machine")
     assert "cpu-stolen" not in {found["code"] for found in words["findings"]}
-    opening, findings = page(document(results), [], []).split('id="findings"')
-    assert f'<p class="caution">{said["text"]}</p><p class="outlook">' in opening
-    assert said["text"] not in findings
+    opening, findings = study_report(Evidence(results), live=False).sections[:2]
+    roles = [block.role for block in opening.blocks if isinstance(block, Prose)]
+    assert roles[0] == "answer"
+    assert "caution" in roles
+    assert Prose(role="caution", text=said["text"]) in opening.blocks
+    assert findings.key == "findings"
+    assert said["text"] not in str(findings)
     for view in (
-        answer_view(results),
+        to_terminal(answer_blocks(Evidence(results), details=False)),
         status_view(results, None, None),
-        prediction_view(predict(results, Question(workers=(8,))), results.facts),
+        to_terminal(prediction_blocks(predict(results, Question(workers=(8,))), results.facts)),
     ):
         lines = [line.strip() for line in shown(view).splitlines()]
         answer = next(number for number, line in enumerate(lines) if line.startswith("Use "))
-        assert lines.index(said["text"]) == answer + 1
+        assert answer < lines.index(said["text"]) < answer + 8
     quiet = study(tmp_path / "quiet", {**PROCESS, **QUIET})
     both = compare_studies(quiet, results)
-    kept = "A hypervisor kept CPU time from the machine: 25 % in 24 of 24 trials of B. They may differ for that alone."
-    assert kept in comparison_page(both)["caution"]
+    kept = "A hypervisor took CPU time: 25 % in 24 of 24 trials of B. That alone may explain a difference."
+    assert any(kept in block.text for block in comparison_report(both).all(Prose))
     assert [[each["code"] for each in told] for told in to_dict(both)["cautions"].values()] == [[], ["cpu-stolen"]]
 
 

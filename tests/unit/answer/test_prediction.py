@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,14 @@ from typer.testing import CliRunner
 from tests.made import Made, write_study
 from worldsize.analysis.projection.bare import NOTE_BETWEEN, NOTE_ONE_RUN
 from worldsize.analysis.projection.choice import speedup_of
-from worldsize.answer.predict.predict import doublings, predict, to_dict
+from worldsize.answer.predict.predict import Prediction, doublings, predict, to_dict
 from worldsize.answer.predict.question import Question, parse_network
 from worldsize.answer.predict.throughput_at import CROWDED, OTHER_BATCH
 from worldsize.answer.results import Results
 from worldsize.cli.main import app
 from worldsize.errors import InputError
 from worldsize.report.document import document
-from worldsize.report.words.answers import choice_sentence
+from worldsize.report.words.answers import choice_prose
 from worldsize.spec.study import TrialSpec
 
 WEAK = """\
@@ -36,6 +37,10 @@ axes: {{workers: [1, 2, 4], batch_per_worker: [64]}}
 train: {UNTIL}
 repeats: 2
 """
+
+
+def said(prediction: Prediction) -> str:
+    return " ".join(prose.text for prose in choice_prose(prediction))
 
 
 def times(trial: TrialSpec) -> dict[str, float]:
@@ -126,7 +131,7 @@ def test_the_noise_of_what_was_measured_is_in_what_is_projected(tmp_path: Path) 
     found = predict(results, Question(workers=(8,)))
     assert results.answer.verdict == "not enough evidence"
     assert found.doubt is not None
-    assert choice_sentence(found).startswith("Not enough evidence for a number of workers: at ")
+    assert said(found).startswith("Not enough evidence for a number of workers. At ")
     assert to_dict(found)["choice"]["verdict"] == "not enough evidence"
 
 
@@ -240,7 +245,7 @@ def test_the_whole_training(trained: Results) -> None:
         )
         assert option.cost is not None
         assert option.cost.value == pytest.approx(option.workers * option.wall_s.value * 0.001)
-    assert "Use " in choice_sentence(found)
+    assert said(found).startswith("Use ")
 
 
 def test_another_target_than_the_study_had(trained: Results) -> None:
@@ -370,8 +375,8 @@ def test_questions_without_an_answer_are_said(weak: Results, trained: Results) -
         predict(trained, Question(workers=(8,), budget=1.0))
     asked = ["predict", str(trained.folder.path), "--deadline", "1s", "--price", "1", "--budget", "0.0001"]
     shown = " ".join(CliRunner().invoke(app, asked).output.split())
-    assert "No count is known to cost" in shown
-    assert "No count is known to be done within 1 s" in shown
+    assert "No worker count is known to cost" in shown
+    assert "No worker count is known to finish within 1 s" in shown
 
 
 def test_where_the_study_has_no_answer_a_projection_has_none(tmp_path: Path) -> None:
@@ -381,14 +386,14 @@ def test_where_the_study_has_no_answer_a_projection_has_none(tmp_path: Path) -> 
     found = predict(results, Question(workers=(8,)))
     assert found.choice.knee.workers == 1  # more workers that nobody trained are no way out
     assert to_dict(found)["choice"]["verdict"] == "not enough evidence"
-    assert choice_sentence(found).startswith("Not enough evidence for a number of workers: no setting ended all of its")
+    assert said(found).startswith("Not enough evidence for a number of workers. No setting finished all of its")
 
 
 def test_the_deadline_of_a_training_whose_time_is_not_known_is_not_that_of_an_epoch(tmp_path: Path) -> None:
     text = TRAINED.replace(UNTIL, "{steps: 50}")
     results = write_study(tmp_path / "steps", text, Made(times=times))
     shown = CliRunner().invoke(app, ["predict", str(results.folder.path), "--deadline", "1h"]).output
-    assert "No count is known to be done within 1 h 00 min." in shown
+    assert "No worker count is known to finish within 1 h 00 min." in shown
 
 
 def test_a_second_node_does_not_make_a_worker_faster(tmp_path: Path) -> None:
@@ -436,8 +441,9 @@ def test_the_next_count_that_does_not_pay_is_said(tmp_path: Path) -> None:
     """Starting and evaluating take longer than two epochs: more workers save steps, and little time."""
     results = write_study(tmp_path / "short", TRAINED.replace(UNTIL, "{epochs: 2}"), Made(times=times))
     shown = " ".join(CliRunner().invoke(app, ["predict", str(results.folder.path)]).output.split())
-    assert "start and evaluation included. 2 workers would take" in shown
-    assert "that saves too little to pay. Limit: what lies outside the steps." in shown
+    assert "start and evaluation included, with a batch of" in shown
+    assert re.search(r"2 workers would take .*, which saves too little to pay\.", shown)
+    assert "Why From 1 to 2 workers, start, preparation and evaluation do not shrink" in shown
     # The report's answer is about throughput: what limits that lies in the step.
     told = [each["code"] for each in document(results)["words"]["beyond"]]
     assert "limit-above-the-step" not in told

@@ -203,21 +203,21 @@ def test_a_table_is_answered_before_it_is_shown(tmp_path: Path) -> None:
     path.write_text("workers,samples_per_s\n1,100\n2,196\n4,380\n8,400\n")
     shown = " ".join(CliRunner().invoke(app, ["predict", str(path), "--workers", "16"]).output.split())
     assert shown.startswith(
-        "Use 4 workers (measured): 3.80 x the rate of 1, 95 % efficient. 8 workers would give only 4"
+        "Use 4 workers: 3.80x as fast as 1, 95 % efficient. 8 workers: only 4.00x as fast as 1, 50 % efficient."
     )
     assert all(f" {count} " in shown for count in (1, 2, 4, 8, "~16"))
-    assert " 2 196 98 % one run: no interval" in shown
-    assert len(re.findall(r"\d–\d", shown)) == 1
+    assert " 2 196 1.96x 98 % 4 " in shown
+    assert len(re.findall(r"\d–\d", shown)) == 2  # the one projected count
     path.write_text("workers,samples_per_s\n1,100\n2,196\n4,380\n")
     shown = " ".join(CliRunner().invoke(app, ["predict", str(path), "--workers", "8,512"]).output.split())
-    assert re.match(r"Use 8 workers \(projected\): 7\.\d+ x the rate of 1 \(.* to .*\), 9\d % efficient\.", shown)
-    assert "Not enough evidence beyond that: 512 workers may give" in shown
+    assert re.match(r"Use 8 workers: 7\.\d+x as fast as 1 \(.* to .*, projected\), 9\d % efficient\.", shown)
+    assert re.search(r"512 workers: .* too uncertain to rely on\.", shown)
     path.write_text("workers,samples_per_s,workers_per_node\n1,100,8\n2,120,8\n4,140,8\n8,150,8\n")
     shown = " ".join(CliRunner().invoke(app, ["predict", str(path), "--workers", "16,64"]).output.split())
-    assert re.match(r"Use 1 worker \(measured\)\. Not enough evidence beyond that: 64 workers may give", shown)
+    assert re.match(r"Use 1 worker\. 64 workers: .* too uncertain to rely on\.", shown)
     path.write_text("workers,samples_per_s\n4,100\n")
     shown = " ".join(CliRunner().invoke(app, ["predict", str(path)]).output.split())
-    assert shown.startswith("Not enough evidence for a number of workers: only one count was measured. Best guess:")
+    assert shown.startswith("Not enough evidence: only one worker count was measured. Best guess:")
 
 
 def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.made import Made, run_plan, study_set, write_launch, write_study
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import Results, load
 from worldsize.cli.main import app
 from worldsize.errors import InputError
@@ -18,7 +19,7 @@ from worldsize.launch.target import Progress
 from worldsize.machine import Machine
 from worldsize.plan.plan import Plan
 from worldsize.report.document import document
-from worldsize.report.pages import sheets
+from worldsize.report.pages import tables
 from worldsize.report.write.publish import publish
 from worldsize.spec.file import dump_yaml
 from worldsize.spec.place import OnSlurm
@@ -212,12 +213,12 @@ def test_plan_status_and_report_show_them_apart(results: Results, tmp_path: Path
     assert "On t4: Use 2 workers" in status
     assert "On v100: Use 4 workers" in status
     made = document(results)
-    assert [words.split(":")[0] for words in made["words"]["answer"]] == ["On v100", "On t4"]
+    assert list(dict.fromkeys(words.split(":")[0] for words in made["words"]["answer"])) == ["On v100", "On t4"]
     assert "partition: v100" in made["recommended_study"]
     assert "t4" not in made["recommended_study"]
     assert "base_batch: 16" in made["recommended_study"]  # of the whole study: the rate is what it was
-    by_key = {sheet.key: sheet for sheet in sheets(made)}
+    (table,) = [table for table in tables(Evidence(results)) if table.key == "scaling"]
     page = publish(results, tmp_path / "report", printed=False).page.read_text(encoding="utf-8")
     assert "on v100" in page
-    names = [column.key for column in by_key["scaling"].columns]
-    assert [row[names.index("place")].value for row in by_key["scaling"].rows] == ["t4", "t4", "t4", "v100", "v100"]
+    place = [quantity.key for quantity in table.quantities].index("place")
+    assert [row[place] for row in table.rows] == ["t4", "t4", "t4", "v100", "v100"]

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 
 from tests.made import STUDY, made_study
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.recommend import Finding
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import load
-from worldsize.report.blocks import Document
-from worldsize.report.document import document
 from worldsize.report.figures.matplotlib import draw, lines_within
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, batch_axis, decades, round_ticks
 from worldsize.report.figures.plotly import chart
 from worldsize.report.pages import figures
-from worldsize.report.words.findings import finding_sentence, plural
+from worldsize.report.words.findings import plural, sentence
 
 STRONG = STUDY.replace("batch_per_worker: [64]", "global_batch: [64, 256]").replace("lr: 0.05}", "lr: [0.05, 3.0]}")
 
 
 @pytest.fixture(scope="module")
-def strong(tmp_path_factory: pytest.TempPathFactory) -> Document:
-    return document(load(made_study(tmp_path_factory.mktemp("strong") / "made", STRONG).path))
+def strong(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    return Evidence(load(made_study(tmp_path_factory.mktemp("strong") / "made", STRONG).path))
 
 
-def figure(found: Document, key: str) -> Figure:
+def figure(found: Evidence, key: str) -> Figure:
     return next(figure for figure in figures(found) if figure.key == key)
 
 
@@ -70,44 +68,13 @@ def test_bands_are_cut_where_they_would_flatten_the_lines(log: bool) -> None:
     calm = axis_for("speedup", [Line(name="a", x=(1, 2), y=(1.0, 2.0), low=(0.9, 1.9), high=(1.1, 2.1))], log=log)
     assert (calm.cut, calm.least, calm.most) == (False, 0.9, 2.1)
     panel = Panel(x=Axis(title="workers"), y=axis, marks=(wild,))
-    assert "Intervals are cut" in Figure(key="k", section="s", title="t", panels=(panel,)).caption
+    assert "Intervals are cut" in Figure(key="k", title="t", panels=(panel,)).caption
 
 
-def test_lines_join_what_differs_in_workers_only(strong: Document) -> None:
-    """Two global batches are two lines, in every figure with the same hue."""
-    outcome, speedup = figure(strong, "outcome"), figure(strong, "speedup")
-    for panel in outcome.panels:
-        assert sorted(line.name for line in lines(panel)) == ["global batch 256", "global batch 64"]
-        assert all(line.x == (1, 2, 4) for line in lines(panel))
-    hues = {line.name: line.color for line in lines(outcome.panels[0])}
-    assert {line.name: line.color for line in lines(speedup.panels[0]) if line.name in hues} == hues
-
-
-def test_losses_beyond_the_picture_are_gaps_unless_they_end_there(strong: Document) -> None:
-    wild = [1.0, 1e9, 0.5]
-    curve = {**strong["curves"][0], "diverged": 0, "epochs": 3, "epoch": [1, 2, 3], "repeats": 1}
-    curve["train_loss"] = {"value": wild, "low": wild, "high": wild}
-    curve |= {"test_loss": None, "test_metric": None, "train_metric": None}
-    others = [each for each in strong["curves"] if each["variant"] != curve["variant"]]
-    shown = figure({**strong, "curves": [curve, *others]}, "convergence")
-    line = next(line for line in lines(shown.panels[0]) if line.name == curve["variant"])
-    assert line.y == (1.0, None, 0.5)
-
-
-def test_points_of_time_against_cost_are_labeled_with_their_workers(strong: Document) -> None:
-    pareto = figure(strong, "pareto")
-    labels = [label for line in lines(pareto.panels[0]) for label in line.labels]
-    assert labels[:3] == ["1", "2", "4"]
-    trace = next(trace for trace in chart(pareto.panels[0], [])["data"] if "text" in trace["mode"])
-    assert trace["text"][0] == "1"
-    written = [text.get_text() for axes in draw(pareto).axes for text in axes.texts]
-    assert written[:3] == ["1", "2", "4"]
-
-
-def test_a_number_and_its_unit_stay_on_one_line(strong: Document) -> None:
+def test_a_number_and_its_unit_stay_on_one_line(strong: Evidence) -> None:
     title = "word " * 9 + "12 s"
     panels = figures(strong)[0].panels
-    drawn = draw(Figure(key="k", section="s", title=title, panels=panels))
+    drawn = draw(Figure(key="k", title=title, panels=panels))
     assert "12\u00a0s" in drawn.texts[0].get_text()
 
 
@@ -133,24 +100,20 @@ def test_one_of_a_kind_is_not_several() -> None:
     template = "{trials:.0f} trial(s) of {name}"
     assert plural(template, {"trials": 1}) == "{trials:.0f} trial of {name}"
     assert plural(template, {"trials": 21}) == "{trials:.0f} trials of {name}"
-    assert finding_sentence(Finding(code="trials-diverged", numbers={"trials": 1})).startswith("1 trial diverged")
+    assert sentence(Finding(code="trials-diverged", numbers={"trials": 1})).startswith("1 trial diverged")
 
 
 def test_no_one_is_asked_for_thousands_of_repeats() -> None:
-    numbers = {"workers": 2.0, "low": 0.1, "high": 32.0, "repeats": 2.0, "repeats_needed": 4015.0}
-    told = finding_sentence(Finding(code="too-noisy", numbers=numbers))
+    speedup = Estimate(value=1.8, low=0.1, high=32.0, n=2)
+    numbers: dict[str, float | Estimate] = {
+        "workers": 2.0,
+        "speedup": speedup,
+        "repeats": 2.0,
+        "repeats_needed": 4015.0,
+    }
+    told = sentence(Finding(code="too-noisy", numbers=numbers))
     assert "4015" not in told
     assert "what else runs on the machine" in told
-    assert "about 12 would tell" in finding_sentence(
+    assert "About 12 repeats would decide" in sentence(
         Finding(code="too-noisy", numbers={**numbers, "repeats_needed": 12.0})
     )
-
-
-def test_many_findings_of_a_kind_are_folded(strong: Document, tmp_path: Path) -> None:
-    from worldsize.report.write.publish import publish_document
-
-    alike = [{"code": "straggler", "text": f"rank {rank} is slow"} for rank in range(9)]
-    told = {**strong, "words": {**strong["words"], "findings": alike}}
-    page = publish_document(told, tmp_path, printed=False).page.read_text()
-    assert "6 more like this" in page
-    assert all(one["text"] in page for one in alike)

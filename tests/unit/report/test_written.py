@@ -15,8 +15,7 @@ from worldsize.answer.results import Results, load
 from worldsize.cli.main import app
 from worldsize.errors import OutputError
 from worldsize.exports.study import export_study
-from worldsize.report.write.comparison_page import write_comparison
-from worldsize.report.write.publish import publish
+from worldsize.report.write.publish import publish, write_comparison
 from worldsize.report.write.written import MANIFEST, write_files
 
 STUDY = "{name: s, workload: digits, axes: {workers: [1, 2], batch_per_worker: [100]}, repeats: 2}"

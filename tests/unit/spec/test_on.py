@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.made import made_study, write_end
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import load
 from worldsize.cli.main import app
 from worldsize.errors import InputError, StoreError
@@ -18,7 +19,7 @@ from worldsize.launch.autopsy import killed_ranks
 from worldsize.launch.commands import mpi_environment, mpirun_command
 from worldsize.machine import Machine
 from worldsize.report.document import document
-from worldsize.report.pages import sheets
+from worldsize.report.pages import tables
 from worldsize.spec.file import dump_yaml
 from worldsize.spec.place import SlurmSpec, nodes_for
 from worldsize.study.by_hand import _commands, commands_by_hand, nodes_like
@@ -202,10 +203,10 @@ def test_what_jobs_waited_is_told_apart_from_what_they_ran(tmp_path: Path) -> No
         launch.write(launch.end.model_copy(update=told))
         launch.write(JobFile(name=launch.name, id=str(number), submitted_at=0.0))
     jobs = len(home.launches())
-    made = document(load(home.path))
-    (said,) = [found["text"] for found in made["words"]["findings"] if found["code"] == "queue"]
+    made = Evidence(load(home.path))
+    (said,) = [found["text"] for found in document(made)["words"]["findings"] if found["code"] == "queue"]
     assert said.startswith(f"{jobs} jobs: ")
     assert f"put back into the queue {sum(range(jobs))} times" in said
-    (sheet,) = [sheet for sheet in sheets(made) if sheet.key == "jobs"]
-    assert [column.key for column in sheet.columns] == ["launch", "job", "queued_s", "wall_s", "attempts"]
-    assert [row[2].value for row in sheet.rows] == [100.0 * number for number in range(1, jobs + 1)]
+    (sheet,) = [sheet for sheet in tables(made) if sheet.key == "jobs"]
+    assert [column.key for column in sheet.quantities] == ["launch", "job", "queued_s", "wall_s", "attempts"]
+    assert [row[2] for row in sheet.rows] == [100.0 * number for number in range(1, jobs + 1)]

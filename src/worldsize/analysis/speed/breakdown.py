@@ -78,6 +78,21 @@ class StepParts:
     """Time of the exchange as torch measured it, overlapped or not."""
     traffic: Traffic | None
 
+    @property
+    def communication_s(self) -> Estimate | None:
+        """What communication adds to a step: measured with and without it where possible, else its span. None for one
+        worker."""
+        if self.setting.workers == 1:
+            return None
+        return self.exposed.seconds if self.exposed else self.parts.spans.get("communication")
+
+    @property
+    def communication_share(self) -> Estimate | None:
+        """The same as a share of the step."""
+        if (added := self.communication_s) is None:
+            return None
+        return added.scaled(1 / (self.exposed.with_s if self.exposed else self.parts.step_s.value))
+
 
 def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdown:
     """`repeats`: steps x ranks x columns, in seconds. Means of the middle 90 % of steps, which add up, then over

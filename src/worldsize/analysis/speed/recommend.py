@@ -6,7 +6,7 @@ The knee is the largest count that still pays. One rule for measured, projected 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -63,7 +63,7 @@ class Finding:
     """Something wrong or worth knowing; the report puts it into words."""
 
     code: str
-    numbers: dict[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float | Estimate] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     where: dict[str, int | str] = field(default_factory=dict)
     """The fields that identify the setting, such as {"workers": 2, "strategy": "zero"}."""
@@ -154,7 +154,7 @@ def _learning_against_speed(row: ScalingRow, series: Series, best: float | None)
     faster = _knee([*smaller, row])
     if faster is row or not faster.trained or any(other in _learning(series, best) for other in smaller):
         return None
-    numbers = {
+    numbers: dict[str, float | Estimate] = {
         "few": float(faster.setting.workers),
         "workers": float(row.setting.workers),
         "speedup": row.speedup.value / faster.speedup.value,
@@ -169,16 +169,14 @@ def learning_unclear(row: ScalingRow, best: float) -> Finding:
     """The finding that it may learn less, with the repeats after which its interval would be narrow enough to tell."""
     assert row.metric is not None
     assert row.metric_sample is not None
-    numbers = {**_trained_at(row), "metric": row.metric.value, "best": best, "repeats": float(row.metric.n)}
+    numbers = {**_trained_at(row), "metric": row.metric, "best": best, "repeats": float(row.metric.n)}
     if not row.metric.has_interval:
         return Finding(code="learning-unclear-once", numbers=numbers)
-    low, high = row.metric.ends
     needed = row.metric_sample.repeats_for(_short(row, best)[0])
-    numbers |= {"low": low, "high": high, "repeats_needed": float(needed)}
-    return Finding(code="learning-unclear", numbers=numbers)
+    return Finding(code="learning-unclear", numbers={**numbers, "repeats_needed": float(needed)})
 
 
-def _trained_at(row: ScalingRow) -> dict[str, float]:
+def _trained_at(row: ScalingRow) -> dict[str, float | Estimate]:
     return {"workers": float(row.setting.workers), "global_batch": float(row.setting.global_batch)}
 
 
@@ -200,11 +198,9 @@ def _open_step(row: ScalingRow, rows: Sequence[ScalingRow]) -> tuple[ScalingRow,
 
 
 def _too_noisy(row: ScalingRow) -> Finding:
-    low, high = row.speedup.ends
-    numbers = {
+    numbers: dict[str, float | Estimate] = {
         "workers": row.setting.workers,
-        "low": low,
-        "high": high,
+        "speedup": row.speedup,
         "repeats": row.repeats,
         "repeats_needed": _repeats_needed(row),
     }
@@ -253,14 +249,12 @@ def _remarks(row: ScalingRow, series: Series, best: float | None) -> tuple[Findi
         remarks.append(learning_unclear(row, best))
     following = larger[0] if larger else None
     if following is not None and _marginal(row, following).value < LEAST_MARGINAL_EFFICIENCY:
-        low, high = following.speedup.ends
-        numbers = {
+        gained: dict[str, float | Estimate] = {
             "workers": float(following.setting.workers),
-            "speedup": following.speedup.value,
-            **({"low": low, "high": high} if following.speedup.has_interval else {}),
-            "efficiency_percent": following.efficiency.value * 100,
+            "speedup": following.speedup,
+            "efficiency": following.efficiency.value,
         }
-        remarks.append(Finding(code="next-count-not-worth-it", numbers=numbers))
+        remarks.append(Finding(code="next-count-not-worth-it", numbers=gained))
         if _undecided(row, following) and following in _comparable(row, series, best):
             remarks.append(Finding(code="close-call", numbers={"workers": float(following.setting.workers)}))
     if not larger and len(series.rows) > 1:

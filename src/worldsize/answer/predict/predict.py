@@ -122,7 +122,8 @@ def to_dict(prediction: Prediction) -> dict[str, Any]:
         "options": [
             {
                 **plain(option),
-                "speedup": plain(speedup_of(option, prediction.base)),
+                "speedup": plain(speedup := speedup_of(option, prediction.base)),
+                "efficiency": speedup.value * prediction.base.workers / option.workers,
                 "global_batch": option.global_batch,
                 "cost": plain(option.cost) if option.cost else None,
             }

@@ -29,11 +29,6 @@ class JobStatus:
     """From its last start to its end."""
 
 
-def closed_jobs(folder: StudyFolder) -> list[JobStatus]:
-    """The jobs whose end the driver has seen, from their folders alone."""
-    return [job for launch in launch_folders(folder) if (job := _closed(launch)) is not None]
-
-
 def submitted_job(folder: StudyFolder) -> str | None:
     """A job whose end no driver has seen."""
     for launch in launch_folders(folder):

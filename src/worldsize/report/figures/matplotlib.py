@@ -260,7 +260,7 @@ def _axis(axes: Axes, axis: Axis, which: str, ticks: Sequence[tuple[float, str]]
     if ticks is not None:
         low, high = getattr(axes, f"get_{which}lim")()
         side.set_major_locator(FixedLocator([value for value, _ in ticks if low <= value <= high]))
-        words = dict(ticks)
+        words = {value: visible(label) for value, label in ticks}
         side.set_major_formatter(FuncFormatter(lambda value, _: words.get(value, "")))
         side.set_minor_locator(NullLocator())
     else:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
-from worldsize.report.blocks import Document
-from worldsize.report.words.settings import series
+from worldsize.analysis.estimate import Estimate
+from worldsize.answer.results import Results
+from worldsize.report.words.quantities import Quantity
+from worldsize.spec.setting import SeriesKey
+
+T = TypeVar("T")
 
 Number = float | None
 Kind = Literal["measured", "projected", "reference"]
@@ -196,7 +200,6 @@ def axis_around(
 class Figure:
     key: str
     """File name without its suffix."""
-    section: str
     title: str
     """The message of the figure, not its name."""
     panels: tuple[Panel, ...]
@@ -227,11 +230,6 @@ class Figure:
                 if not isinstance(mark, Line) or mark.in_legend:
                     marks.setdefault(mark.name, mark)
         return marks
-
-
-def series_colors(document: Document) -> dict[tuple[Any, ...], str]:
-    """Color of each series, the same in all figures."""
-    return {key: color(index) for index, key in enumerate(series(document))}
 
 
 def worker_axis(counts: Iterable[float]) -> Axis:
@@ -273,3 +271,60 @@ def short(size: float) -> str:
     if size >= 1024 and size % 1024 == 0:
         return f"{size / 1024:.0f}k" if size < 1024**2 else f"{size / 1024**2:.0f}M"
     return f"{size:,.0f}"
+
+
+def colors_of_series(results: Results) -> dict[SeriesKey, str]:
+    """Color of each series, the same in all figures."""
+    return {series.rows[0].setting.series: color(index) for index, series in enumerate(results.series)}
+
+
+def line(
+    name: str,
+    rows: Sequence[T],
+    quantity: Quantity,
+    *,
+    x: Callable[[T], float],
+    y: Callable[[T], Estimate | float | None],
+    lead: Callable[[T], str],
+    after: Callable[[T], str] = lambda _: "",
+    **look: Any,
+) -> Line:
+    """A line whose values, band and hover texts come from one quantity; rows without a value are left out.
+
+    `lead` and `after`: lines of the hover text before and after the value.
+    """
+    points = [(row, value) for row in rows if (value := y(row)) is not None]
+    estimates = [value if isinstance(value, Estimate) else Estimate(value=value) for _, value in points]
+    scaled = [estimate.scaled(quantity.factor) for estimate in estimates]
+    has_band = any(estimate.has_interval for estimate in scaled)
+    return Line(
+        name=name,
+        x=tuple(x(row) for row, _ in points),
+        y=tuple(estimate.value for estimate in scaled),
+        low=tuple(estimate.ends[0] for estimate in scaled) if has_band else (),
+        high=tuple(estimate.ends[1] for estimate in scaled) if has_band else (),
+        hover=tuple(
+            "\n".join(filter(None, (lead(row), f"{quantity.title} {quantity.full(estimate)}", after(row))))
+            for (row, _), estimate in zip(points, estimates, strict=True)
+        ),
+        **look,
+    )
+
+
+def with_gaps(drawn: Line, x: Sequence[float]) -> Line:
+    """The same line, interrupted at the positions where it has no value; unchanged if it has none at all."""
+    if not drawn.x or len(drawn.x) == len(x):
+        return drawn
+    index = {position: place for place, position in enumerate(drawn.x)}
+
+    def spread(values: Sequence[Number]) -> tuple[Number, ...]:
+        return tuple(values[index[position]] if position in index else None for position in x) if values else ()
+
+    hover = tuple(drawn.hover[index[position]] if position in index else "" for position in x)
+    return replace(drawn, x=tuple(x), y=spread(drawn.y), low=spread(drawn.low), high=spread(drawn.high), hover=hover)
+
+
+def spans_decades(lines: Sequence[Line]) -> bool:
+    """Whether a log axis is better."""
+    values = [value for drawn in lines for value in drawn.y if value is not None]
+    return bool(values) and min(values) > 0 and max(values) / min(values) > 30

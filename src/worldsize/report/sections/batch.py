@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from rich.table import Table
+import rich.table
 from rich.text import Text
 
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.largest_batch import BatchRow, LargestBatch
+from worldsize.answer.evidence import Evidence
+from worldsize.answer.laws import VariantBatchModel
 from worldsize.answer.results import Results
-from worldsize.report.blocks import (
-    COUNTS,
-    REPEATS,
-    Cell,
-    Column,
-    Document,
-    Fields,
-    Sheet,
-    estimate,
-    how_columns,
-    interval,
-    plain_cells,
-)
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, batch_axis, color
-from worldsize.report.words.numbers import (
-    LEVEL_WORDS,
-    below,
-    byte_size,
-    counted,
-    full,
-    integer,
-    number,
-    percents,
-    whole,
-)
-from worldsize.report.words.settings import configuration, describe_entry, setting_key
+from worldsize.report.blocks import Column, Table, how_columns, setting_columns, table
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, batch_axis, color, line
+from worldsize.report.words.numbers import LEVEL_WORDS, below, byte_size, counted, integer, percents, whole
+from worldsize.report.words.quantities import BATCH_PER_WORKER, EPOCH_TIME, RUNS, VARIANT, Quantity, throughput
+from worldsize.report.words.settings import configuration, distinguished
 from worldsize.report.write.console import plain_table
+from worldsize.spec.setting import Setting
 
 
-def batches_view(results: Results) -> list[Any]:
-    """The table of a search for the largest batch; empty if the study lists its batches."""
-    return [Text(""), _table(results)] if results.largest else []
-
-
-def _table(results: Results) -> Table:
+def _table(results: Results) -> rich.table.Table:
     facts = results.facts
     settings = [search.setting for search in results.largest]
     several = len({setting.workers for setting in settings}) > 1
@@ -88,232 +66,276 @@ def _style(search: LargestBatch, row: BatchRow) -> str:
 
 MOST_SERIES = 6
 
+GPU_UTILIZATION = Quantity(key="gpu_busy_percent", title="GPU utilization", unit="%", digits=percents)
+MFU = Quantity(
+    key="mfu",
+    title="MFU",
+    unit="%",
+    factor=100,
+    digits=percents,
+    about="Model FLOP utilization: the share of the peak rate of the devices that goes into the model.",
+)
+GPU_MEMORY = Quantity(
+    key="gpu_memory_bytes", title="peak GPU memory", short="peak GPU\nmemory, GB", unit="GB", factor=1e-9
+)
+PROCESS_MEMORY = Quantity(
+    key="process_memory_bytes",
+    title="memory of the largest process",
+    short="process\nmemory, GB",
+    unit="GB",
+    factor=1e-9,
+)
+OUTCOME = Quantity(key="outcome", title="outcome")
+FROM_BATCH = Quantity(key="smallest_batch", title="from batch", digits=integer)
+TO_BATCH = Quantity(key="largest_batch", title="to batch", digits=integer)
+S_MIN = Quantity(
+    key="least_steps", title="S_min", unit="steps", digits=whole, about="Steps to the target with a very large batch."
+)
+B_CRIT = Quantity(
+    key="critical_batch",
+    title="B_crit",
+    unit="samples",
+    digits=whole,
+    about="The batch at which the target takes twice as many steps as S_min.",
+)
+LAW = Quantity(key="law", title="steps follow the law")
 
-def batch_rows(document: Document) -> list[dict[str, Any]]:
-    """Throughput, utilization and memory of every setting."""
-    hardware = {setting_key(entry): entry for entry in document["hardware"]}
-    mfu = {setting_key(entry): entry for entry in document["mfu"]}
-    tried = {
-        (attempt["workers"], attempt["batch_per_worker"]): attempt.get("memory_bytes")
-        for attempt in document.get("tries") or ()
-    }
-    on_gpu = any(str(environment.get("device")).startswith("cuda") for environment in document["environments"])
-    rows: list[dict[str, Any]] = []
-    for row in document["table"]:
-        usage = hardware.get(setting_key(row), {})
-        merged = {**row, "outcome": "finished", "mfu": mfu.get(setting_key(row))}
-        for name in ("gpu_busy_percent", "gpu_memory_bytes", "process_memory_bytes", "process_cores"):
-            merged[name] = usage.get(name)
-        if not usage:  # a search for the largest batch records the memory of each attempt
-            held = tried.get((row["workers"], row["batch_per_worker"]))
-            merged["gpu_memory_bytes" if on_gpu else "process_memory_bytes"] = held
-        rows.append(merged)
+
+@dataclass(frozen=True, kw_only=True)
+class BatchUse:
+    """A setting with its throughput and its use of the hardware, or one that ran out of memory."""
+
+    setting: Setting
+    fits: bool = True
+    samples_per_s: Estimate | None = None
+    epoch_s: Estimate | None = None
+    gpu_busy_percent: float | None = None
+    mfu: Estimate | None = None
+    gpu_memory_bytes: float | None = None
+    process_memory_bytes: float | None = None
+    repeats: int | None = None
+
+
+def batch_rows(evidence: Evidence) -> list[BatchUse]:
+    """Settings that fit, those of a search for the largest batch included."""
+    results = evidence.results
+    usages = dict(results.hardware)
+    tried = _tried(results)
+    train_samples = results.facts.train_samples
+    rows = []
+    for row in results.rows:
+        usage, attempt = usages.get(row.setting), tried.get(row.setting)
+        # A search records the memory of each batch, and no telemetry.
+        gpu_bytes, process_bytes = (
+            (usage.gpu_memory_bytes, usage.process_memory_bytes) if usage else _held(results, attempt)
+        )
+        rows.append(
+            BatchUse(
+                setting=row.setting,
+                samples_per_s=row.samples_per_s,
+                epoch_s=row.samples_per_s.into(train_samples),
+                gpu_busy_percent=usage.gpu_busy_percent if usage else None,
+                mfu=results.mfus.get(row.setting),
+                gpu_memory_bytes=gpu_bytes,
+                process_memory_bytes=process_bytes,
+                repeats=row.repeats,
+            )
+        )
+    measured = {row.setting for row in rows}
+    for setting, attempt in tried.items():
+        if attempt.fits and attempt.samples_per_s and setting not in measured:  # its steps were lost with its processes
+            gpu_bytes, process_bytes = _held(results, attempt)
+            rows.append(
+                BatchUse(
+                    setting=setting,
+                    samples_per_s=attempt.samples_per_s,
+                    epoch_s=attempt.epoch_s,
+                    gpu_memory_bytes=gpu_bytes,
+                    process_memory_bytes=process_bytes,
+                    repeats=attempt.tries,
+                )
+            )
     return rows
 
 
-def out_of_memory(document: Document) -> list[tuple[int, int]]:
-    """Workers and batch per worker that ran out of memory, in a search for the largest batch or in a trial."""
-    tried = [
-        (attempt["workers"], attempt["batch_per_worker"])
-        for attempt in document.get("tries") or ()
-        if attempt["outcome"] == "out_of_memory"
+def _tried(results: Results) -> dict[Setting, BatchRow]:
+    return {
+        replace(search.setting, batch_per_worker=row.batch_per_worker): row
+        for search in results.largest
+        for row in search.rows
+    }
+
+
+def _held(results: Results, attempt: BatchRow | None) -> tuple[float | None, float | None]:
+    """Memory of the GPU and of the process, as a search recorded it."""
+    held = attempt.memory_bytes if attempt else None
+    on_gpu = any(str(record.environment.get("device")).startswith("cuda") for record in results.records.values())
+    return (held, None) if on_gpu else (None, held)
+
+
+def out_of_memory(evidence: Evidence, rows: Sequence[BatchUse]) -> list[BatchUse]:
+    """Settings that ran out of memory, in a search for the largest batch or in a trial, and never fit."""
+    results = evidence.results
+    trials = [results.trials[name] for name, record in results.records.items() if record.outcome == "out_of_memory"]
+    failed = {setting for setting, attempt in _tried(results).items() if not attempt.fits}
+    failed |= {trial.setting for trial in trials if not trial.largest}
+    return [
+        BatchUse(setting=setting, fits=False)
+        for setting in sorted(failed - {row.setting for row in rows}, key=_workers_and_batch)
     ]
-    ended = [(run["workers"], run["batch_per_worker"]) for run in document["runs"] if run["outcome"] == "out_of_memory"]
-    return sorted({*tried, *ended} - {(row["workers"], row["batch_per_worker"]) for row in document["table"]})
 
 
-def batch(document: Document) -> Figure | None:
+def _workers_and_batch(setting: Setting) -> tuple[int, int]:
+    return setting.workers, setting.batch_per_worker
+
+
+def batch(evidence: Evidence) -> Figure | None:
     """Throughput, utilization and memory against batch, up to out-of-memory."""
-    rows = batch_rows(document)
-    groups: dict[str, list[Fields]] = {}
-    for row in sorted(rows, key=lambda row: (row["workers"], row["batch_per_worker"])):
-        groups.setdefault(
-            describe_entry(row, rows, but=("batch_per_worker", "variant")) or counted(row["workers"], "worker"), []
-        ).append(row)
-    too_large = out_of_memory(document)
+    rows = sorted(batch_rows(evidence), key=lambda row: _workers_and_batch(row.setting))
+    groups: dict[str, list[BatchUse]] = {}
+    for row in rows:
+        name = distinguished(row, rows, but=("batch_per_worker",)) or counted(row.setting.workers, "worker")
+        groups.setdefault(name, []).append(row)
+    too_large = out_of_memory(evidence, rows)
     shown = {name: group for name, group in list(groups.items())[:MOST_SERIES] if len(group) > 1 or too_large}
     if not shown:
         return None
-    axis = batch_axis(
-        [row["batch_per_worker"] for group in shown.values() for row in group] + [size for _, size in too_large],
-        "batch a worker",
-    )
-    unit, per = document["unit"], document["units_per_sample"]
-    paces = _throughput(shown, per, unit)
+    drawn = [row for group in shown.values() for row in group]
+    axis = batch_axis([row.setting.batch_per_worker for row in (*drawn, *too_large)], BATCH_PER_WORKER.title)
+    pace = throughput(evidence.results.facts)
+    paces = _lines(shown, pace, lambda row: row.samples_per_s)
     panels = [
-        Panel(x=axis, y=axis_for(f"{unit}/s", paces, from_zero=True), marks=(*paces, *_full(too_large))),
-        *_hardware_panel(shown, axis, "gpu_busy_percent", "GPU busy, %", 1.0, " %"),
+        Panel(x=axis, y=axis_for(pace.heading, paces, from_zero=True), marks=(*paces, *_crosses(too_large))),
+        *_panel(shown, axis, GPU_UTILIZATION, lambda row: row.gpu_busy_percent, most=100.0),
         *(
-            _hardware_panel(shown, axis, "gpu_memory_bytes", "fullest GPU, GB", 1e-9, " GB")
-            or _hardware_panel(shown, axis, "process_memory_bytes", "largest process, GB", 1e-9, " GB")
+            _panel(shown, axis, GPU_MEMORY, lambda row: row.gpu_memory_bytes)
+            or _panel(shown, axis, PROCESS_MEMORY, lambda row: row.process_memory_bytes)
         ),
     ]
-    best = max((row for group in shown.values() for row in group), key=lambda row: row["samples_per_s"]["value"])
-    pace = f"{number(best['samples_per_s']['value'] * per)} {unit}/s"
-    title = f"Highest throughput at batch {best['batch_per_worker']:,} a worker: {pace}"
+    best = max(drawn, key=lambda row: row.samples_per_s.value if row.samples_per_s else 0.0)
+    assert best.samples_per_s is not None
+    highest = pace.said(best.samples_per_s.value)
+    title = f"Highest throughput at batch {best.setting.batch_per_worker:,} per worker: {highest}"
     if too_large:
-        title += f"; {too_large[0][1]:,} runs out of memory"
+        title += f"; {too_large[0].setting.batch_per_worker:,} runs out of memory"
     return Figure(
         key="batch",
-        section="hardware",
         title=title,
         panels=tuple(panels),
         note=f"Bands: {LEVEL_WORDS}s." + (" Crosses: out of memory." if too_large else ""),
     )
 
 
-def _throughput(shown: dict[str, list[Fields]], per: float, unit: str) -> list[Line]:
-    return [
-        Line(
-            name=name,
+def _lines(
+    shown: dict[str, list[BatchUse]], quantity: Quantity, of: Callable[[BatchUse], Estimate | float | None]
+) -> list[Line]:
+    lines = [
+        line(
+            name,
+            group,
+            quantity,
+            x=lambda row: row.setting.batch_per_worker,
+            y=of,
+            lead=partial(_lead, name),
+            after=lambda row: counted(row.repeats, "run") if row.repeats else "",
             color=color(index),
-            x=tuple(row["batch_per_worker"] for row in group),
-            y=tuple(row["samples_per_s"]["value"] * per for row in group),
-            low=tuple(estimate(row["samples_per_s"]).ends[0] * per for row in group),
-            high=tuple(estimate(row["samples_per_s"]).ends[1] * per for row in group),
-            hover=tuple(
-                f"{name}, batch {row['batch_per_worker']:,}\n"
-                + full(estimate(row["samples_per_s"]).scaled(per), f" {unit}/s")
-                + f"\nn = {row['repeats']}"
-                for row in group
-            ),
         )
         for index, (name, group) in enumerate(shown.items())
     ]
+    return [drawn for drawn in lines if drawn.x]
 
 
-def _full(too_large: Sequence[tuple[int, int]]) -> list[Line]:
+def _lead(name: str, row: BatchUse) -> str:
+    return f"{name}, batch {row.setting.batch_per_worker:,}"
+
+
+def _crosses(too_large: Sequence[BatchUse]) -> list[Line]:
     """Crosses on the x axis at the batches that did not fit."""
     if not too_large:
         return []
-    says = tuple(f"batch {size:,} a worker, {counted(workers, 'worker')}\nout of memory" for workers, size in too_large)
+    settings = [row.setting for row in too_large]
     return [
         Line(
             name="out of memory",
             color="vermilion",
             connected=False,
             symbol="cross",
-            x=tuple(size for _, size in too_large),
-            y=(0.0,) * len(too_large),
-            hover=says,
-        )
-    ]
-
-
-def _hardware_panel(
-    shown: dict[str, list[Fields]], axis: Axis, key: str, words: str, factor: float, unit: str
-) -> list[Panel]:
-    lines = [
-        Line(
-            name=name,
-            color=color(index),
-            x=tuple(row["batch_per_worker"] for row in known),
-            y=tuple(row[key] * factor for row in known),
+            x=tuple(setting.batch_per_worker for setting in settings),
+            y=(0.0,) * len(settings),
             hover=tuple(
-                f"{name}, batch {row['batch_per_worker']:,}\n{number(row[key] * factor)}{unit}" for row in known
+                f"batch {setting.batch_per_worker:,} per worker, {counted(setting.workers, 'worker')}\nout of memory"
+                for setting in settings
             ),
         )
-        for index, (name, group) in enumerate(shown.items())
-        if (known := [row for row in group if row[key] is not None])
     ]
-    most = 100.0 if key == "gpu_busy_percent" else None
-    return [Panel(x=axis, y=Axis(title=words, from_zero=True, most=most), marks=tuple(lines))] if lines else []
 
 
-def batch_sheet(document: Document) -> Sheet | None:
-    rows = batch_rows(document)
-    too_large = out_of_memory(document)
-    if len({row["batch_per_worker"] for row in rows}) < 2 and not too_large:
+def _panel(
+    shown: dict[str, list[BatchUse]],
+    axis: Axis,
+    quantity: Quantity,
+    of: Callable[[BatchUse], float | None],
+    most: float | None = None,
+) -> list[Panel]:
+    lines = _lines(shown, quantity, of)
+    return [Panel(x=axis, y=Axis(title=quantity.heading, from_zero=True, most=most), marks=tuple(lines))] * bool(lines)
+
+
+def batch_sheet(evidence: Evidence) -> Table | None:
+    fitting = batch_rows(evidence)
+    too_large = out_of_memory(evidence, fitting)
+    if len({row.setting.batch_per_worker for row in fitting}) < 2 and not too_large:
         return None
-    lead = (*COUNTS[:2], *how_columns(rows))
-    columns = (
-        *lead,
-        Column(
-            key="samples_per_s", title="throughput", unit=f"{document['unit']}/s", factor=document["units_per_sample"]
-        ),
-        Column(key="epoch_s", title="epoch, steps alone", unit="s"),
-        Column(key="gpu_busy_percent", title="GPU busy", unit="%", format=percents),
-        Column(key="mfu", title="MFU", unit="%", factor=100, format=percents),
-        Column(key="gpu_memory_bytes", title="GPU memory", unit="GB", factor=1e-9),
-        Column(key="process_memory_bytes", title="process memory", unit="GB", factor=1e-9),
-        Column(key="outcome", title="outcome"),
-        REPEATS,
-    )
-    table_rows = []
-    for row in rows:
-        pace = row["samples_per_s"]
-        epoch = interval(row["epoch_s"])
-        others = [Cell(value=row[key]) for key in ("gpu_memory_bytes", "process_memory_bytes")]
-        head = [
-            *plain_cells(row, lead),
-            interval(pace),
-            epoch,
-            Cell(value=row["gpu_busy_percent"]),
-            interval(row["mfu"]),
-        ]
-        table_rows.append((*head, *others, Cell(value="fits"), Cell(value=row["repeats"])))
-    for workers, size in too_large:
-        blank = [Cell(value=None)] * (len(columns) - 4)
-        table_rows.append(
-            (Cell(value=workers), Cell(value=size), *blank, Cell(value="out of memory"), Cell(value=None))
-        )
-    table_rows.sort(key=lambda cells: (cells[0].value, cells[1].value))
-    note = "Epoch: all training samples at this throughput, without loading the first batch and without evaluation."
-    return Sheet(
-        key="batch",
-        section="hardware",
-        title="Throughput and memory against batch",
-        columns=columns,
-        rows=tuple(table_rows),
-        note=note,
+    rows = sorted((*fitting, *too_large), key=lambda row: _workers_and_batch(row.setting))
+    on_gpu = any(row.gpu_memory_bytes is not None for row in rows)
+    answer = evidence.results.answer.row
+    chosen = answer.setting if answer and evidence.results.largest else None
+    columns: list[Column[BatchUse]] = [
+        *setting_columns(rows, global_batch=False),
+        Column(quantity=throughput(evidence.results.facts), of=lambda row: row.samples_per_s),
+        Column(quantity=EPOCH_TIME, of=lambda row: row.epoch_s),
+        Column(quantity=GPU_UTILIZATION, of=lambda row: row.gpu_busy_percent, terminal=False),
+        Column(quantity=MFU, of=lambda row: row.mfu, terminal=False),
+        Column(quantity=GPU_MEMORY, of=lambda row: row.gpu_memory_bytes),
+        Column(quantity=PROCESS_MEMORY, of=lambda row: row.process_memory_bytes, terminal=not on_gpu),
+        Column(quantity=OUTCOME, of=lambda row: "fits" if row.fits else "out of memory", terminal=bool(too_large)),
+        Column(quantity=RUNS, of=lambda row: row.repeats, terminal=False),
+    ]
+    return table(
+        "batch",
+        "Throughput and memory against batch",
+        rows,
+        columns,
+        note="Epoch: all training samples at this throughput, without loading the first batch and without evaluation.",
+        marked=next((row for row in rows if row.setting == chosen), None),
     )
 
 
 FOLLOWED = {
-    "holds": "as the law says",
-    "steps-rise": "no: more steps at the largest",
-    "examples-fall": "no: fewer examples at the largest",
+    "holds": "yes",
+    "steps-rise": "no: more steps at the largest batch",
+    "examples-fall": "no: fewer samples at the largest batch",
 }
 
 
-def batch_model(document: Document) -> Sheet | None:
-    entries = document["batch_models"]
-    if not entries:
-        return None
-    how = how_columns(entries)
-    columns = (
-        Column(key="variant", title="trained with"),
-        *how,
-        Column(key="smallest_batch", title="batches from", format=integer),
-        Column(key="largest_batch", title="to", format=integer),
-        Column(key="least_steps", title="S_min", unit="steps", format=whole),
-        Column(key="critical_batch", title="B_crit", unit="samples", format=whole),
-        Column(key="law", title="steps follow"),
-        Column(key="runs", title="n", format=integer),
-    )
-    rows = [
-        (
-            Cell(value=entry["variant"]),
-            *plain_cells(entry, how),
-            Cell(value=entry["smallest_batch"]),
-            Cell(value=entry["largest_batch"]),
-            interval(entry["least_steps"]),
-            interval(entry["critical_batch"]),
-            Cell(value=FOLLOWED[entry["law"]]),
-            Cell(value=entry["runs"]),
-        )
-        for entry in entries
+def batch_model(evidence: Evidence) -> Table | None:
+    rows = evidence.batch_models
+    columns: list[Column[VariantBatchModel]] = [
+        Column(quantity=VARIANT, of=lambda row: row.variant),
+        *how_columns(rows),
+        Column(quantity=FROM_BATCH, of=lambda row: row.setting.global_batch),
+        Column(quantity=TO_BATCH, of=lambda row: row.largest_batch),
+        Column(quantity=S_MIN, of=lambda row: row.model.least_steps),
+        Column(quantity=B_CRIT, of=lambda row: row.model.critical_batch),
+        Column(quantity=LAW, of=lambda row: FOLLOWED[row.model.law]),
+        Column(quantity=RUNS, of=lambda row: row.runs),
     ]
-    note = (
-        "Steps to the target = S_min (1 + B_crit / batch): far below B_crit twice the batch halves the steps, far "
-        "above it saves none. 80 % intervals over n runs; B_crit is looked for from an 8th of the smallest batch to "
-        "128 times the largest, so an end there means: at most, or at least."
-    )
-    return Sheet(
-        key="batch-model",
-        section="learning",
-        title="How steps to the target fall with the batch",
-        columns=columns,
-        rows=tuple(rows),
-        note=note,
+    return table(
+        "batch-model",
+        "How steps to the target fall with the batch",
+        rows,
+        columns,
+        note="The law: steps to the target = S_min (1 + B_crit / batch). Far below B_crit, doubling the batch halves "
+        "the steps; far above it, a larger batch saves none. Intervals: 80 %. B_crit is searched from 1/8 of the "
+        "smallest batch to 128 times the largest; an end there means at most, or at least, that value.",
     )

@@ -3,65 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.text import Text
 
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.breakdown import StepParts
-from worldsize.analysis.speed.network import Link, Wire, ring_allreduce_s, ring_bytes
+from worldsize.analysis.speed.network import Link, SizeSpeed, Wire, ring_allreduce_s, ring_bytes
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import Results
-from worldsize.report.blocks import (
-    COUNTS,
-    REPEATS,
-    Cell,
-    Column,
-    Document,
-    Fields,
-    Sheet,
-    how_columns,
-    interval,
-    plain_cells,
-)
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, color
-from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, decimals, integer, number, with_range
-from worldsize.report.words.settings import configuration, method_key, setting_key
-from worldsize.report.write.console import plain_table
-
-NOTE = (
-    "Computing: the median step without the exchange of gradients. Exposed: what the step with it takes longer "
-    f"({LEVEL_WORDS}). Total: the exchange by torch's own clock, overlapped with computing or not; bus bandwidth is of "
-    "that. By subtraction: the step less that of 1 worker, which does not measure it: computing itself slows when "
-    "cores, memory or power are shared."
-)
-
-
-def exchange_view(results: Results) -> list[Any]:
-    """One row per setting; empty if no probe ran with and without the exchange."""
-    timed = [step for step in results.steps if step.exposed]
-    if not timed:
-        return []
-    methods = {step.setting.method for step in timed}
-    shown = [
-        step
-        for step in results.steps
-        if step.exposed
-        # One worker exchanges nothing: its step is only computing, the baseline for the others.
-        or (step.setting.workers == 1 and step.setting.method in methods)
-    ]
-    settings = [step.setting for step in shown]
-    mixed = bool(configuration(settings[0], settings))
-    table = plain_table("computing and exchanging gradients: ms per step, seconds per epoch below")
-    for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), "com-\nputing", "exposed", "total"):
-        table.add_column(header, justify="right", overflow="fold")
-    for header in ("by sub-\ntraction", "gradi-\nents", "bus\nbandwidth"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for step in shown:
-        setting = step.setting
-        steps = results.facts.train_samples / setting.global_batch
-        how = [configuration(setting, settings)] if mixed else []
-        table.add_row(*(str(setting.workers), str(setting.batch_per_worker), *how), *_cells(step, steps))
-    return [Text(""), table, Text(NOTE, style="dim")]
+from worldsize.report.blocks import Cell, Column, Table, how_columns, table
+from worldsize.report.figures.model import Axis, Figure, Line, Panel, color, line
+from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, decimals, integer, number
+from worldsize.report.words.quantities import BATCH_PER_WORKER, RUNS, SHARE, WORKERS, Quantity, explained
 
 
 def _cells(step: StepParts, steps: float) -> list[Text]:
@@ -89,111 +44,128 @@ def _both(seconds: float | None, steps: float) -> Text:
     return Text.assemble(number(seconds * 1e3), "\n", (f"{number(seconds * steps)} s", "dim not bold"))
 
 
-def links_view(results: Results) -> list[Any]:
-    """One line per link: bandwidth and latency from all-reduces between the ranks."""
-    return [Text(_link_words(kind, link), style="dim") for kind, link in results.links]
-
-
 def per_s(count: float) -> str:
     return f"{byte_size(count)}/s"
 
 
-def _link_words(kind: str, link: Link) -> str:
-    where = {"inside": "Inside a node", "across": "Across nodes", "all": "All ranks together"}[kind]
-    where += f" of {link.place}" if link.place else ""
-    if link.is_poor:
-        best = max(link.sizes, key=lambda size: size.busbw_bytes_per_s)
-        return (
-            f"{where} ({link.workers} workers) two numbers do not describe the link; the best bus bandwidth was "
-            f"{byte_size(best.busbw_bytes_per_s)}/s, for {byte_size(best.size_bytes)}."
-        )
-    bandwidth, latency = link.bandwidth_bytes_per_s, link.latency_s
-    return (
-        f"{where} ({link.workers} workers): {per_s(bandwidth.value)}{with_range(bandwidth, per_s)}, latency "
-        f"{number(latency.value * 1e6)} us{with_range(latency.scaled(1e6))}, from all-reduces of 1 KB to "
-        f"{byte_size(link.sizes[-1].size_bytes)}."
-    )
-
-
 MOST_SERIES = 6
-
-
 KINDS = {"inside": "inside a node", "across": "across nodes", "all": "all ranks"}
+KIND = Quantity(key="kind", title="link")
+PLACE = Quantity(key="place", title="place")
+LATENCY = Quantity(
+    key="latency_s", title="latency", unit="us", factor=1e6, about="Time of one turn of an all-reduce, however small."
+)
+ALLREDUCE_TIME = Quantity(key="seconds", title="time", unit="us", factor=1e6)
+REPETITIONS = Quantity(key="repetitions", title="repetitions", digits=integer, about="All-reduces that were timed.")
+BANDWIDTH = Quantity(
+    key="bandwidth_bytes_per_s",
+    title="bandwidth",
+    unit="GB/s",
+    factor=1e-9,
+    about="What a large message approaches: latency and bandwidth are fitted to the times of all sizes.",
+)
+BUS_BANDWIDTH = Quantity(
+    key="busbw_bytes_per_s",
+    title="bus bandwidth",
+    short="bus\nbandwidth",
+    unit="GB/s",
+    factor=1e-9,
+    about="Bytes / time * 2(w - 1)/w for w workers, as nccl-tests defines it: comparable between worker counts.",
+)
+ALGORITHM_BANDWIDTH = Quantity(
+    key="algbw_bytes_per_s",
+    title="algorithm bandwidth",
+    unit="GB/s",
+    factor=1e-9,
+    about="Bytes / time, as nccl-tests defines it.",
+)
 
 
-def bandwidth_figure(document: Document) -> Figure | None:
+@dataclass(frozen=True, kw_only=True)
+class MeasuredLink:
+    """A link, and whether it is inside a node, across nodes or between all ranks."""
+
+    kind: str
+    link: Link
+
+    @property
+    def name(self) -> str:
+        return KINDS.get(self.kind, self.kind)
+
+    @property
+    def best(self) -> SizeSpeed:
+        return max(self.link.sizes, key=lambda size: size.busbw_bytes_per_s)
+
+
+def _links(evidence: Evidence) -> list[MeasuredLink]:
+    return [MeasuredLink(kind=kind, link=link) for kind, link in evidence.results.links]
+
+
+def bandwidth_figure(evidence: Evidence) -> Figure | None:
     """Bus bandwidth against message size, with the fitted law of latency and bandwidth."""
-    links = [link for link in document["links"] if len(link["sizes"]) > 1][:MOST_SERIES]
+    links = [measured for measured in _links(evidence) if len(measured.link.sizes) > 1][:MOST_SERIES]
     if not links:
         return None
-    marks: list[Line] = []
-    for index, link in enumerate(links):
-        name = f"{KINDS.get(link['kind'], link['kind'])}, {counted(link['workers'], 'worker')}"
-        name += f", {link['place']}" if link["place"] else ""
-        sizes = link["sizes"]
-        marks.append(
-            Line(
-                name=name,
-                color=color(index),
-                x=tuple(float(entry["size_bytes"]) for entry in sizes),
-                y=tuple(entry["busbw_bytes_per_s"] / 1e9 for entry in sizes),
-                hover=tuple(
-                    f"{name}\n{_size(entry['size_bytes'])}: {number(entry['busbw_bytes_per_s'] / 1e9)} GB/s\n"
-                    f"{number(entry['seconds']['value'] * 1e6)} us"
-                    for entry in sizes
-                ),
-            )
-        )
-        if not link["poor"]:
-            n, fitted = link["workers"], {name: link[name]["value"] for name in ("latency_s", "bandwidth_bytes_per_s")}
-            x = np.geomspace(sizes[0]["size_bytes"], sizes[-1]["size_bytes"], 40).tolist()
-            y = [ring_bytes(size, n) / ring_allreduce_s(size, n, Wire(**fitted)) / 1e9 for size in x]
-            marks.append(
-                Line(
-                    name="fitted law",
-                    color=color(index),
-                    kind="projected",
-                    symbol="none",
-                    x=tuple(x),
-                    y=tuple(y),
-                    opacity=0.8,
-                )
-            )
-    marks += _gradients(document, marks)
-    best = max(entry["busbw_bytes_per_s"] for link in links for entry in link["sizes"])
-    low, high = (end(entry["size_bytes"] for link in links for entry in link["sizes"]) for end in (min, max))
+    lines: list[Line] = []
+    for index, measured in enumerate(links):
+        name = f"{measured.name}, {counted(measured.link.workers, 'worker')}"
+        name += f", {measured.link.place}" if measured.link.place else ""
+        lines.append(_measured_line(name, measured.link.sizes, color(index)))
+        if not measured.link.is_poor:
+            lines.append(_fitted_line(measured.link, color(index)))
+    lines += _gradients(evidence.results, lines)
+    sizes = [size.size_bytes for measured in links for size in measured.link.sizes]
     ticks = tuple(
         (float(size), _size(size))
         for size in (10.0**power for power in range(3, 12))
-        if low * 0.9 <= size <= high * 1.1
+        if min(sizes) * 0.9 <= size <= max(sizes) * 1.1
     )
     panel = Panel(
         x=Axis(title="size of an all-reduce", log=True, ticks=ticks),
-        y=Axis(title="bus bandwidth, GB/s", log=True),
-        marks=tuple(marks),
+        y=Axis(title=BUS_BANDWIDTH.heading, log=True),
+        marks=tuple(lines),
     )
+    best = max(measured.best.busbw_bytes_per_s for measured in links)
     return Figure(
         key="bandwidth",
-        section="hardware",
-        title=f"The link carries up to {number(best / 1e9)} GB/s" + _latency(links),
+        title=f"The link carries up to {BUS_BANDWIDTH.said(best)}" + _latency([measured.link for measured in links]),
         panels=(panel,),
         note="Median over repetitions of the slowest rank; bus bandwidth as nccl-tests defines it. "
         "Dashed: latency and bandwidth fitted.",
     )
 
 
-def _latency(links: Sequence[Fields]) -> str:
-    good = [link for link in links if not link["poor"]]
-    return f", after a latency of {number(good[0]['latency_s']['value'] * 1e6)} us" if len(good) == 1 else ""
+def _measured_line(name: str, sizes: Sequence[SizeSpeed], hue: str) -> Line:
+    return line(
+        name,
+        sizes,
+        BUS_BANDWIDTH,
+        x=lambda size: float(size.size_bytes),
+        y=lambda size: size.busbw_bytes_per_s,
+        lead=lambda size: f"{name}\n{_size(size.size_bytes)}",
+        after=lambda size: f"{ALLREDUCE_TIME.title} {ALLREDUCE_TIME.full(size.seconds)}",
+        color=hue,
+    )
 
 
-def _gradients(document: Document, marks: Sequence[Line]) -> list[Line]:
+def _fitted_line(link: Link, hue: str) -> Line:
+    wire = Wire(latency_s=link.latency_s.value, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s.value)
+    x = np.geomspace(link.sizes[0].size_bytes, link.sizes[-1].size_bytes, 40).tolist()
+    y = [ring_bytes(size, link.workers) / ring_allreduce_s(size, link.workers, wire) / 1e9 for size in x]
+    return Line(name="fitted law", color=hue, kind="projected", symbol="none", x=tuple(x), y=tuple(y), opacity=0.8)
+
+
+def _latency(links: Sequence[Link]) -> str:
+    good = [link for link in links if not link.is_poor]
+    return f", after a latency of {LATENCY.said(good[0].latency_s.value)}" if len(good) == 1 else ""
+
+
+def _gradients(results: Results, lines: Sequence[Line]) -> list[Line]:
     """A vertical line at the size of this model's gradients."""
-    size = next((step["traffic"]["bytes"] for step in document["steps"] if step.get("traffic")), None)
-    heights = [value for mark in marks for value in mark.y if value]
+    size = next((step.traffic.bytes for step in results.steps if step.traffic), None)
+    heights = [value for drawn in lines for value in drawn.y if value]
     if size is None or not heights:
         return []
-    ends = (min(heights), max(heights))
     return [
         Line(
             name=f"gradients of this model, {_size(size)}",
@@ -201,7 +173,7 @@ def _gradients(document: Document, marks: Sequence[Line]) -> list[Line]:
             kind="reference",
             symbol="none",
             x=(size, size),
-            y=ends,
+            y=(min(heights), max(heights)),
         )
     ]
 
@@ -213,86 +185,171 @@ def _size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def exchange(document: Document) -> Sheet | None:
+def _ms(key: str, title: str, short: str, about: str) -> Quantity:
+    return Quantity(key=key, title=title, short=short, unit="ms", factor=1e3, about=about)
+
+
+COMPUTING = _ms("computing_s", "computing", "com-\nputing", "The median step without the exchange of gradients.")
+EXPOSED = _ms(
+    "exposed_s",
+    "exposed",
+    "exposed",
+    f"What the exchange adds to a step: steps with it minus steps without it, in turns ({LEVEL_WORDS}).",
+)
+SPAN = _ms(
+    "communication_s",
+    "span",
+    "span",
+    "From the last gradient of a step to the end of its exchange, without waiting for slower ranks. It misses what the "
+    "exchange does to the computing that it overlaps with.",
+)
+TOTAL = _ms(
+    "exchange_s",
+    "total",
+    "total",
+    "The exchange on torch's own clock, overlapped with computing or not; the bus bandwidth is that of this time.",
+)
+BY_SUBTRACTION = _ms(
+    "by_subtraction_s",
+    "minus 1 worker",
+    "minus 1\nworker",
+    "The step minus that of 1 worker. Not a measure of communication: computing itself slows down when workers "
+    "share cores, memory or power.",
+)
+EXPOSED_SHARE = replace(SHARE, key="exposed_share", about="Exposed communication as a share of the step.")
+EXPOSED_PER_EPOCH = Quantity(
+    key="exposed_epoch_s",
+    title="exposed per epoch",
+    unit="s",
+    about="Exposed communication over the steps of an epoch.",
+)
+GRADIENTS = Quantity(key="gradient_bytes", title="gradients", unit="MB", factor=1e-6)
+METHOD = Quantity(
+    key="measured_by",
+    title="timed by",
+    about="Probe: with and without the exchange. Strategies whose step cannot run without it have only the span.",
+)
+
+
+def exchange(evidence: Evidence) -> Table | None:
     """Computing and communication per setting. One worker exchanges nothing and is listed for comparison."""
-    timed = [step for step in document["steps"] if step.get("exposed")]
-    methods = {method_key(step["setting"]) for step in timed}
-    shown = [
-        step
-        for step in document["steps"]
-        if step.get("exposed") or (step["setting"]["workers"] == 1 and method_key(step["setting"]) in methods)
-    ]
+    results = evidence.results
+    timed = [step for step in results.steps if step.exposed]
     if not timed:
         return None
-    lead = (*COUNTS[:2], *how_columns([step["setting"] for step in shown]))
-    format_ms = decimals(min(step["parts"]["step_s"]["value"] for step in shown) * 1e3)
-    repeats = {setting_key(row): row["repeats"] for row in document["table"]}
-    columns = (
-        *lead,
-        Column(key="computing_s", title="computing", unit="ms", factor=1e3, format=format_ms),
-        Column(key="exposed_s", title="exchange adds", unit="ms", factor=1e3, format=format_ms),
-        Column(key="exchange_s", title="exchange in all", unit="ms", factor=1e3, format=format_ms),
-        Column(key="by_subtraction_s", title="by subtraction", unit="ms", factor=1e3, format=format_ms),
-        Column(key="gradient_bytes", title="gradients", unit="MB", factor=1e-6),
-        Column(key="busbw_bytes_per_s", title="bus bandwidth", unit="GB/s", factor=1e-9),
-        REPEATS,
+    methods = {step.setting.method for step in timed}
+    shown = [step for step in results.steps if step.setting.workers > 1 or step.setting.method in methods]
+    digits = decimals(min(step.parts.step_s.value for step in shown) * 1e3)
+    repeats = {row.setting: row.repeats for row in results.rows}
+    others = any(step.communication_s and not step.exposed for step in shown)
+
+    def per_epoch(step: StepParts) -> Estimate | None:
+        added = step.communication_s
+        return added and added.scaled(results.facts.train_samples / step.setting.global_batch)
+
+    def method(step: StepParts) -> Cell:
+        if not others or step.communication_s is None:
+            return None
+        return "probe" if step.exposed else "span"
+
+    made = table(
+        "exchange",
+        "Computing and communication in a step",
+        shown,
+        [
+            Column(quantity=WORKERS, of=lambda step: step.setting.workers),
+            Column(quantity=BATCH_PER_WORKER, of=lambda step: step.setting.batch_per_worker),
+            *how_columns(shown),
+            Column(quantity=replace(COMPUTING, digits=digits), of=_computing, terminal=False),
+            Column(quantity=replace(EXPOSED, digits=digits), of=lambda step: step.communication_s),
+            Column(quantity=EXPOSED_SHARE, of=lambda step: step.communication_share),
+            Column(quantity=METHOD, of=method),
+            Column(quantity=EXPOSED_PER_EPOCH, of=per_epoch, terminal=False),
+            Column(quantity=replace(SPAN, digits=digits), of=_span, terminal=False),
+            Column(quantity=replace(TOTAL, digits=digits), of=lambda step: step.total_s, terminal=False),
+            Column(
+                quantity=replace(BY_SUBTRACTION, digits=digits), of=lambda step: step.by_subtraction_s, terminal=False
+            ),
+            Column(quantity=GRADIENTS, of=lambda step: step.traffic.bytes if step.traffic else None, terminal=False),
+            Column(
+                quantity=BUS_BANDWIDTH, of=lambda step: step.traffic.busbw if step.traffic else None, terminal=False
+            ),
+            Column(quantity=RUNS, of=lambda step: repeats.get(step.setting), terminal=False),
+        ],
     )
-    rows = []
-    for step in shown:
-        adds, traffic = step.get("exposed"), step.get("traffic") or {}
-        cells = (
-            Cell(value=adds["without_s"]) if adds else interval(step["parts"]["step_s"]),
-            interval(adds and adds["seconds"]),
-            interval(step.get("total_s")),
-            Cell(value=step.get("by_subtraction_s")),
-            Cell(value=traffic.get("bytes")),
-            Cell(value=traffic.get("busbw")),
-            Cell(value=repeats.get(setting_key(step["setting"]))),
-        )
-        rows.append((*plain_cells(step["setting"], lead), *cells))
-    note = (
-        "Computing: the median step without the exchange of gradients. Exchange adds: what the step with it takes "
-        f"longer ({LEVEL_WORDS}). In all: by torch's own clock, overlapped with computing or not; bus bandwidth is of "
-        "that. By subtraction: the step less that of 1 worker, which does not measure communication."
-    )
-    return Sheet(
-        key="exchange",
-        section="step",
-        title="Computing and communication",
-        columns=columns,
-        rows=tuple(rows),
-        note=note,
+    if made is None:
+        return None
+    told = {quantity.key for quantity in (COMPUTING, EXPOSED, METHOD, SPAN, TOTAL, BY_SUBTRACTION)}
+    return replace(made, note=explained(quantity for quantity in made.quantities if quantity.key in told))
+
+
+def _computing(step: StepParts) -> Cell:
+    """One worker exchanges nothing: its step is only computing, the baseline for the others."""
+    if step.exposed:
+        return step.exposed.without_s
+    return step.parts.step_s if step.setting.workers == 1 else None
+
+
+def _span(step: StepParts) -> Cell:
+    return step.parts.spans.get("communication") if step.setting.workers > 1 else None
+
+
+def links(evidence: Evidence) -> Table | None:
+    """Latency and bandwidth of each link."""
+    return table(
+        "links",
+        "Links between the ranks",
+        _links(evidence),
+        [
+            Column(quantity=KIND, of=lambda measured: measured.name),
+            Column(quantity=PLACE, of=lambda measured: measured.link.place or None),
+            Column(quantity=WORKERS, of=lambda measured: measured.link.workers),
+            Column(quantity=LATENCY, of=lambda measured: _fitted(measured.link, measured.link.latency_s)),
+            Column(quantity=BANDWIDTH, of=lambda measured: _fitted(measured.link, measured.link.bandwidth_bytes_per_s)),
+            Column(
+                quantity=BUS_BANDWIDTH.titled("best bus bandwidth", short="best bus\nbandwidth"),
+                of=lambda measured: measured.best.busbw_bytes_per_s,
+            ),
+            Column(
+                quantity=Quantity(key="size_bytes", title="at size", unit="MB", factor=1e-6),
+                of=lambda measured: measured.best.size_bytes,
+            ),
+            Column(
+                quantity=REPETITIONS,
+                of=lambda measured: sum(size.repetitions for size in measured.link.sizes),
+                terminal=False,
+            ),
+        ],
+        note=f"Latency and bandwidth are fitted to all-reduces of several sizes ({LEVEL_WORDS}s). They are left out "
+        "where two numbers do not describe the link; the best bus bandwidth then says what it carried.",
     )
 
 
-def bandwidth_sheet(document: Document) -> Sheet | None:
-    columns = (
-        Column(key="kind", title="link"),
-        Column(key="place", title="place", format=integer),
-        COUNTS[0],
-        Column(key="size_bytes", title="size", unit="KB", factor=1e-3),
-        Column(key="seconds", title="time", unit="us", factor=1e6),
-        Column(key="algbw_bytes_per_s", title="algorithm bandwidth", unit="GB/s", factor=1e-9),
-        Column(key="busbw_bytes_per_s", title="bus bandwidth", unit="GB/s", factor=1e-9),
-        Column(key="repetitions", title="n", format=integer),
+def _fitted(link: Link, estimate: Estimate) -> Estimate | None:
+    return None if link.is_poor else estimate
+
+
+def bandwidth_sheet(evidence: Evidence) -> Table | None:
+    """Times and bandwidths by message size; too long for a terminal, which shows `links`."""
+    rows = [(measured, size) for measured in _links(evidence) for size in measured.link.sizes]
+    made = table(
+        "bandwidth",
+        "Bandwidth of the links",
+        rows,
+        [
+            Column(quantity=KIND, of=lambda row: row[0].name),
+            Column(quantity=PLACE, of=lambda row: row[0].link.place or None),
+            Column(quantity=WORKERS, of=lambda row: row[0].link.workers),
+            Column(
+                quantity=Quantity(key="size_bytes", title="size", unit="KB", factor=1e-3),
+                of=lambda row: row[1].size_bytes,
+            ),
+            Column(quantity=ALLREDUCE_TIME, of=lambda row: row[1].seconds),
+            Column(quantity=ALGORITHM_BANDWIDTH, of=lambda row: row[1].algbw_bytes_per_s),
+            Column(quantity=BUS_BANDWIDTH, of=lambda row: row[1].busbw_bytes_per_s),
+            Column(quantity=REPETITIONS, of=lambda row: row[1].repetitions),
+        ],
+        note=f"All-reduces at the start of each launch, medians over the repetitions with {LEVEL_WORDS}s; bus "
+        "bandwidth = bytes / time * 2(w - 1)/w for w workers, as nccl-tests defines it.",
     )
-    rows = []
-    for link in document["links"]:
-        for entry in link["sizes"]:
-            lead = (KINDS.get(link["kind"], link["kind"]), link["place"] or None, link["workers"])
-            head = tuple(Cell(value=value) for value in lead)
-            time = interval(entry["seconds"])
-            others = (Cell(value=entry[column.key]) for column in columns[5:])
-            rows.append((*head, Cell(value=entry["size_bytes"]), time, *others))
-    note = (
-        f"All-reduces at the start of each launch, medians over n repetitions with {LEVEL_WORDS}s; bus bandwidth = "
-        "bytes / time * 2(w - 1)/w for w workers, as nccl-tests defines it."
-    )
-    return Sheet(
-        key="bandwidth",
-        section="hardware",
-        title="Bandwidth of the links",
-        columns=columns,
-        rows=tuple(rows),
-        note=note,
-    )
+    return made and replace(made, terminal=(False,) * len(made.quantities))

@@ -1,140 +1,168 @@
-"""Studies compared, in words: the answer first, then the tables. The terminal and the page use the same words."""
+"""Studies compared, in words: the answer first, then the tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.compare import ALPHA, EFFICIENCY, METRIC, PARTS, STEPS, THROUGHPUT, Difference
 from worldsize.answer.comparison import StudyComparison
 from worldsize.errors import visible
-from worldsize.report.words.numbers import (
-    LEVEL_WORDS,
-    counted,
-    duration,
-    metric_value,
-    number,
-    percent,
-    whole,
-    with_range,
-)
+from worldsize.report.blocks import Block, Column, Listing, Prose, Report, Section, Table, table
+from worldsize.report.words import quantities
+from worldsize.report.words.findings import number_of
+from worldsize.report.words.numbers import LEVEL_WORDS, counted, duration, metric_value, number, percent, with_range
+from worldsize.report.words.quantities import SPEEDUP, STEP_TIME, Quantity, test_metric
 from worldsize.report.words.settings import configuration
 from worldsize.report.write.console import plain_table
 from worldsize.spec.setting import Setting
 
 MOST_LINES = 12
-"""Maximum number of lines for the configuration and for settings found in one study only; --json has the rest."""
+"""Maximum number of lines of a list in the terminal; --json has the rest."""
 MOST_CHARACTERS = 150
-VERDICTS = {True: "more than noise", False: "within the noise", None: "not known"}
+VERDICTS = {True: "more than noise", False: "within the noise", None: "unknown"}
 PART_WORDS = {
     "data": "waiting for data",
     "compute": "computing",
     "communication": "communication",
     "waiting": "waiting for the slowest rank",
 }
+WHERE = Quantity(key="where", title="setting")
+WHAT = Quantity(key="what", title="what differs")
+SIDE = Quantity(key="study", title="study")
+VERDICT = Quantity(key="verdict", title="the difference is")
+RATIO = Quantity(key="throughput_ratio", title="ratio", unit="x")
+OTHERS = "Other differences"
+RANGES = f"Ranges: {LEVEL_WORDS}s."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wording:
-    """Name of a quantity, and how its values and differences are written."""
+class Compared:
+    """How the values of a compared quantity are written, and its differences."""
 
-    name: str
-    value: Callable[[float], str]
-    difference: Callable[[float], str]
+    values: Quantity
+    difference: Quantity
 
 
-def wording(quantity: str, metric: str) -> Wording:
-    if quantity in PARTS:
-        return Wording(
-            name=f"{PART_WORDS[quantity]}, ms a step",
-            value=lambda seconds: number(seconds * 1e3),
-            difference=lambda seconds: _signed(seconds * 1e3, number),
+def compared_quantity(name: str, comparison: StudyComparison) -> Compared:
+    if name in PARTS:
+        values = STEP_TIME.titled(f"{PART_WORDS[name]}, per step")
+        return Compared(values=values, difference=replace(values, digits=lambda value: _signed(value, number(value))))
+    if name == EFFICIENCY:
+        points = Quantity(key=name, title=name, unit="points", factor=100, digits=lambda value: f"{value:+.1f}")
+        return Compared(values=quantities.EFFICIENCY, difference=points)
+    if name == METRIC:
+        values = test_metric(comparison.studies[0].facts)
+        return Compared(
+            values=values, difference=replace(values, digits=lambda value: _signed(value, metric_value(value)))
         )
-    if quantity == EFFICIENCY:
-        return Wording(name="efficiency", value=percent, difference=lambda share: f"{share * 100:+.1f} points")
-    if quantity == METRIC:
-        return Wording(name=f"test {metric}", value=metric_value, difference=lambda value: _signed(value, metric_value))
-    name = "steps to the target" if quantity == STEPS else "samples/s"
-    return Wording(
-        name=name, value=whole if quantity == STEPS else number, difference=lambda ratio: f"{number(ratio)} x"
+    assert name == STEPS
+    return Compared(values=quantities.STEPS.titled("steps to the target"), difference=RATIO)
+
+
+def _signed(value: float, words: str) -> str:
+    return f"+{words}" if value > 0 else words
+
+
+def comparison_report(comparison: StudyComparison) -> Report:
+    compared = comparison.compared
+    others = [difference for difference in compared.significant if difference.quantity != THROUGHPUT]
+    opening = [Prose(role="answer", text=answer_sentence(comparison))]
+    if comparison.compared.differences:
+        opening.append(Prose(role="evidence", text=count_sentence(comparison)))
+    if caution := _caution(comparison):
+        opening.append(Prose(role="caution", text=caution))
+    opening += [
+        Prose(role="note", text=f"{name}: {results.folder.path} ({results.spec.name}, {_trials(len(results.records))})")
+        for name, results in zip(compared.names, comparison.studies, strict=True)
+    ]
+    changes = [f"{name}: {line}" for name, lines in comparison.configuration.items() for line in lines]
+    environment = [(key, " | ".join(values)) for key, values in comparison.environment.items()]
+    sections: list[tuple[str, str, list[Block | None]]] = [
+        ("answer", "Answer", [*opening]),
+        ("speed", "Speed", [_speed_table(comparison)]),
+        ("others", OTHERS, [_table(comparison, others)]),
+        ("only", "In one study only", [_listing("In one study only", [("", line) for line in _only(comparison)])]),
+        (
+            "configuration",
+            "Different configuration",
+            [_listing("Different configuration", [("", line) for line in changes])],
+        ),
+        ("environment", "Different environment", [_listing("Different environment", environment)]),
+        ("method", "Method", [Prose(role="note", text=note) for note in _notes(comparison)]),
+    ]
+    kept = [(key, title, tuple(block for block in blocks if block is not None)) for key, title, blocks in sections]
+    return Report(
+        title="Studies compared",
+        subtitle=", ".join(results.spec.name for results in comparison.studies),
+        sections=tuple(Section(key=key, title=title, blocks=blocks) for key, title, blocks in kept if blocks),
+        command="compare",
     )
 
 
-def comparison_page(comparison: StudyComparison) -> dict[str, Any]:
-    """Everything that the page or the terminal shows, as plain text without markup; names may come from anywhere."""
-    compared = comparison.compared
-    others = [difference for difference in compared.significant if difference.quantity != THROUGHPUT]
-    return {
-        "answer": answer_sentence(comparison),
-        "caution": _caution(comparison),
-        "studies": [
-            visible(f"{name}: {results.folder.path} ({results.spec.name}, {counted(len(results.records), 'trial')})")
-            for name, results in zip(compared.names, comparison.studies, strict=True)
-        ],
-        "tables": [
-            table
-            for table in (
-                _speed_table(comparison),
-                _table(comparison, others, "other differences that are more than noise") if others else None,
-            )
-            if table is not None
-        ],
-        "only": [visible(line) for line in _only(comparison)],
-        "configuration": [
-            visible(f"{name}: {line}") for name, lines in comparison.configuration.items() for line in lines
-        ],
-        "environment": [visible(f"{key}: {' | '.join(values)}") for key, values in comparison.environment.items()],
-        "notes": list(_notes(comparison)),
-    }
+def _trials(count: int) -> str:
+    return counted(count, "trial")
+
+
+def _listing(title: str, pairs: list[tuple[str, str]]) -> Listing | None:
+    return Listing(title=title, pairs=tuple(pairs), is_open=True) if pairs else None
 
 
 def comparison_view(comparison: StudyComparison) -> Group:
-    page = comparison_page(comparison)
-    parts: list[Any] = [Text(""), Text(page["answer"], style="bold")]
-    if page["caution"]:
-        parts.append(Text(page["caution"], style="yellow" if comparison.compared.significant else "dim"))
-    parts += [Text(line, style="dim") for line in page["studies"]]
-    for content in page["tables"]:
-        table = plain_table(content["title"], gap=2)
-        for index, header in enumerate(content["headers"]):
-            table.add_column(header, justify="left" if index == 0 else "right", overflow="fold")
-        for cells, mark in zip(content["rows"], content["significant"], strict=True):
-            table.add_row(*map(Text, cells), style="bold" if mark else "")
-        parts += [Text(""), table]
-    titles = {
-        "only": "in one study alone",
-        "configuration": "what was asked for differs",
-        "environment": "where they ran",
-    }
-    for key, title in titles.items():
-        lines = page[key]
-        if lines:
-            parts += [Text(""), Text(title), *(Text(f"  {_cut(line)}") for line in lines[:MOST_LINES])]
-        if len(lines) > MOST_LINES:
-            parts.append(Text(f"  and {len(lines) - MOST_LINES} more, with --json", style="dim"))
-    parts += [Text(""), *(Text(line, style="dim") for line in page["notes"])]
+    parts: list[Any] = [Text("")]
+    for block in (block for section in comparison_report(comparison).sections for block in section.blocks):
+        if isinstance(block, Prose):
+            style = {"answer": "bold", "caution": "yellow" if comparison.compared.significant else "dim"}
+            parts.append(Text(visible(block.text), style=style.get(block.role, "dim")))
+        elif isinstance(block, Table):
+            parts += [Text(""), _terminal_table(block)]
+        elif isinstance(block, Listing):
+            lines = [_cut(visible(f"{name}: {text}" if name else text)) for name, text in block.pairs]
+            parts += [Text(""), Text(block.title), *(Text(f"  {line}") for line in lines[:MOST_LINES])]
+            if len(lines) > MOST_LINES:
+                parts.append(Text(f"  and {len(lines) - MOST_LINES} more, with --json", style="dim"))
     return Group(*parts)
 
 
+def _terminal_table(block: Table) -> Any:
+    drawn = plain_table(block.title, gap=2)
+    for index, quantity in enumerate(block.quantities):
+        justify: Any = "left" if block.is_text(index) else "right"
+        drawn.add_column(quantity.heading, justify=justify, overflow="fold")
+    for row in block.rows:
+        cells = zip(block.quantities, row, strict=True)
+        drawn.add_row(
+            *(
+                Text(quantity.full(cell) if isinstance(cell, Estimate) else quantity.text(cell))
+                for quantity, cell in cells
+            )
+        )
+    return drawn
+
+
 def answer_sentence(comparison: StudyComparison) -> str:
-    """`B is 1.23 x as fast as A at 4 workers (1.18 to 1.29); 3 of 12 differences are more than noise.`"""
+    """`B is 1.23x as fast as A at 4 workers (1.18x to 1.29x).`"""
     compared = comparison.compared
     if not compared.differences:
         return "Nothing to compare: the studies have no measured setting in common."
-    leads = [words for name in compared.names[1:] if (words := _lead(comparison, name))]
+    return "; ".join(_lead(comparison, name) for name in compared.names[1:]) + "."
+
+
+def count_sentence(comparison: StudyComparison) -> str:
+    """`3 of 12 differences are more than noise.`"""
+    compared = comparison.compared
     judged, more = compared.judged, len(compared.significant)
     if not judged:
-        count = "whether that is more than noise is not known: one run each"
-    elif judged == 1:
-        count = "that is more than noise" if more else "that is within the noise"
-    else:
-        count = f"{more} of {judged} differences {'is' if more == 1 else 'are'} more than noise"
-    return "; ".join([*leads, count]) + "."
+        return "It is unknown whether the differences are more than noise: each setting ran only once."
+    if judged == 1:
+        return f"The difference is {'more than' if more else 'within the'} noise."
+    return f"{more} of {judged} differences {'is' if more == 1 else 'are'} more than noise."
 
 
 def _lead(comparison: StudyComparison, name: str) -> str:
@@ -157,51 +185,65 @@ def _lead(comparison: StudyComparison, name: str) -> str:
     ratio, first = chosen.estimate, comparison.compared.names[0]
     where = _place(chosen.setting, comparison.compared.common)
     if chosen.significant is False:
-        reach = f"{number(ratio.value)} x as fast at {where}{with_range(ratio, number)}, within the noise"
+        reach = f"{SPEEDUP.said(ratio.value)} as fast at {where}{with_range(ratio, SPEEDUP.said)}, within the noise"
         return f"{name} is not known to be faster or slower than {first}: {reach}"
-    return f"{name} is {number(ratio.value)} x as fast as {first} at {where}{with_range(ratio, number)}"
+    return f"{name} is {SPEEDUP.said(ratio.value)} as fast as {first} at {where}{with_range(ratio, SPEEDUP.said)}"
 
 
-def _speed_table(comparison: StudyComparison) -> dict[str, Any] | None:
+def _speed_table(comparison: StudyComparison) -> Table | None:
+    """The step time follows from the throughput."""
+    first, *others = comparison.compared.names
     speeds = [difference for difference in comparison.compared.differences if difference.quantity == THROUGHPUT]
-    if not speeds:
-        return None
-    first = comparison.compared.names[0]
-    return {
-        "title": f"step time in ms, and throughput against {first} with {LEVEL_WORDS}s",
-        "headers": ["where", f"step of {first}", "other", "its step", f"throughput / {first}", "the difference is"],
-        "rows": [
-            [
-                _place(difference.setting, comparison.compared.common),
-                number(difference.setting.global_batch / difference.first * 1e3),
-                difference.side,
-                number(difference.setting.global_batch / difference.other * 1e3),
-                f"{number(difference.estimate.value)} x{with_range(difference.estimate, number)}",
-                VERDICTS[difference.significant],
-            ]
-            for difference in speeds
-        ],
-        "significant": [difference.significant for difference in speeds],
-    }
+    columns: list[Column[Difference]] = [
+        *_where(comparison),
+        Column(
+            quantity=replace(STEP_TIME, key="first_step_s", title=f"step time of {first}"),
+            of=lambda difference: difference.setting.global_batch / difference.first,
+        ),
+        Column(
+            quantity=STEP_TIME.titled("its step time" if others[1:] else f"step time of {others[0]}"),
+            of=lambda difference: difference.setting.global_batch / difference.other,
+        ),
+        Column(
+            quantity=replace(RATIO, title=f"throughput relative to {first}", short=f"throughput\n/ {first}"),
+            of=lambda difference: difference.estimate,
+        ),
+        Column(quantity=VERDICT, of=lambda difference: VERDICTS[difference.significant]),
+    ]
+    return table("speed", "Step time and throughput", speeds, columns, note=RANGES)
 
 
-def _table(comparison: StudyComparison, shown: Iterable[Difference], title: str) -> dict[str, Any]:
-    rows, marks = [], []
-    for difference in shown:
-        words = wording(difference.quantity, comparison.metric)
-        rows.append(
-            [
-                _place(difference.setting, comparison.compared.common),
-                words.name,
-                words.value(difference.first),
-                difference.side,
-                words.value(difference.other),
-                words.difference(difference.estimate.value) + with_range(difference.estimate, words.difference),
-            ]
-        )
-        marks.append(difference.significant)
-    headers = ["where", "what", comparison.compared.names[0], "other", "its value", "difference"]
-    return {"title": title, "headers": headers, "rows": rows, "significant": marks}
+def _where(comparison: StudyComparison) -> Iterator[Column[Difference]]:
+    """The setting, and which study is compared with the first if there are several."""
+    yield Column(quantity=WHERE, of=lambda difference: _place(difference.setting, comparison.compared.common))
+    if len(comparison.studies) > 2:
+        yield Column(quantity=SIDE, of=lambda difference: difference.side)
+
+
+def _table(comparison: StudyComparison, shown: list[Difference]) -> Table | None:
+    """Rows differ in their quantity, so their values are texts."""
+    first, *others = comparison.compared.names
+
+    def words(difference: Difference) -> Compared:
+        return compared_quantity(difference.quantity, comparison)
+
+    columns: list[Column[Difference]] = [
+        *_where(comparison),
+        Column(quantity=WHAT, of=lambda difference: words(difference).values.title),
+        Column(
+            quantity=Quantity(key="first", title=first),
+            of=lambda difference: words(difference).values.said(difference.first),
+        ),
+        Column(
+            quantity=Quantity(key="other", title="its value" if others[1:] else others[0]),
+            of=lambda difference: words(difference).values.said(difference.other),
+        ),
+        Column(
+            quantity=Quantity(key="difference", title="difference"),
+            of=lambda difference: words(difference).difference.full(difference.estimate),
+        ),
+    ]
+    return table("differences", OTHERS, shown, columns, note=f"Only those that are more than noise. {RANGES}")
 
 
 def _only(comparison: StudyComparison) -> Iterator[str]:
@@ -218,13 +260,13 @@ def _notes(comparison: StudyComparison) -> Iterator[str]:
     compared = comparison.compared
     if compared.judged:
         yield (
-            f"{counted(compared.judged, 'difference')} looked at (speed, efficiency, what was learned, parts of a "
-            f"step above 1 %); Holm's correction keeps the chance of even one false alarm below {percent(ALPHA)}. "
-            "All of them: --json."
+            f"{counted(compared.judged, 'difference')} tested (speed, efficiency, learning, and parts of a step above "
+            f"1 %). Holm's correction keeps the chance of even one false alarm below {percent(ALPHA)}. --json lists "
+            "all of them."
         )
     unknown = len(compared.differences) - compared.judged
     if unknown:
-        yield f"{counted(unknown, 'difference')} cannot be judged: one run, or runs that all gave the same value."
+        yield f"{counted(unknown, 'difference')} cannot be tested: only one run, or equal values in all runs."
 
 
 def _caution(comparison: StudyComparison) -> str:
@@ -238,30 +280,31 @@ def _caution(comparison: StudyComparison) -> str:
             for name, cores in zip(comparison.compared.names, comparison.foreign_cores, strict=True)
             if cores is not None
         ]
-        words.append(f"Other work kept cores of the machine busy: {', '.join(loads)}. They may differ for that alone.")
+        words.append(f"Other processes kept cores busy: {', '.join(loads)}. That alone may explain a difference.")
     if any(comparison.cautions.values()):
         kept = [
-            "{percent:.0f} % in {trials:.0f} of {of:.0f} trials of ".format(**finding.numbers) + name
+            f"{number_of(finding, 'percent'):.0f} % in {number_of(finding, 'trials'):.0f} of "
+            f"{number_of(finding, 'of'):.0f} trials of {name}"
             for name, findings in comparison.cautions.items()
             for finding in findings
         ]
-        words.append(f"A hypervisor kept CPU time from the machine: {', '.join(kept)}. They may differ for that alone.")
+        words.append(f"A hypervisor took CPU time: {', '.join(kept)}. That alone may explain a difference.")
     if comparison.gap_s is not None:
         words.append(
-            f"The studies ran up to {duration(comparison.gap_s)} apart. What the machine itself does from one time to "
-            "another is in none of these intervals: to be sure, run them again in the other order."
+            f"The studies ran up to {duration(comparison.gap_s)} apart. The intervals do not include how the machine "
+            "changes over time. To be sure, run the studies again in the opposite order."
         )
     return " ".join(words)
 
 
 def _place(setting: Setting, among: Iterable[Setting]) -> str:
-    """`4 workers, batch 64 a worker, fsdp`: the count, and what distinguishes the setting from the others."""
+    """`4 workers, batch 64 per worker, fsdp`: the count, and what distinguishes the setting from the others."""
     others = list(among)
     words = [counted(setting.workers, "worker")]
     weak = setting.scaling == "weak"
     batches = {other.batch_per_worker if weak else other.global_batch for other in others}
     if len(batches) > 1:
-        words.append(f"batch {setting.batch_per_worker} a worker" if weak else f"batch {setting.global_batch} in all")
+        words.append(f"batch {setting.batch_per_worker} per worker" if weak else f"global batch {setting.global_batch}")
     if len({other.scaling for other in others}) > 1:
         words.append(f"{setting.scaling} scaling")
     how = configuration(setting, others)
@@ -270,7 +313,3 @@ def _place(setting: Setting, among: Iterable[Setting]) -> str:
 
 def _cut(line: str) -> str:
     return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 3]}..."
-
-
-def _signed(value: float, words: Callable[[float], str]) -> str:
-    return f"+{words(value)}" if value > 0 else words(value)

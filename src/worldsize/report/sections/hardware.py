@@ -3,126 +3,198 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from rich.text import Text
 
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.hardware import Hardware
-from worldsize.answer.curves import MOST_SAMPLES
-from worldsize.answer.results import Results
-from worldsize.report.blocks import Document
+from worldsize.answer.evidence import Evidence
+from worldsize.answer.timeline import MOST_SAMPLES, DeviceLoad
+from worldsize.report.blocks import Column, Table, setting_columns, table
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, color
 from worldsize.report.sections.steps import LEAST_SHARE
-from worldsize.report.words.numbers import byte_size, number, percent
-from worldsize.report.words.settings import configuration
-from worldsize.report.write.console import plain_table
-
-
-def hardware_view(results: Results) -> list[Any]:
-    """One row per setting, with only the columns that were measured."""
-    columns: dict[str, Callable[[Hardware], str]] = {
-        "GPU busy": lambda hardware: _known(hardware.gpu_busy_percent, lambda value: f"{value:.0f} %"),
-        "GPU memory\n(fullest)": lambda hardware: _known(hardware.gpu_memory_bytes, byte_size),
-        "GPU power\n(all)": lambda hardware: _known(hardware.gpu_power_w, lambda value: f"{number(value)} W"),
-        "joules a\nsample": lambda hardware: _known(hardware.joules_per_sample, number),
-        "throttled": lambda hardware: (
-            percent(sum(hardware.throttled.values())) if any(hardware.throttled.values()) else ""
-        ),
-        "cores\n(all ranks)": lambda hardware: _known(hardware.process_cores, number),
-        "memory\n(largest rank)": lambda hardware: _known(hardware.process_memory_bytes, byte_size),
-        "CPU\nstolen": lambda hardware: _known(hardware.stolen_share, _if_noticed),
-        "sent": lambda hardware: _known(hardware.network_bytes_per_s, _pace),
-    }
-    rows = results.hardware
-    mfus = results.mfus
-    columns = {
-        name: format_value
-        for name, format_value in columns.items()
-        if any(format_value(hardware) for _, hardware in rows)
-    }
-    if not columns:
-        return []
-    table = plain_table("hardware, while it trained")
-    settings = [setting for setting, _ in rows]
-    mixed = bool(configuration(settings[0], settings))
-    for header in ("workers", "batch/\nworker", *(["how"] if mixed else []), *(["MFU"] if mfus else []), *columns):
-        table.add_column(header, justify="right", overflow="fold")
-    for setting, hardware in rows:
-        how = [configuration(setting, settings)] if mixed else []
-        share = [f"{mfus[setting].value * 100:.1f} %" if setting in mfus else ""] if mfus else []
-        cells = [*share, *(format_value(hardware) for format_value in columns.values())]
-        table.add_row(str(setting.workers), str(setting.batch_per_worker), *how, *cells)
-    return [Text(""), table]
+from worldsize.report.words.numbers import number, percents
+from worldsize.report.words.quantities import RUNS, Quantity, explained
+from worldsize.spec.setting import Setting
 
 
 def _known(value: float | None, words: Callable[[float], str]) -> str:
     return words(value) if value else ""
 
 
-def _if_noticed(share: float) -> str:
-    return percent(share) if share >= LEAST_SHARE else ""
+@dataclass(frozen=True, kw_only=True)
+class HardwareRow:
+    setting: Setting
+    hardware: Hardware
+    mfu: Estimate | None
 
 
-def _pace(bytes_per_s: float) -> str:
-    return f"{byte_size(bytes_per_s)}/s" if bytes_per_s > 1e6 else ""
+def _gigabytes(key: str, title: str, short: str, about: str) -> Quantity:
+    return Quantity(key=key, title=title, short=short, unit="GB", factor=1e-9, about=about)
+
+
+MFU = Quantity(
+    key="mfu",
+    title="MFU",
+    unit="%",
+    factor=100,
+    digits=percents,
+    about="Model FLOP utilization: the share of the devices' peak that goes into the model.",
+)
+GPU_UTILIZATION = Quantity(
+    key="gpu_busy_percent",
+    title="GPU utilization",
+    short="GPU\nutil.",
+    unit="%",
+    digits=percents,
+    about="Share of the time in which a kernel ran.",
+)
+GPU_MEMORY = _gigabytes("gpu_memory_bytes", "peak GPU memory", "GPU\nmemory", "On the fullest GPU.")
+GPU_POWER = Quantity(key="gpu_power_w", title="GPU power", short="GPU\npower", unit="W", about="Sum over all GPUs.")
+JOULES = Quantity(
+    key="joules_per_sample",
+    title="energy per sample",
+    short="joules/\nsample",
+    unit="J",
+    about="Energy of all GPUs for one sample.",
+)
+THROTTLED = Quantity(
+    key="throttled_share",
+    title="throttled",
+    unit="%",
+    factor=100,
+    digits=percents,
+    about="Share of the time in which power or heat lowered the clocks of a GPU.",
+)
+CORES = Quantity(key="process_cores", title="cores used", short="cores", about="Sum over all ranks.")
+MEMORY = _gigabytes("process_memory_bytes", "peak memory", "memory", "Of the largest rank.")
+CPU_STEAL = Quantity(
+    key="stolen_share",
+    title="CPU steal",
+    short="CPU\nsteal",
+    unit="%",
+    factor=100,
+    digits=percents,
+    about="Share of the wanted CPU time that a hypervisor gave to other guests, on the host that lost the most.",
+)
+NETWORK = Quantity(
+    key="network_bytes_per_s",
+    title="network",
+    unit="MB/s",
+    factor=1e-6,
+    about="Sent by the first host, without traffic inside it.",
+)
+LEAST_NETWORK = 1e6
+"""Bytes per second: less than this is not the training's."""
+HARDWARE: tuple[tuple[Quantity, Callable[[HardwareRow], Estimate | float | None], float], ...] = (
+    (MFU, lambda row: row.mfu, 0.0),
+    (GPU_UTILIZATION, lambda row: row.hardware.gpu_busy_percent, 0.0),
+    (GPU_MEMORY, lambda row: row.hardware.gpu_memory_bytes, 0.0),
+    (GPU_POWER, lambda row: row.hardware.gpu_power_w, 0.0),
+    (JOULES, lambda row: row.hardware.joules_per_sample, 0.0),
+    (THROTTLED, lambda row: sum(row.hardware.throttled.values()), 0.0),
+    (CORES, lambda row: row.hardware.process_cores, 0.0),
+    (MEMORY, lambda row: row.hardware.process_memory_bytes, 0.0),
+    (CPU_STEAL, lambda row: row.hardware.stolen_share, LEAST_SHARE),
+    (NETWORK, lambda row: row.hardware.network_bytes_per_s, LEAST_NETWORK),
+)
+"""What is shown, and the value from which it is worth the room in a terminal."""
+
+
+def hardware_table(evidence: Evidence) -> Table | None:
+    """One row per setting, with only the columns that were measured and are not 0 everywhere."""
+    results = evidence.results
+    rows = [
+        HardwareRow(setting=setting, hardware=hardware, mfu=results.mfus.get(setting))
+        for setting, hardware in results.hardware
+    ]
+    columns = []
+    for quantity, of, least in HARDWARE:
+        most = max((_value(of(row)) for row in rows), default=0.0)
+        if most > 0:
+            columns.append(Column(quantity=quantity, of=of, terminal=most >= least))
+    if not columns:
+        return None
+    note = explained(column.quantity for column in columns)
+    repeats = {row.setting: row.repeats for row in results.rows}
+    settings = setting_columns(rows, global_batch=False)
+    runs = Column[HardwareRow](quantity=RUNS, of=lambda row: repeats.get(row.setting), terminal=False)
+    return table("hardware", "Hardware while it trained", rows, [*settings, *columns, runs], note=note)
+
+
+def _value(cell: Estimate | float | None) -> float:
+    return cell.value if isinstance(cell, Estimate) else cell or 0.0
 
 
 MOST_DEVICES = 8
+UTILIZATION = {
+    "gpu": Quantity(key="busy", title="GPU utilization", unit="%"),
+    "process": Quantity(key="busy", title="CPU of a rank", unit="% of a core"),
+}
+OCCUPIED = {
+    "gpu": Quantity(key="memory_bytes", title="GPU memory", unit="GB", factor=1e-9),
+    "process": Quantity(key="memory_bytes", title="memory of a rank", unit="GB", factor=1e-9),
+}
 
 
-def devices(document: Document) -> Figure | None:
+def devices(evidence: Evidence) -> Figure | None:
     """Utilization and memory of each device over time."""
-    telemetry = document["telemetry"]
-    if telemetry is None or all(len(device["at_s"]) < 3 for device in telemetry["devices"]):
+    telemetry = evidence.telemetry
+    if telemetry is None or all(len(device.at_s) < 3 for device in telemetry.devices):
         return None
-    on_gpu = telemetry["of"] == "gpu"
+    on_gpu = telemetry.of == "gpu"
     noun = "GPU of rank" if on_gpu else "rank"
-    shown = telemetry["devices"][:MOST_DEVICES]
-    lines: dict[str, list[Line]] = {"busy": [], "memory_bytes": []}
-    for index, device in enumerate(shown):
-        for what, factor, unit in (("busy", 1.0, " %"), ("memory_bytes", 1e-9, " GB")):
-            values = [None if value is None else value * factor for value in device[what]]
-            lines[what].append(
-                Line(
-                    name=f"{noun} {device['rank']}",
-                    color=color(index),
-                    symbol="none",
-                    x=tuple(device["at_s"]),
-                    y=tuple(values),
-                    hover=tuple(
-                        "" if value is None else f"{noun} {device['rank']}, {number(seconds)} s\n{number(value)}{unit}"
-                        for seconds, value in zip(device["at_s"], values, strict=True)
-                    ),
-                )
-            )
-    axis = Axis(title="time since the trial began, s", from_zero=True)
-    busy = [value for device in shown for value in device["busy"] if value is not None]
-    peak = max((value for device in shown for value in device["memory_bytes"] if value is not None), default=0.0)
-    title = (
-        f"{'GPUs were' if on_gpu else 'Each process kept its core'} {np.mean(busy):.0f} % busy; "
-        f"the fullest held {number(peak / 1e9)} GB"
-        if busy
-        else "Memory over time"
-    )
-    top = 100.0 if on_gpu else None
+    shown = telemetry.devices[:MOST_DEVICES]
+
+    def panel(
+        quantity: Quantity, values: Callable[[DeviceLoad], tuple[float | None, ...]], *, most: float | None
+    ) -> Panel:
+        lines = [
+            _over_time(f"{noun} {device.rank}", device.at_s, values(device), quantity, color(index))
+            for index, device in enumerate(shown)
+        ]
+        time = Axis(title="time since the trial began, s", from_zero=True)
+        return Panel(x=time, y=Axis(title=quantity.heading, from_zero=True, most=most), marks=tuple(lines))
+
+    utilization, occupied = UTILIZATION[telemetry.of], OCCUPIED[telemetry.of]
+    busy = [value for device in shown for value in device.busy if value is not None]
+    peak = max((value for device in shown for value in device.memory_bytes if value is not None), default=0.0)
+    title = "Memory over time"
+    if busy:
+        used = f"{np.mean(busy):.0f} %"
+        title = (
+            f"GPU utilization was {used}; the fullest GPU"
+            if on_gpu
+            else f"Each process used {used} of a core; the largest"
+        )
+        title += f" held {occupied.said(peak)}"
+    left = telemetry.setting.workers - len(shown)
     return Figure(
         key="devices",
-        section="hardware",
         title=title,
         panels=(
-            Panel(
-                x=axis,
-                y=Axis(title="GPU busy, %" if on_gpu else "CPU of a rank, % of a core", from_zero=True, most=top),
-                marks=tuple(lines["busy"]),
-            ),
-            Panel(
-                x=axis,
-                y=Axis(title="GPU memory, GB" if on_gpu else "memory of a rank, GB", from_zero=True),
-                marks=tuple(lines["memory_bytes"]),
-            ),
+            panel(utilization, lambda device: device.busy, most=100.0 if on_gpu else None),
+            panel(occupied, lambda device: device.memory_bytes, most=None),
         ),
-        note=f"Of {telemetry['trial']}, the longest trial on the most workers"
-        + ("; thinned." if any(len(device["at_s"]) >= MOST_SAMPLES for device in shown) else ".")
-        + (f" {telemetry['ranks'] - len(shown)} more ranks are not drawn." if telemetry["ranks"] > len(shown) else ""),
+        note=f"{telemetry.trial}, the longest trial on the most workers"
+        + ("; thinned." if any(len(device.at_s) >= MOST_SAMPLES for device in shown) else ".")
+        + (f" {left} more ranks are not drawn." if left else ""),
+    )
+
+
+def _over_time(
+    name: str, at_s: tuple[float, ...], values: tuple[float | None, ...], quantity: Quantity, hue: str
+) -> Line:
+    """A gap where nothing was seen."""
+    return Line(
+        name=name,
+        color=hue,
+        symbol="none",
+        x=at_s,
+        y=tuple(None if value is None else value * quantity.factor for value in values),
+        hover=tuple(
+            "" if value is None else f"{name}, {number(seconds)} s\n{quantity.title} {quantity.said(value)}"
+            for seconds, value in zip(at_s, values, strict=True)
+        ),
     )

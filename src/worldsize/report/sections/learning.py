@@ -2,98 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from worldsize.analysis.estimate import Estimate
-from worldsize.analysis.learning.stable import Stable
-from worldsize.analysis.learning.variants import VariantRanking, VariantSummary
+from worldsize.analysis.learning.variants import TargetSummary, VariantSummary
+from worldsize.answer.curves import Trained
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import Results
-from worldsize.report.blocks import (
-    COUNTS,
-    REPEATS,
-    Cell,
-    Column,
-    Document,
-    Fields,
-    Sheet,
-    estimate,
-    how_columns,
-    interval,
-    plain_cells,
-)
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, series_colors, worker_axis
+from worldsize.report.blocks import Cell, Column, Table, setting_columns, table
+from worldsize.report.figures.model import Figure, Panel, axis_for, colors_of_series, line, worker_axis
 from worldsize.report.sections.curves import MOST_CURVES
-from worldsize.report.words.numbers import (
-    LEVEL_WORDS,
-    below,
-    counted,
-    duration,
-    full,
-    integer,
-    metric_value,
-    number,
-    rate,
-    whole,
-)
-from worldsize.report.words.settings import (
-    along_workers,
-    best_of_settings,
-    describe,
-    more_words,
-    series_key,
-    setting_key,
-)
-from worldsize.report.write.console import plain_table
+from worldsize.report.sections.optimizers import STEPS_TO_TARGET
+from worldsize.report.words.numbers import LEVEL_WORDS, below, counted, duration, integer, metric_value, whole
+from worldsize.report.words.quantities import LEARNING_RATE, RUNS, VARIANT, Quantity, test_metric
+from worldsize.report.words.settings import lines_over_workers, more_words
+from worldsize.spec.setting import Setting
 
 MOST_ROWS = 40
 """A search may have hundreds of rows; --json has the rest."""
-
-
-def learning_view(results: Results) -> list[Any]:
-    """Empty if nothing was trained, or if the scaling table already has all of it."""
-    shown = [(contest, variant) for contest in results.variant_rankings for variant in contest.variants]
-    plain = all(len(contest.variants) == 1 for contest in results.variant_rankings) and results.goal is None
-    if not shown or (plain and not any(variant.stable and variant.stable.plateau is not None for _, variant in shown)):
-        return []
-    parts: list[Any] = [Text(""), _table(results, shown[:MOST_ROWS])]
-    if len(shown) > MOST_ROWS:
-        parts.append(Text(f"and {len(shown) - MOST_ROWS} more, all of them with --json", style="dim"))
-    return parts
-
-
-def _table(results: Results, shown: Sequence[tuple[VariantRanking, VariantSummary]]) -> Table:
-    metric = results.facts.metric
-    variants = [variant for _, variant in shown]
-    table = plain_table(f"what was trained, with {LEVEL_WORDS}s over repeats")
-    columns: dict[str, Callable[[VariantSummary], str]] = {f"test\n{metric}": lambda summary: _metric(summary.metric)}
-    if any(variant.target for variant in variants):
-        columns["steps to\ntarget"] = lambda summary: _estimate(summary.target.steps if summary.target else None, whole)
-        columns["epochs to\ntarget"] = lambda summary: _estimate(
-            summary.target.epochs if summary.target else None, whole
-        )
-        columns["training\ntime"] = lambda summary: _time(summary.target.seconds if summary.target else None)
-        columns["examples"] = lambda summary: _examples(summary.target.samples if summary.target else None)
-    if any(variant.stable and variant.stable.plateau is not None for variant in variants):
-        columns["epochs until\nstable"] = lambda summary: _stable(summary.stable)
-    if any(variant.gap and variant.metric and _matters(variant.gap, variant.metric) for variant in variants):
-        columns["train\n- test"] = lambda summary: _metric(summary.gap)
-    columns["runs"] = _runs
-    several = len(results.variant_rankings) > 1
-    settings = [contest.setting for contest in results.variant_rankings]
-    if several:
-        table.add_column("where", overflow="fold")
-    table.add_column("trained with", overflow="fold")
-    for header in columns:
-        table.add_column(header, justify="right", overflow="fold")
-    for contest, variant in shown:
-        where = [describe(contest.setting, settings)] if several else []
-        cells = [value(variant) for value in columns.values()]
-        table.add_row(*where, variant.variant, *cells, style="bold" if variant in contest.best_variants else "")
-    return table
 
 
 def _estimate(estimate: Estimate | None, words: Callable[[float], str]) -> str:
@@ -112,20 +39,6 @@ def _metric(estimate: Estimate | None) -> str:
     return "" if estimate is None else _estimate(estimate, metric_value)
 
 
-def _time(estimate: Estimate | None) -> str:
-    return "" if estimate is None else _estimate(estimate, duration)
-
-
-def _examples(estimate: Estimate | None) -> str:
-    return "" if estimate is None else f"{estimate.value:,.0f}"
-
-
-def _stable(stable: Stable | None) -> str:
-    if stable is None:
-        return ""
-    return "not reached" if stable.epoch is None else below(stable.epoch, whole)
-
-
 def _runs(variant: VariantSummary) -> str:
     """Number of runs, and how the unfinished ones ended."""
     ends = {"diverged": variant.diverged, "stopped": variant.stopped, "plateaued": variant.plateaued}
@@ -135,188 +48,254 @@ def _runs(variant: VariantSummary) -> str:
     return "\n".join([str(variant.repeats), *words])
 
 
-def _learning_columns(document: Document) -> tuple[Column, ...]:
-    metric = document["metric"]
-    return (
-        Column(key="peak_lr", title="rate", format=rate),
-        Column(key=f"test_{metric}", title=f"test {metric}", format=metric_value),
-        *((Column(key="test_loss", title="test loss", format=metric_value),) if metric != "loss" else ()),
-        Column(key="train_s", title="training time", unit="s"),
-        Column(key="steps_to_target", title="steps to target", format=whole),
-        Column(key="epochs_until_stable", title="epochs until stable", format=whole),
-        Column(key="diverged", title="diverged", format=integer),
-        REPEATS,
+TEST_LOSS = Quantity(key="test_loss", title="test loss", short="test\nloss", digits=metric_value)
+TRAINING_TIME = Quantity(key="train_s", title="training time", short="training\ntime", digits=duration)
+EPOCHS_TO_TARGET = Quantity(key="epochs_to_target", title="epochs to target", short="epochs to\ntarget", digits=whole)
+TIME_TO_TARGET = Quantity(key="target_s", title="time to target", short="time to\ntarget", digits=duration)
+SAMPLES_TO_TARGET = Quantity(key="samples_to_target", title="samples to target", short="samples", digits=whole)
+REACHED = Quantity(
+    key="reached", title="reached target", short="reached", digits=integer, about="Runs that met the target."
+)
+EPOCHS_UNTIL_STABLE = Quantity(
+    key="epochs_until_stable", title="epochs until stable", short="epochs until\nstable", digits=whole
+)
+GAP = Quantity(
+    key="gap",
+    title="train − test",
+    short="train\n− test",
+    digits=metric_value,
+    about="How much better the metric is on training samples: a positive number means overfitting.",
+)
+DIVERGED = Quantity(key="diverged", title="diverged", digits=integer, about="Runs whose loss exploded.")
+STOPPED = Quantity(
+    key="stopped", title="stopped", digits=integer, about="Runs stopped because other variants were much better."
+)
+PLATEAUED = Quantity(
+    key="plateaued", title="plateaued", digits=integer, about="Runs that ended because the metric no longer improved."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """What one variant learned at one setting."""
+
+    setting: Setting
+    summary: VariantSummary
+    trained: Trained
+
+    @property
+    def variant(self) -> str:
+        return self.summary.variant
+
+    @property
+    def target(self) -> TargetSummary | None:
+        return self.summary.target
+
+    @property
+    def epochs_until_stable(self) -> Estimate | None:
+        return self.summary.stable.epoch if self.summary.stable else None
+
+
+def learned(evidence: Evidence) -> list[Learned]:
+    """Every variant of every setting, the best of each setting first."""
+    trained = {(row.setting, row.variant): row for row in evidence.training}
+    return [
+        Learned(setting=ranking.setting, summary=summary, trained=trained[ranking.setting, summary.variant])
+        for ranking in evidence.results.variant_rankings
+        for summary in ranking.variants
+    ]
+
+
+def best_of_settings(evidence: Evidence) -> list[Learned]:
+    """The best variant of each setting."""
+    best: dict[Setting, Learned] = {}
+    for row in learned(evidence):
+        best.setdefault(row.setting, row)
+    return list(best.values())
+
+
+def _result_columns(evidence: Evidence, rows: Sequence[Learned]) -> list[Column[Learned]]:
+    facts = evidence.results.facts
+    summaries = [row.summary for row in rows]
+    has_gap = any(summary.gap and summary.metric and _matters(summary.gap, summary.metric) for summary in summaries)
+    columns: list[Column[Learned]] = [
+        Column(quantity=LEARNING_RATE, of=lambda row: row.trained.peak_lr, terminal=False),
+        Column(quantity=test_metric(facts), of=lambda row: row.summary.metric),
+        Column(quantity=TRAINING_TIME, of=lambda row: row.trained.train_s, terminal=evidence.results.goal is None),
+        Column(quantity=STEPS_TO_TARGET, of=_of_target(lambda target: target.steps)),
+        Column(quantity=EPOCHS_TO_TARGET, of=_of_target(lambda target: target.epochs)),
+        Column(quantity=TIME_TO_TARGET, of=_of_target(lambda target: target.seconds)),
+        Column(quantity=SAMPLES_TO_TARGET, of=_of_target(lambda target: target.samples), terminal=False),
+        Column(quantity=REACHED, of=_of_target(lambda target: target.reached)),
+        Column(quantity=EPOCHS_UNTIL_STABLE, of=lambda row: row.epochs_until_stable),
+        Column(quantity=GAP, of=lambda row: row.summary.gap if has_gap else None),
+        Column(quantity=DIVERGED, of=lambda row: row.summary.diverged, terminal=_any(rows, "diverged")),
+        Column(quantity=STOPPED, of=lambda row: row.summary.stopped if _any(rows, "stopped") else None),
+        Column(quantity=PLATEAUED, of=lambda row: row.summary.plateaued if _any(rows, "plateaued") else None),
+        Column(quantity=RUNS, of=lambda row: row.summary.repeats),
+    ]
+    if facts.metric != "loss":
+        columns.insert(2, Column(quantity=TEST_LOSS, of=lambda row: row.trained.test_loss, terminal=False))
+    return columns
+
+
+def _of_target(of: Callable[[TargetSummary], Cell]) -> Callable[[Learned], Cell]:
+    return lambda row: of(row.target) if row.target else None
+
+
+def _any(rows: Sequence[Learned], name: str) -> bool:
+    return any(getattr(row.summary, name) for row in rows)
+
+
+def optimizers(evidence: Evidence) -> Table | None:
+    rows = learned(evidence)
+    if len({row.variant for row in rows}) < 2:
+        return None
+    columns = [_variant_column(), *setting_columns(rows), *_result_columns(evidence, rows)]
+    title = "Optimizers and learning rates, the best of each setting first"
+    return _table(evidence, "optimizers", title, rows, columns)
+
+
+def large_batch(evidence: Evidence) -> Table | None:
+    rows = learned(evidence)
+    if len({row.setting.global_batch for row in rows}) < 2:
+        return None
+    if optimizers(evidence) is not None:  # that table lists all variants; this one has the best of each setting
+        rows = best_of_settings(evidence)
+    rows.sort(key=lambda row: (row.setting.global_batch, row.setting.workers))
+    workers, batch, global_batch, *how = setting_columns(rows)
+    lead = [global_batch, workers, batch, *how, _variant_column()]
+    return _table(
+        evidence,
+        "large-batch",
+        "What a larger batch does to learning",
+        rows,
+        [*lead, *_result_columns(evidence, rows)],
     )
 
 
-def _learning_cells(document: Document, entry: Fields, trained: Fields) -> Iterator[Cell]:
-    yield Cell(value=trained["peak_lr"])
-    yield interval(entry["metric"])
-    if document["metric"] != "loss":
-        yield interval(trained["test_loss"])
-    yield interval(trained["train_s"])
-    target, stable = entry["target"], entry["stable"]
-    yield interval(target["steps"]) if target else Cell(value=None)
-    yield interval(stable and stable["epoch"])
-    yield Cell(value=entry["diverged"])
-    yield Cell(value=entry["repeats"])
-
-
-def _learned(document: Document) -> list[tuple[Fields, Fields]]:
-    trained = {(setting_key(entry), entry["variant"]): entry for entry in document["training"]}
-    return [
-        (entry, trained[setting_key(entry), entry["variant"]])
-        for entry in document["learning"]
-        if (setting_key(entry), entry["variant"]) in trained
-    ]
-
-
-def optimizers(document: Document) -> Sheet | None:
-    pairs = _learned(document)
-    if len({entry["variant"] for entry, _ in pairs}) < 2:
-        return None
-    lead = (*COUNTS, *how_columns([entry for entry, _ in pairs]))
-    columns = (Column(key="variant", title="trained with"), *lead, *_learning_columns(document))
-    rows = [
-        (Cell(value=entry["variant"]), *plain_cells(entry, lead), *_learning_cells(document, entry, trained))
-        for entry, trained in pairs
-    ]
-    return _sheet("optimizers", "Optimizers and rates, the best of each setting first", columns, rows)
-
-
-def large_batch(document: Document) -> Sheet | None:
-    pairs = _learned(document)
-    if len({entry["global_batch"] for entry, _ in pairs}) < 2:
-        return None
-    if optimizers(document) is not None:  # that table lists all variants; this one has the best of each setting
-        pairs = list({setting_key(pair[0]): pair for pair in reversed(pairs)}.values())
-    ordered = sorted(pairs, key=lambda pair: (pair[0]["global_batch"], pair[0]["workers"]))
-    lead = (COUNTS[2], *COUNTS[:2], *how_columns([entry for entry, _ in pairs]))
-    columns = (*lead, Column(key="variant", title="trained with"), *_learning_columns(document))
-    rows = [
-        (*plain_cells(entry, lead), Cell(value=entry["variant"]), *_learning_cells(document, entry, trained))
-        for entry, trained in ordered
-    ]
-    return _sheet("large-batch", "What a larger batch does to learning", columns, rows)
-
-
-def trained(document: Document) -> Sheet | None:
+def trained(evidence: Evidence) -> Table | None:
     """Results of training for a study that varies neither optimizers nor batches."""
-    pairs = _learned(document)
-    if optimizers(document) or large_batch(document) or not pairs:
+    rows = learned(evidence)
+    if optimizers(evidence) or large_batch(evidence):
         return None
-    lead = (*COUNTS, *how_columns([entry for entry, _ in pairs]))
-    rows = [(*plain_cells(entry, lead), *_learning_cells(document, entry, trained)) for entry, trained in pairs]
-    return _sheet("trained", "What was trained", (*lead, *_learning_columns(document)), rows)
+    columns = [*setting_columns(rows), *_result_columns(evidence, rows)]
+    return _table(evidence, "trained", "Training results", rows, columns)
 
 
-def _sheet(key: str, title: str, columns: tuple[Column, ...], rows: list[tuple[Cell, ...]]) -> Sheet:
-    note = f"{LEVEL_WORDS}s over n repeats; rate after the rate rule.".capitalize()
-    return Sheet(key=key, section="learning", title=title, columns=columns, rows=tuple(rows), note=note)
+def _variant_column() -> Column[Learned]:
+    return Column(quantity=VARIANT, of=lambda row: row.variant)
 
 
-Hues = dict[tuple[Any, ...], str]
+def _table(
+    evidence: Evidence, key: str, title: str, rows: Sequence[Learned], columns: Sequence[Column[Learned]]
+) -> Table | None:
+    answer = evidence.results.answer.row
+    note = f"{LEVEL_WORDS}s over runs. The learning rate is that after the learning rate rule."
+    if any(row.target and not row.target.always for row in rows):
+        note += " Numbers to the target are those of the runs that reached it."
+    if any(row.summary.stable and row.summary.stable.epoch is None for row in rows):
+        note += " No number of epochs until stable: not stable within the epochs that were run."
+    chosen = next((row for row in rows if answer and row.setting == answer.setting), None)
+    return table(key, title, rows, columns, note=note, marked=chosen)
 
 
-def outcome(document: Document) -> Figure | None:
+def outcome(evidence: Evidence) -> Figure | None:
     """Training time, final loss and final metric against workers."""
-    entries = [entry for entry in best_of_settings(document) if entry["train_s"]]
-    every = along_workers(document, entries)
+    results = evidence.results
+    rows = [row for row in best_of_settings(evidence) if row.trained.train_s]
+    every = lines_over_workers(rows, results.answer.row.setting if results.answer.row else None)
     groups = dict(list(every.items())[:MOST_CURVES])
     if not groups:
         return None
-    metric, hues = document["metric"], series_colors(document)
-    axis = worker_axis([entry["workers"] for group in groups.values() for entry in group])
+    metric = test_metric(results.facts)
     panels = [
-        _against_workers(groups, hues, axis, "train_s", "training time, s", lambda value: f"{number(value)} s"),
-        _against_workers(groups, hues, axis, "test_loss", "test loss", metric_value),
+        # Durations are printed with their unit, but an axis has one unit.
+        _against_workers(results, groups, TRAINING_TIME, lambda row: row.trained.train_s, "training time, s"),
+        _against_workers(results, groups, TEST_LOSS, lambda row: row.trained.test_loss),
     ]
-    if metric != "loss":
-        panels.append(_against_workers(groups, hues, axis, "metric", f"test {metric}", metric_value))
-    lead, first = next(iter(groups.items()))
-    least, most = first[0], first[-1]
-    times = [duration(entry["train_s"]["value"]) for entry in (least, most)]
-    which = f" at {lead}" if len(groups) > 1 else ""
-    words = f"From {least['workers']} to {most['workers']} workers{which}, training goes from {times[0]} to {times[1]}"
-    if least["metric"] and most["metric"]:
-        words += (
-            f", test {metric} from {metric_value(least['metric']['value'])} to {metric_value(most['metric']['value'])}"
-        )
+    if results.facts.metric != "loss":
+        panels.append(_against_workers(results, groups, metric, lambda row: row.trained.metric))
+    name, group = next(iter(groups.items()))
+    first, last = group[0], group[-1]
+    changes = [
+        _change(TRAINING_TIME, first.trained.train_s, last.trained.train_s),
+        _change(metric, first.trained.metric, last.trained.metric),
+    ]
+    where = f" at {name}" if len(groups) > 1 else ""
     return Figure(
         key="outcome",
-        section="scaling",
-        title=words,
+        title=f"From {first.setting.workers} to {last.setting.workers} workers{where}, "
+        + ", ".join(filter(None, changes)),
         panels=tuple(panel for panel in panels if panel.marks),
         note=f"Bands: {LEVEL_WORDS}s over repeats, where there are several. The best variant of each setting."
         + more_words(len(every) - len(groups), "series"),
     )
 
 
+def _change(quantity: Quantity, first: Estimate | None, last: Estimate | None) -> str:
+    if first is None or last is None:
+        return ""
+    verb = " goes" if quantity is TRAINING_TIME else ""
+    return f"{quantity.title}{verb} from {quantity.text(first.value)} to {quantity.text(last.value)}"
+
+
 def _against_workers(
-    groups: dict[str, list[Fields]], hues: Hues, axis: Axis, key: str, words: str, format_value: Callable[[float], str]
+    results: Results,
+    groups: Mapping[str, Sequence[Learned]],
+    quantity: Quantity,
+    of: Callable[[Learned], Estimate | None],
+    title: str = "",
+    after: Callable[[Learned], str] = lambda row: f"{row.variant}, {counted(row.trained.learned, 'run')}",
 ) -> Panel:
-    lines = []
-    for name, group in groups.items():
-        known = [entry for entry in group if entry[key] is not None]
-        spread = any(entry[key]["low"] is not None for entry in known)
-        lines.append(
-            Line(
-                name=name,
-                color=hues.get(series_key(group[0]), "blue"),
-                x=tuple(entry["workers"] for entry in known),
-                y=tuple(entry[key]["value"] for entry in known),
-                low=tuple(entry[key]["low"] for entry in known) if spread else (),
-                high=tuple(entry[key]["high"] for entry in known) if spread else (),
-                hover=tuple(
-                    f"{counted(entry['workers'], 'worker')}, global batch {entry['global_batch']:,}\n"
-                    + f"{words.split(',')[0]} "
-                    + full(estimate(entry[key]), say=format_value)
-                    + f"\n{entry['variant']}, n = {entry['learned']}"
-                    for entry in known
-                ),
-            )
-        )
-    kept = tuple(line for line in lines if line.x)
-    return Panel(x=axis, y=axis_for(words, kept, from_zero=key == "train_s"), marks=kept)
-
-
-def stable(document: Document) -> Figure | None:
-    """Epochs until stable against workers."""
-    known = [entry for entry in document["learning"] if entry["stable"] and entry["stable"]["epoch"] is not None]
-    best = {(setting_key(entry), entry["variant"]) for entry in best_of_settings(document)}
-    known = [entry for entry in known if (setting_key(entry), entry["variant"]) in best]
-    groups, hues = dict(list(along_workers(document, known).items())[:MOST_CURVES]), series_colors(document)
-    if not groups:
-        return None
+    hues = colors_of_series(results)
     lines = [
-        Line(
-            name=name,
-            color=hues.get(series_key(group[0]), "blue"),
-            x=tuple(entry["workers"] for entry in group),
-            y=tuple(entry["stable"]["epoch"]["value"] for entry in group),
-            low=tuple(entry["stable"]["epoch"]["low"] for entry in group),
-            high=tuple(entry["stable"]["epoch"]["high"] for entry in group),
-            hover=tuple(
-                f"{counted(entry['workers'], 'worker')}\nstable from epoch "
-                + full(estimate(entry["stable"]["epoch"]), say=whole)
-                + f"\n{entry['stable']['reached']} of {entry['stable']['repeats']} runs"
-                for entry in group
-            ),
+        line(
+            name,
+            group,
+            quantity,
+            x=lambda row: row.setting.workers,
+            y=of,
+            lead=lambda row: f"{counted(row.setting.workers, 'worker')}, global batch {row.setting.global_batch:,}",
+            after=after,
+            color=hues.get(group[0].setting.series, "blue"),
         )
         for name, group in groups.items()
     ]
-    first = next(iter(groups.values()))
-    axis = worker_axis([entry["workers"] for group in groups.values() for entry in group])
-    ends = [
-        f"{whole(entry['stable']['epoch']['value'])} epochs with {counted(entry['workers'], 'worker')}"
-        for entry in first
-    ]
-    title = f"Stable after {ends[0]}, after {ends[-1]}"
-    panel = Panel(x=axis, y=axis_for("epochs until stable", lines, from_zero=True), marks=tuple(lines))
+    kept = tuple(drawn for drawn in lines if drawn.x)
+    from_zero = quantity in (TRAINING_TIME, EPOCHS_UNTIL_STABLE)
+    return Panel(
+        x=worker_axis([row.setting.workers for group in groups.values() for row in group]),
+        y=axis_for(title or quantity.heading, kept, from_zero=from_zero),
+        marks=kept,
+    )
+
+
+def stable(evidence: Evidence) -> Figure | None:
+    """Epochs until stable against workers."""
+    results = evidence.results
+    rows = [row for row in best_of_settings(evidence) if row.epochs_until_stable]
+    every = lines_over_workers(rows, results.answer.row.setting if results.answer.row else None)
+    groups = dict(list(every.items())[:MOST_CURVES])
+    if not groups:
+        return None
+    group = next(iter(groups.values()))
+    ends = [f"{_epochs(row)} epochs with {counted(row.setting.workers, 'worker')}" for row in (group[0], group[-1])]
+    panel = _against_workers(
+        results, groups, EPOCHS_UNTIL_STABLE, lambda row: row.epochs_until_stable, after=_stable_runs
+    )
     return Figure(
         key="stable",
-        section="learning",
-        title=title,
+        title=f"Stable after {ends[0]}, after {ends[1]}",
         panels=(panel,),
-        note=f"The first epoch from which test {document['metric']} stays within its noise. Bands: {LEVEL_WORDS}s.",
+        note=f"The first epoch from which test {results.facts.metric} stays within its noise. Bands: {LEVEL_WORDS}s.",
     )
+
+
+def _epochs(row: Learned) -> str:
+    return EPOCHS_UNTIL_STABLE.text(row.epochs_until_stable.value if row.epochs_until_stable else None)
+
+
+def _stable_runs(row: Learned) -> str:
+    plateau = row.summary.stable
+    return f"stable in {plateau.reached} of {counted(plateau.repeats, 'run')}" if plateau else ""

@@ -1,37 +1,76 @@
-"""The opening of a report: the answer in a sentence or two, then cautions and findings."""
+"""The opening of a report: the answer in a sentence or two, its numbers, then cautions and findings."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.recommend import CAUTIONS
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.predict.predict import Outlook
+from worldsize.answer.reruns import recommended_study
 from worldsize.answer.results import Results
-from worldsize.report.words.answers import answer_sentence, contest_sentence, largest_batch_sentences, only_one_count
-from worldsize.report.words.findings import DOUBTS, IN_THE_ANSWER, LARGEST_BATCH, finding_sentence, sentence
-from worldsize.report.words.settings import configuration_words, describe
+from worldsize.report.blocks import Block, Code, Findings, FindingText, Prose, Tile, Tiles
+from worldsize.report.sections.steps import queue_words
+from worldsize.report.words.answers import only_one_count
+from worldsize.report.words.findings import IN_THE_ANSWER, LARGEST_BATCH, is_bad, is_doubt, sentence
+from worldsize.report.words.headline import headline
+from worldsize.report.words.quantities import (
+    EFFICIENCY,
+    EPOCH_TIME,
+    SPEEDUP,
+    WORKERS,
+    Quantity,
+    test_metric,
+    throughput,
+)
 
-MOST_CONTESTS = 4
-"""Maximum number of settings described one by one; the table has the rest."""
+
+def opening(evidence: Evidence) -> list[Block]:
+    """The answer, what casts doubt on it, what lies beyond it, its numbers and the recommended study."""
+    results = evidence.results
+    blocks: list[Block] = [*headline(results, evidence.outlook)]
+    blocks += [Prose(role="caution", text=finding["text"]) for finding in cautions(results)]
+    if (numbers := tiles(results)) is not None:
+        blocks.append(numbers)
+    if (study := recommended_study(results)) is not None:
+        lead = "The recommended configuration" if results.answer.verdict == "use" else "The best so far"
+        blocks.append(Code(title=f"{lead}, as a study", text=study))
+    return blocks
 
 
-def answer_sentences(results: Results) -> list[str]:
-    """The result of a search for the largest batch, the best training if only one worker count was measured, or else
-    the recommended number of workers."""
-    if len(results.by_place) > 1:
-        row = results.answer.row  # its place comes first, since the numbers shown next to the answer belong to it
-        ordered = sorted(results.by_place.items(), key=lambda item: row is not None and item[0] != row.setting.place)
-        return [f"On {place}: {words}" for place, place_results in ordered for words in answer_sentences(place_results)]
-    answer, metric = results.answer, results.facts.metric
-    compared = [contest for contest in results.variant_rankings if len(contest.variants) > 1]
-    until = results.spec.train.until if results.spec.train else None
-    sentences = largest_batch_sentences(answer)
-    asks_elsewhere = only_one_count(answer) or not results.series  # the question is not how many workers
-    if not (asks_elsewhere and sentences) and (not only_one_count(answer) or not 0 < len(compared) <= MOST_CONTESTS):
-        sentences.append(answer_sentence(answer, metric, configuration_words(results)))
-    settings = [contest.setting for contest in results.variant_rankings]
-    for contest in compared if len(compared) <= MOST_CONTESTS else []:
-        lead = "" if len(results.variant_rankings) == 1 else f"{describe(contest.setting, settings)}: "
-        sentences.append(lead + contest_sentence(contest, metric, until))
-    return sentences
+def tiles(results: Results) -> Tiles | None:
+    """The numbers of the recommended setting."""
+    row, facts = results.answer.row, results.facts
+    if row is None:
+        return None
+    setting, pace = row.setting, throughput(facts)
+    batch = f"batch {setting.batch_per_worker:,} per worker, {setting.global_batch:,} in total"
+    shown = [
+        Tile(quantity=WORKERS, value=setting.workers, note=batch),
+        _tile(replace(pace, title=pace.heading, unit=""), row.samples_per_s),
+    ]
+    if setting.workers > row.baseline_workers:
+        shown.append(_tile(SPEEDUP.titled(f"speedup over {row.baseline_workers}"), row.speedup))
+        shown.append(_tile(EFFICIENCY, row.efficiency))
+    epoch_s = row.samples_per_s.into(facts.train_samples).value
+    epoch = EPOCH_TIME.titled("epoch, steps only")
+    shown.append(Tile(quantity=epoch, value=epoch_s, note=f"{facts.train_samples:,} samples"))
+    if row.metric is not None:
+        shown.append(_tile(test_metric(facts), row.metric, f"{row.metric.n} runs"))
+    return Tiles(tiles=tuple(shown))
+
+
+def _tile(quantity: Quantity, value: Estimate, note: str = "") -> Tile:
+    return Tile(quantity=quantity, value=value, note=note if value.has_interval else "one run")
+
+
+def findings_block(evidence: Evidence) -> Findings | None:
+    """Findings that are in neither the answer nor the cautions, and how long jobs waited."""
+    results = evidence.results
+    findings = [*other_findings(results), *({"code": "queue", "text": line} for line in queue_words(evidence))]
+    texts = [FindingText(**finding, is_bad=is_bad(finding["code"])) for finding in findings]
+    return Findings(findings=tuple(texts)) if texts else None
 
 
 def cautions(results: Results) -> list[dict[str, str]]:
@@ -61,13 +100,10 @@ def _unsaid(results: Results) -> list[dict[str, str]]:
         ]
         return [{"code": finding["code"], "text": f"On {place}: {finding['text']}"} for place, finding in placed]
     answer = results.answer
-    stated = DOUBTS if answer.verdict != "use" else {*DOUBTS, IN_THE_ANSWER}
-    if only_one_count(answer) and answer.row is not None and answer.row.metric is not None:
-        stated = stated - {"one-count"}
     return [
-        {"code": finding.code, "text": finding_sentence(finding)}
+        {"code": finding.code, "text": sentence(finding)}
         for finding in answer.findings
-        if finding.code not in stated and not finding.code.startswith(LARGEST_BATCH)
+        if not is_doubt(finding) and finding.code != IN_THE_ANSWER and not finding.code.startswith(LARGEST_BATCH)
     ]
 
 
@@ -83,3 +119,11 @@ def beyond(outlook: Outlook | None) -> list[dict[str, str]]:
     return [
         {"code": finding.code, "text": sentence(finding)} for finding in [*([limiting] if limiting else []), *wanted]
     ]
+
+
+def beyond_target(evidence: Evidence) -> list[dict[str, str]]:
+    """`beyond` of the recommended place, which is named if there are several places."""
+    findings, row = beyond(evidence.outlook), evidence.results.answer.row
+    if row is None or len(evidence.results.by_place) == 1:
+        return findings
+    return [{**finding, "text": f"On {row.setting.place}: {finding['text']}"} for finding in findings]

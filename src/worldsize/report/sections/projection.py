@@ -1,162 +1,222 @@
-"""Projections in the terminal: the answer first, then measured and projected counts, clearly distinguished."""
+"""Projections to worker counts that were never run: of a study, and of a bare table of measurements."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Protocol
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
+from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.projection.choice import Option, speedup_of
 from worldsize.analysis.speed.recommend import CAUTIONS
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.predict.predict import Prediction
+from worldsize.answer.predict.table import Unit
 from worldsize.answer.predict.table_projection import Projection, choose_in_series
 from worldsize.data.catalog import WorkloadFacts
-from worldsize.errors import visible
-from worldsize.report.words.answers import choice_sentence, extra_sentences
+from worldsize.report.blocks import Block, Column, Prose, Table, table
+from worldsize.report.words.answers import choice_prose, extra_sentences
 from worldsize.report.words.findings import sentence
 from worldsize.report.words.numbers import (
-    below,
     counted,
     duration,
-    metric_value,
-    number,
-    percent,
-    times_words,
-    with_range,
+    integer,
 )
-from worldsize.report.write.console import plain_table
+from worldsize.report.words.quantities import (
+    EFFICIENCY,
+    EPOCH_TIME,
+    GLOBAL_BATCH,
+    SPEEDUP,
+    WORKERS,
+    Quantity,
+    test_metric,
+    throughput,
+)
 
-
-def prediction_view(prediction: Prediction, facts: WorkloadFacts, metric_goal: str = "") -> Group:
-    """`metric_goal`: the goal of the training, in words."""
-    parts: list[Any] = [Text(""), Text(choice_sentence(prediction, metric_goal), style="bold")]
-    parts += [Text(sentence(finding), style="yellow") for finding in prediction.findings if finding.code in CAUTIONS]
-    parts += [Text(line) for line in extra_sentences(prediction, facts.unit, facts.units_per_sample)]
-    parts += [Text(sentence(finding), style="dim") for finding in prediction.findings if finding.code not in CAUTIONS]
-    parts += [Text(""), options_table(prediction.options, prediction.base, facts)]
-    notes: dict[str, list[int]] = defaultdict(list)
-    for option in prediction.options:
-        for note in option.notes:
-            notes[note].append(option.workers)
-    for note, counts in notes.items():
-        where = f"{', '.join(map(str, counts))} {'worker' if counts == [1] else 'workers'}"
-        parts.append(Text(visible(f"note, {where}: {note}"), style="dim"))
-    return Group(*parts)
-
-
-def options_table(options: Sequence[Option], base: Option, facts: WorkloadFacts) -> Table:
-    """Projected values are marked with ~, projected rows are italic; 80 % intervals."""
-    table = plain_table("measured, and ~ projected, with 80 % intervals")
-    columns: dict[str, Callable[[Option], str]] = {
-        "workers": lambda option: f"{option.workers}" if option.measured else f"~{option.workers}",
-        "nodes": lambda option: str(option.nodes),
-        "global\nbatch": lambda option: str(option.global_batch),
-        f"{facts.unit}/s": lambda option: below(option.samples_per_s.scaled(facts.units_per_sample)),
-        "speedup": lambda option: below(speedup_of(option, base)),
-        "effi-\nciency": lambda option: percent(speedup_of(option, base).value * base.workers / option.workers),
-        "step": lambda option: duration(option.step_s.value),
-        "epoch": lambda option: duration(option.epoch_s.value),
-        "training": lambda option: f"~{times_words(option.wall_s)}" if option.wall_s else "not known",
-        f"test\n{facts.metric}": lambda option: _metric(option),
-        "epochs\nuntil\nstable": lambda option: (
-            f"~{below(option.epochs_stable)}" if option.epochs_stable else "not known"
-        ),
-        "cost": lambda option: f"~{below(option.cost)}" if option.cost else "",
-        "energy": lambda option: f"~{number(option.joules.value / 3.6e6)} kWh" if option.joules else "",
-    }
-    for name in _unused(options, facts.metric):
-        del columns[name]
-    for header in columns:
-        table.add_column(header, justify="right", overflow="fold")
-    for option in options:
-        style = "" if option.measured else "italic"
-        table.add_row(*(column(option) for column in columns.values()), style=style)
-    return table
-
-
-def _unused(options: Sequence[Option], metric: str) -> Iterable[str]:
-    if not any(option.metric for option in options):
-        yield f"test\n{metric}"
-    if not any(option.epochs_stable for option in options):
-        yield "epochs\nuntil\nstable"
-    if all(option.nodes == 1 for option in options):
-        yield "nodes"
-    if not any(option.wall_s for option in options):
-        yield "training"
-    if not any(option.cost for option in options):
-        yield "cost"
-    if not any(option.joules for option in options):
-        yield "energy"
-
-
-def _metric(option: Option) -> str:
-    if option.metric is None:
-        return "not known" if option.learns else "failed"
-    mark = "" if option.metric_measured else "~"
-    alone = "" if option.metric.has_interval else "\none run"
-    return f"{mark}{below(option.metric, metric_value)}{alone}"
-
-
-WORDS = {
-    "samples_per_s": "samples/s",
-    "tokens_per_s": "tokens/s",
-    "step_s": "seconds a step",
-    "epoch_s": "seconds an epoch",
-    "train_s": "seconds of training",
+BASIS = Quantity(key="basis", title="basis", about="Whether this worker count was measured or is projected.")
+NODES = Quantity(key="nodes", title="nodes", digits=integer)
+STEP_DURATION = Quantity(key="step_s", title="step time", digits=duration)
+TRAINING_TIME = Quantity(
+    key="wall_s",
+    title="training time",
+    digits=duration,
+    about="Steps of the whole training, and the overhead outside them where it is known. Always an estimate.",
+)
+EPOCHS_STABLE = Quantity(key="epochs_stable", title="epochs until stable", short="epochs\nuntil\nstable")
+COST = Quantity(key="cost", title="cost", about="Worker-hours times their price, in its currency.")
+ENERGY = Quantity(key="joules", title="energy", unit="kWh", factor=1 / 3.6e6)
+IN_UNIT: dict[Unit, Quantity] = {
+    "samples_per_s": Quantity(key="samples_per_s", title="throughput", short="samples/s", unit="samples/s"),
+    "tokens_per_s": Quantity(key="tokens_per_s", title="throughput", short="tokens/s", unit="tokens/s"),
+    "step_s": STEP_DURATION,
+    "epoch_s": EPOCH_TIME,
+    "train_s": Quantity(key="train_s", title="training time", digits=duration),
 }
+PROJECTED_NOTE = "80 % intervals."
 
 
-def table_view(projected: Sequence[Projection]) -> Group:
-    """Tables of the series, each with all its measured counts."""
-    parts: list[Any] = []
-    for series, rows in groupby(projected, key=lambda row: row.series_id):
-        series_rows = list(rows)
-        smallest = next(row for row in series_rows if row.measured)
-        base, rate = smallest.workers, smallest.samples_per_s.value
-        parts += [Text(""), Text(visible(answer_sentence(series_rows)), style="bold")]
-        legend = "measured, and ~ projected, with 80 % intervals"
-        table = plain_table(f"{visible(series)}: {legend}" if series else legend)
-        for header in ("workers", WORDS[series_rows[0].unit], "80 % interval", f"of perfect scaling\nfrom {base}"):
-            table.add_column(header, justify="right")
-        table.add_column("", justify="left", overflow="fold")
-        for row in series_rows:
-            share = row.samples_per_s.value / rate * base / row.workers
-            table.add_row(
-                f"{row.workers}" if row.measured else f"~{row.workers}",
-                number(row.expected.value),
-                "–".join(map(number, row.expected.ends)) if row.expected.has_interval else "",
-                f"{share * 100:.0f} %",
-                "; ".join(row.notes),
-                style="" if row.measured else "italic",
-            )
-        parts.append(table)
-    return Group(*parts)
+def projection_table(evidence: Evidence) -> Table | None:
+    """Counts beyond the measured ones, and the measured ones that they are compared with."""
+    prediction, answer = evidence.prediction, evidence.results.answer
+    if prediction is None or all(option.measured for option in prediction.options):
+        return None
+    recommended = answer.row.setting.workers if answer.row and answer.verdict == "use" else None
+    return _options(prediction, _columns(prediction, evidence.results.facts), recommended)
 
 
-def answer_sentence(rows: Sequence[Projection]) -> str:
-    """The largest worthwhile count, measured or projected with a narrow interval, and what the next one would bring.
-    `rows`: one series, in order."""
+def prediction_blocks(prediction: Prediction, facts: WorkloadFacts, goal: str = "") -> list[Block]:
+    """The answer of `worldsize predict` for one place. `goal`: the goal of the training, in words."""
+    cautions, notes = (
+        [finding for finding in prediction.findings if (finding.code in CAUTIONS) is is_caution]
+        for is_caution in (True, False)
+    )
+    steps = [finding for finding in notes if finding.code.startswith("measure")]
+    lines = extra_sentences(prediction, facts.unit, facts.units_per_sample)
+    columns = [*_columns(prediction, facts), *_more_columns(prediction, facts)]
+    options = _options(prediction, columns, None if prediction.doubt else prediction.choice.knee.workers)
+    return [
+        *choice_prose(prediction, goal),
+        *(Prose(role="caution", text=sentence(finding)) for finding in cautions),
+        *(Prose(role="outlook", text=text) for text in lines),
+        *(Prose(role="note", text=sentence(finding)) for finding in notes if finding not in steps),
+        *([Prose(role="why", text=sentence(prediction.choice.limit))] if prediction.choice.limit else []),
+        *(Prose(role="next", text=sentence(finding)) for finding in steps),
+        *([options] if options else []),
+    ]
+
+
+def _columns(prediction: Prediction, facts: WorkloadFacts) -> list[Column[Option]]:
+    base = prediction.base
+    several_nodes = any(option.nodes > 1 for option in prediction.options)
+    return [
+        Column(quantity=WORKERS, of=lambda option: option.workers),
+        Column(quantity=BASIS, of=_basis, terminal=False),
+        Column(quantity=NODES, of=lambda option: option.nodes if several_nodes else None),
+        Column(quantity=GLOBAL_BATCH, of=lambda option: option.global_batch, terminal=False),
+        Column(quantity=TRAINING_TIME, of=lambda option: option.wall_s),
+        Column(quantity=COST, of=lambda option: option.cost),
+        Column(quantity=throughput(facts), of=lambda option: option.samples_per_s),
+        Column(quantity=SPEEDUP, of=lambda option: speedup_of(option, base)),
+        Column(quantity=EFFICIENCY, of=lambda option: speedup_of(option, base).value * base.workers / option.workers),
+    ]
+
+
+def _more_columns(prediction: Prediction, facts: WorkloadFacts) -> list[Column[Option]]:
+    metric = test_metric(facts)
+    has_training_time = any(option.wall_s for option in prediction.options)
+    return [
+        Column(quantity=ENERGY, of=lambda option: option.joules),
+        Column(quantity=metric, of=lambda option: option.metric),
+        Column(
+            quantity=Quantity(key=f"{metric.key}_basis", title=f"basis of {metric.title}"),
+            of=lambda option: ("measured" if option.metric_measured else "expected") if option.metric else None,
+            terminal=False,
+        ),
+        Column(quantity=EPOCHS_STABLE, of=lambda option: option.epochs_stable),
+        Column(quantity=EPOCH_TIME, of=lambda option: option.epoch_s, terminal=not has_training_time),
+        Column(quantity=STEP_DURATION, of=lambda option: option.step_s, terminal=False),
+    ]
+
+
+def _options(prediction: Prediction, columns: Sequence[Column[Option]], recommended: int | None) -> Table | None:
+    options = prediction.options
+    place = f" on {prediction.place}" if prediction.place else ""
+    return table(
+        "projection",
+        f"Measured and projected worker counts{place}, against {counted(prediction.base.workers, 'worker')}",
+        options,
+        columns,
+        note=" ".join([PROJECTED_NOTE, *_notes(options)]),
+        marked=next((option for option in options if option.workers == recommended), None),
+        projected=lambda option: not option.measured,
+    )
+
+
+class Noted(Protocol):
+    """A worker count, measured or projected, with remarks."""
+
+    @property
+    def workers(self) -> int: ...
+    @property
+    def measured(self) -> bool: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+def _basis(row: Noted) -> str:
+    return "measured" if row.measured else "projected"
+
+
+def _notes(rows: Sequence[Noted]) -> Iterator[str]:
+    """Each remark once, with the counts that it is about: `New node boundary (16, 32 workers).`"""
+    counts: dict[str, list[int]] = defaultdict(list)
+    for row in rows:
+        for note in row.notes:
+            counts[note].append(row.workers)
+    for note, workers in counts.items():
+        listed = f"{', '.join(map(str, workers))} {'worker' if workers == [1] else 'workers'}"
+        yield f"{note[:1].upper()}{note[1:]} ({listed})."
+
+
+def table_projection_blocks(projected: Sequence[Projection]) -> list[Block]:
+    """The answer of `worldsize predict` for a bare table: for each of its series, with all measured counts."""
+    return [
+        block for _, rows in groupby(projected, key=lambda row: row.series_id) for block in _series_blocks(list(rows))
+    ]
+
+
+def _series_blocks(rows: Sequence[Projection]) -> Iterator[Block]:
     base = next(row for row in rows if row.measured)
     choice = choose_in_series(rows)
     chosen, following, vague = choice.knee, choice.following, choice.unsure
-    lead = "Use"
+    use = "Use"
     if sum(row.measured for row in rows) == 1:
-        lead = "Not enough evidence for a number of workers: only one count was measured. Best guess:"
-    words = f"{lead} {counted(chosen.workers, 'worker')} ({'measured' if chosen.measured else 'projected'})"
-    words += "." if chosen is base else f": {_against(chosen, base)}."
+        yield Prose(role="doubt", text="Not enough evidence: only one worker count was measured.")
+        use = "Best guess:"
+    faster = "" if chosen is base else f": {_faster(chosen, base)}"
+    yield Prose(role="answer", text=f"{use} {counted(chosen.workers, 'worker')}{faster}.")
     if following is None:
-        return f"{words} It is the largest count asked about; more may still pay."
-    if vague is not None:
-        return f"{words} Not enough evidence beyond that: {vague.workers:,} workers may give {_against(vague, base)}."
-    return f"{words} {following.workers:,} workers would give only {_against(following, base)}."
+        yield Prose(role="evidence", text="It is the largest count asked about; more workers may still pay off.")
+    elif vague is not None:
+        text = f"{vague.workers:,} workers: {_faster(vague, base)}, too uncertain to rely on."
+        yield Prose(role="evidence", text=text)
+        yield Prose(role="next", text=f"Measure {vague.workers:,} workers, or a count in between.")
+    else:
+        yield Prose(role="evidence", text=f"{following.workers:,} workers: only {_faster(following, base)}.")
+    columns: list[Column[Projection]] = [
+        Column(quantity=WORKERS, of=lambda row: row.workers),
+        Column(quantity=BASIS, of=_basis, terminal=False),
+        Column(quantity=IN_UNIT[base.unit], of=lambda row: row.expected),
+        Column(quantity=SPEEDUP, of=lambda row: _speedup(row, base)),
+        Column(quantity=EFFICIENCY, of=lambda row: _speedup(row, base).value * base.workers / row.workers),
+    ]
+    made = table(
+        "projection",
+        f"{base.series_id or 'Measured and projected worker counts'}, against {counted(base.workers, 'worker')}",
+        rows,
+        columns,
+        note=" ".join([PROJECTED_NOTE, *_notes(rows)]),
+        marked=chosen,
+        projected=lambda row: not row.measured,
+    )
+    if made is not None:
+        yield made
 
 
-def _against(projection: Projection, base: Projection) -> str:
-    speedup = projection.samples_per_s.scaled(1 / base.samples_per_s.value)
-    efficiency = percent(speedup.value * base.workers / projection.workers)
-    return f"{number(speedup.value)} x the rate of {base.workers:,}{with_range(speedup)}, {efficiency} efficient"
+def _speedup(row: Projection, base: Projection) -> Estimate:
+    """Relative to the value of the base, whose noise is already in the interval."""
+    if row is base:
+        return Estimate(value=1.0)
+    return row.samples_per_s.scaled(1 / base.samples_per_s.value)
+
+
+def _faster(row: Projection, base: Projection) -> str:
+    """`4.10x as fast as 1 (2.80x to 4.70x, projected), 51 % efficient`"""
+    speedup = _speedup(row, base)
+    low, high = map(SPEEDUP.said, speedup.ends)
+    details = [f"{low} to {high}"] if low != high else []
+    details += [] if row.measured else ["projected"]
+    efficiency = EFFICIENCY.said(speedup.value * base.workers / row.workers)
+    shown = f" ({', '.join(details)})" if details else ""
+    return f"{SPEEDUP.said(speedup.value)} as fast as {base.workers:,}{shown}, {efficiency} efficient"

@@ -1,11 +1,105 @@
-"""Trials that the tables and figures leave out, and why."""
+"""The trials of a study: those that failed, all of them, what tables and figures leave out, and where they ran."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from worldsize.answer.evidence import Evidence
+from worldsize.answer.reruns import TrialRun
 from worldsize.answer.results import Results
-from worldsize.report.words.numbers import counted
+from worldsize.folder.record import Failure
+from worldsize.report.blocks import Block, Listing, Section, Trial, TrialGroup, Trials
+from worldsize.report.words.numbers import counted, duration, metric_value
+
+MOST_OPEN = 5
+"""Maximum number of failures that are expanded at first."""
+MOST_LOG_LINES = 20
+MOST_LEFT_OUT = 8
+"""Maximum number of pretrained weights listed per trial; report.json has all."""
+
+
+def trial_sections(evidence: Evidence) -> list[Section]:
+    runs, results = evidence.trial_runs, evidence.results
+    ended = [(run, run.record.failure) for run in runs.runs if run.record is not None and run.record.failure]
+    failed = [pair for pair in ended if pair[0].outcome != "out_of_memory"]
+    full = [pair for pair in ended if pair[0].outcome == "out_of_memory"]
+    left_out = [("", line) for line in exclusions(results)]
+    shared = Listing(title="Configuration that all trials share", pairs=_pairs(runs.common))
+    environments = [
+        Listing(title=f"Environment {index}", pairs=_pairs(environment))
+        for index, environment in enumerate(runs.environments, start=1)
+    ]
+    sections: list[tuple[str, str, Sequence[Block]]] = [
+        # Failures need attention; running out of memory is a result.
+        ("failures", "Failures", _failures(failed, most_open=MOST_OPEN)),
+        ("out-of-memory", "Out of memory", _failures(full, most_open=0)),
+        ("left-out", "Excluded data", [Listing(title="Excluded data", pairs=tuple(left_out))] if left_out else []),
+        ("trials", "All trials", [_all_trials(runs.runs), shared]),
+        ("environment", "Environment", environments),
+    ]
+    return [Section(key=key, title=title, blocks=tuple(blocks)) for key, title, blocks in sections if blocks]
+
+
+def _failures(pairs: Sequence[tuple[TrialRun, Failure]], *, most_open: int) -> list[Block]:
+    shown = tuple(_failure(*pair, is_open=index < most_open) for index, pair in enumerate(pairs))
+    return [Trials(lead="", groups=(TrialGroup(title="", trials=shown),))] if shown else []
+
+
+def _failure(run: TrialRun, failure: Failure, *, is_open: bool) -> Trial:
+    rank = "unknown rank" if failure.rank is None else f"rank {failure.rank}"
+    step = "" if failure.step is None else f", after step {failure.step}"
+    error = (failure.error.splitlines() or [""])[0]
+    return Trial(
+        title=run.trial.id,
+        outcome="",
+        summary=f"{rank}{step}: {error}",
+        command=run.command,
+        log="\n".join(failure.log[-MOST_LOG_LINES:]),
+        is_open=is_open,
+    )
+
+
+def _all_trials(runs: Sequence[TrialRun]) -> Trials:
+    """All trials, grouped by kind, worker count and batch."""
+    outcomes = Counter(_outcome(run) for run in runs)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+    groups: dict[str, list[Trial]] = {}
+    for run in sorted(runs, key=lambda run: (run.trial.kind, run.trial.workers, run.trial.batch_per_worker)):
+        trial = run.trial
+        title = f"{trial.kind}, {counted(trial.workers, 'worker')}, batch {trial.batch_per_worker:,}"
+        groups.setdefault(title, []).append(_trial(run))
+    return Trials(
+        lead=f"{counted(len(runs), 'trial')}: {counts}. Each opens to its configuration and the command that runs it "
+        "again.",
+        groups=tuple(TrialGroup(title=title, trials=tuple(trials)) for title, trials in groups.items()),
+    )
+
+
+def _outcome(run: TrialRun) -> str:
+    return run.outcome.replace("_", " ")
+
+
+def _trial(run: TrialRun) -> Trial:
+    details = {**run.configuration, "seed": run.trial.seed}
+    if (record := run.record) is not None:
+        details["wall time"] = duration(record.wall_s)
+        details |= {f"test {name}": metric_value(value) for name, value in record.metrics.items()}
+        if record.diverged_at_step is not None:
+            details["diverged at step"] = record.diverged_at_step
+        if left_out := record.transfer:
+            more = [f"and {len(left_out) - MOST_LEFT_OUT} more"] if len(left_out) > MOST_LEFT_OUT else []
+            details["pretrained weights left out"] = "; ".join([*left_out[:MOST_LEFT_OUT], *more])
+    if run.environment is not None:
+        details["environment"] = run.environment + 1
+    outcome = "" if run.outcome == "finished" else _outcome(run)
+    return Trial(title=run.trial.id, outcome=outcome, details=_pairs(details), command=run.command)
+
+
+def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((key, value if isinstance(value, str) else json.dumps(value)) for key, value in values.items())
 
 
 def exclusions(results: Results) -> list[str]:
@@ -15,30 +109,29 @@ def exclusions(results: Results) -> list[str]:
     lines = []
     if any(warmup):
         steps = str(warmup[0]) if len(warmup) == 1 else f"{warmup[0]} to {warmup[-1]}"
-        lines.append(
-            f"The first {steps} steps of every trial, and what else of its beginning is clearly slower: warm-up."
-        )
+        lines.append(f"The first {steps} steps of every trial, and any clearly slower steps right after them: warm-up.")
     if results.spec.probe is not None and any(trial.kind == "train" for trial in results.trials.values()):
-        lines.append("Steps of training trials, for throughput: where a setting has probes, these speak for it.")
+        lines.append("Steps of training trials, where the throughput of a setting comes from its probes.")
     if outcomes["failed"]:
-        lines.append(f"{counted(outcomes['failed'], 'failed trial')}, without a result; why is said below.")
+        lines.append(f"{counted(outcomes['failed'], 'failed trial')}: no result. See Failures for the reasons.")
     if outcomes["out_of_memory"]:
         full = counted(outcomes["out_of_memory"], "trial")
-        lines.append(f"{full} out of memory: nothing was measured; their batches are marked in figure and table.")
+        lines.append(f"{full} out of memory: nothing was measured. Figures and tables mark these batches.")
     if outcomes["diverged"]:
-        lines.append(
-            f"Times and final metrics of {counted(outcomes['diverged'], 'trial')} that diverged; curves are drawn."
-        )
+        diverged = counted(outcomes["diverged"], "trial")
+        lines.append(f"Times and final metrics of {diverged} that diverged; figures show the curves.")
     if outcomes["stopped"]:
-        lines.append(f"Final metrics of {counted(outcomes['stopped'], 'trial')} stopped as hopeless beside the others.")
+        lines.append(
+            f"Final metrics of {counted(outcomes['stopped'], 'trial')} stopped early, clearly behind the others."
+        )
     if results.damaged:
         lines.append(
             f"{counted(len(results.damaged), 'damaged record')}: {', '.join(results.damaged)}. "
-            "The next run repeats what is damaged."
+            "The next run repeats them."
         )
     if results.left():
         lines.append(f"{counted(len(results.left()), 'trial')} not run yet.")
     for skip in results.spec.skip:
         named = ", ".join(f"{key} {value}" for key, value in skip.model_dump(exclude_none=True).items())
-        lines.append(f"Points with {named}: the study skips them.")
+        lines.append(f"Settings with {named}: the study skips them.")
     return lines

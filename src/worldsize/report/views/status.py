@@ -17,9 +17,8 @@ from worldsize.folder.lock import LockFile
 from worldsize.folder.record import Outcome, TrialRecord
 from worldsize.launch.slurm.status import JobStatus
 from worldsize.report.sections.opening import cautions
-from worldsize.report.words.answers import answer_sentence, largest_batch_sentences, only_one_count
+from worldsize.report.words.headline import headline
 from worldsize.report.words.numbers import duration
-from worldsize.report.words.settings import configuration_words
 from worldsize.report.write.console import plain_table
 
 
@@ -37,18 +36,12 @@ def status_view(results: Results, running: str | None, holder: LockFile | None) 
             (results.spec.name, "bold"), f": {', '.join([*counts, f'{left} left'])} of {len(results.trials)}"
         ),
     ]
+    if results.rows or results.largest:
+        parts += [
+            Text(prose.text) for prose in headline(results, None) if prose.role in ("answer", "doubt", "evidence")
+        ]
     for place, place_results in results.by_place.items():
         lead = f"On {place}: " if len(results.by_place) > 1 else ""
-        parts += [Text(lead + words) for words in largest_batch_sentences(place_results.answer)]
-        if place_results.series and not (place_results.largest and only_one_count(place_results.answer)):
-            parts.append(
-                Text(
-                    lead
-                    + answer_sentence(
-                        place_results.answer, place_results.facts.metric, configuration_words(place_results)
-                    )
-                )
-            )
         parts += [Text(lead + caution["text"], style="yellow") for caution in cautions(place_results)]
     if holder:
         parts.append(Text(f"run by pid {holder.pid} on {holder.host}" + (f"; now {running}" if running else "")))

@@ -100,7 +100,7 @@ def decimals(least: float) -> Callable[[float], str]:
 
 
 def percents(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+    return f"{value:.0f}" if abs(value) >= 10 else f"{value:.1f}"
 
 
 def rate(value: float) -> str:

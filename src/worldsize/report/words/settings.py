@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from worldsize.answer.as_dict import flat_setting
-from worldsize.answer.results import Results
-from worldsize.report.blocks import Document, Fields
 from worldsize.report.words.numbers import counted
-from worldsize.spec.setting import Method, Setting
+from worldsize.spec.setting import SeriesKey, Setting
+
+
+class Placed(Protocol):
+    """Anything measured at a setting: a row of a table, a point of a figure."""
+
+    @property
+    def setting(self) -> Setting: ...
+
+
+P = TypeVar("P", bound=Placed)
 
 WORDS: dict[str, Callable[[Any], str]] = {
     "workers": lambda workers: counted(workers, "worker"),
-    "batch_per_worker": lambda batch: f"batch {batch:,} a worker",
+    "batch_per_worker": lambda batch: f"batch {batch:,} per worker",
     "global_batch": lambda batch: f"batch {batch}",
     "strategy": str,
     "precision": str,
@@ -32,72 +39,31 @@ def configuration(setting: Setting, among: Iterable[Setting]) -> str:
     return _differing(HOW, flat_setting(setting), [flat_setting(other) for other in among])
 
 
-def describe(setting: Setting, among: Iterable[Setting]) -> str:
-    """Everything that distinguishes this setting from the others."""
-    names = ("workers", "global_batch", *HOW)
-    return _differing(names, flat_setting(setting), [flat_setting(other) for other in among])
-
-
-def _differing(names: Iterable[str], entry: Fields, among: Sequence[Fields]) -> str:
+def _differing(names: Iterable[str], entry: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:
     kept = [name for name in names if name in entry and len({str(other.get(name)) for other in among}) > 1]
     return ", ".join(WORDS[name](entry[name]) for name in kept)
 
 
-def configuration_words(results: Results) -> str:
-    """Strategy, precision and accumulation of the recommended setting, where the study varies them."""
-    row = results.answer.row
-    return "" if row is None else configuration(row.setting, [other.setting for other in results.rows])
+def _entry(row: Placed) -> dict[str, Any]:
+    return {**flat_setting(row.setting), "variant": getattr(row, "variant", None)}
 
 
-def describe_entry(entry: Fields, among: Sequence[Fields], *, but: Iterable[str] = ()) -> str:
-    """What distinguishes an entry from the others: workers, batch, strategy, ... where they differ."""
-    return _differing([name for name in TOLD if name not in but], entry, among)
+def distinguished(row: Placed, among: Iterable[Placed], *, but: Iterable[str] = ()) -> str:
+    """What distinguishes a row from the others: workers, batch, strategy, ... where they differ."""
+    names = [name for name in TOLD if name not in but]
+    return _differing(names, _entry(row), [_entry(other) for other in among])
 
 
-def series(document: Document) -> dict[tuple[Any, ...], list[Fields]]:
-    """Rows of the scaling table, grouped by series: rows of one group differ only in workers."""
-    groups: dict[tuple[Any, ...], list[Fields]] = {}
-    for row in document["table"]:
-        groups.setdefault(series_key(row), []).append(row)
-    return groups
-
-
-def series_key(row: Fields) -> tuple[Any, ...]:
-    """Key shared by the rows of one scaling curve, like `Setting.series` for settings."""
-    return method_key(row), row["batch_per_worker"] if row["scaling"] == "weak" else row["global_batch"]
-
-
-def method_key(row: Fields) -> tuple[Any, ...]:
-    """Key within which worker counts and batches are compared, like `Setting.method` for settings."""
-    return tuple(row[field.name] for field in fields(Method))
-
-
-def series_name(rows: Sequence[Fields], among: Sequence[Fields]) -> str:
-    first = rows[0]
-    if first["scaling"] == "strong":
-        batches = len({row["global_batch"] for row in among}) > 1
-        lead = [f"global batch {first['global_batch']:,}"] if batches else []
-        return ", ".join(
-            [*lead, *filter(None, [describe_entry(first, among, but=("workers", "batch_per_worker", "variant"))])]
-        )
-    return describe_entry(first, among, but=("workers", "variant"))
-
-
-def along_workers(document: Document, entries: Sequence[Fields]) -> dict[str, list[Fields]]:
-    """Groups of at least two entries that differ only in workers, each drawn as one line.
-
-    The recommended series comes first.
-    """
-    groups: dict[tuple[Any, ...], list[Fields]] = {}
-    for entry in sorted(entries, key=lambda entry: entry["workers"]):
-        groups.setdefault(series_key(entry), []).append(entry)
-    best = recommended_row(document)
-    first = series_key(best) if best else None
-    kept = [group for key, group in sorted(groups.items(), key=lambda item: item[0] != first) if len(group) > 1]
-    return {
-        series_name(group, [entry for other_group in kept for entry in other_group]) or "trained": group
-        for group in kept
-    }
+def name_of_series(rows: Sequence[Placed], among: Iterable[Placed]) -> str:
+    """What distinguishes rows that differ only in workers from the others."""
+    first, others = rows[0], list(among)
+    if first.setting.scaling == "weak":
+        return distinguished(first, others, but=("workers", "variant"))
+    batches = len({row.setting.global_batch for row in others}) > 1
+    lead = [f"global batch {first.setting.global_batch:,}"] if batches else []
+    return ", ".join(
+        filter(None, [*lead, distinguished(first, others, but=("workers", "batch_per_worker", "variant"))])
+    )
 
 
 def more_words(count: int, noun: str) -> str:
@@ -107,20 +73,15 @@ def more_words(count: int, noun: str) -> str:
     return f" {count} more {noun} {'is' if count == 1 else 'are'} in the table."
 
 
-def recommended_row(document: Document) -> Fields | None:
-    """The row that the answer recommends."""
-    row: Fields | None = document["answer"]["setting"]
-    return row
+def by_series(rows: Iterable[P], first: Setting | None = None) -> list[list[P]]:
+    """Groups of rows that differ only in workers, in the order of these. The series of `first` comes first."""
+    groups: dict[SeriesKey, list[P]] = {}
+    for row in sorted(rows, key=lambda row: row.setting.workers):
+        groups.setdefault(row.setting.series, []).append(row)
+    return sorted(groups.values(), key=lambda group: first is None or group[0].setting.series != first.series)
 
 
-def setting_key(entry: Fields) -> tuple[Any, ...]:
-    """Key shared by the entries of one setting."""
-    return tuple(entry[field.name] for field in fields(Setting))
-
-
-def best_of_settings(document: Document) -> list[Fields]:
-    """The best training of each setting: `learning` lists the best first."""
-    best: dict[tuple[Any, ...], str] = {}
-    for entry in document["learning"]:
-        best.setdefault(setting_key(entry), entry["variant"])
-    return [entry for entry in document["training"] if best.get(setting_key(entry)) == entry["variant"]]
+def lines_over_workers(rows: Iterable[P], first: Setting | None = None) -> dict[str, list[P]]:
+    """Groups of at least two rows that differ only in workers, by name, each drawn as one line."""
+    kept = [group for group in by_series(rows, first) if len(group) > 1]
+    return {name_of_series(group, [row for other in kept for row in other]) or "trained": group for group in kept}

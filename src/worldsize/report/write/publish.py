@@ -14,17 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worldsize.answer.comparison import StudyComparison
+from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import Results, as_results
 from worldsize.errors import OutputError, ReportError, visible
+from worldsize.folder.files import write_atomic
 from worldsize.folder.record import TrialRecord
 from worldsize.launch.target import Progress
 from worldsize.plan.grid import Site
 from worldsize.plan.plan import Plan
-from worldsize.report.blocks import Document
-from worldsize.report.document import document
+from worldsize.report.blocks import Report, Table
+from worldsize.report.document import Document, document
 from worldsize.report.figures.model import Figure
-from worldsize.report.pages import figures, sheets
-from worldsize.report.write.page import page
+from worldsize.report.pages import study_report
+from worldsize.report.sections.comparison import comparison_report
+from worldsize.report.write.page import to_page
 from worldsize.report.write.tables import to_csv, to_latex, to_markdown
 from worldsize.report.write.written import write_files
 from worldsize.spec.study import TrialSpec
@@ -46,7 +50,7 @@ def publish(results: Results, folder: Path | None = None, *, printed: bool = Tru
 
     `printed`: with figures for print, which are most of the work. `live`: the study still runs.
     """
-    return publish_document(document(results), folder or results.folder.path / "report", printed=printed, live=live)
+    return publish_evidence(Evidence(results), folder or results.folder.path / "report", printed=printed, live=live)
 
 
 def write_report(study: Results | Path | str, folder: Path | str | None = None, *, print_figures: bool = True) -> Path:
@@ -54,25 +58,47 @@ def write_report(study: Results | Path | str, folder: Path | str | None = None, 
     return publish(as_results(study), None if folder is None else Path(folder), printed=print_figures).page
 
 
-def publish_document(report: Document, folder: Path, *, printed: bool = True, live: bool = False) -> Published:
-    drawn, tables = figures(report), sheets(report)
+def publish_evidence(evidence: Evidence, folder: Path, *, printed: bool = True, live: bool = False) -> Published:
+    return write_pages(study_report(evidence, live=live), document(evidence), folder, printed=printed, live=live)
+
+
+def write_pages(
+    report: Report, numbers: Document, folder: Path, *, printed: bool = True, live: bool = False
+) -> Published:
+    """Write the page of a report, `numbers` as report.json, and its figures and tables as files."""
+    figures, tables = report.all(Figure), report.all(Table)
     render, without = _printer() if printed else (None, "")
-    content = page(report, drawn, tables, printed=render is not None, live=live).encode()
-    files = {"report.json": to_json(report).encode(), "index.html": content}
+    page = to_page(report, print_files=render is not None, live=live).encode()
+    files = {"report.json": to_json(numbers).encode(), "index.html": page}
     if render is not None:
-        for figure in drawn:
+        for figure in figures:
             files |= {f"figures/{name}": image for name, image in render(figure).items()}
-    for sheet in tables:
+    for table in tables:
         for ending, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
-            files[f"tables/{sheet.key}.{ending}"] = write(sheet).encode()
+            files[f"tables/{table.key}.{ending}"] = write(table).encode()
     write_files(folder, files, last="index.html")  # the page comes last, when all files it links to exist
     return Published(
         page=folder / "index.html",
-        figures=tuple(figure.key for figure in drawn),
-        tables=tuple(sheet.key for sheet in tables),
-        size_bytes=len(content),
+        figures=tuple(figure.key for figure in figures),
+        tables=tuple(table.key for table in tables),
+        size_bytes=len(page),
         missing=without,
     )
+
+
+def write_comparison(comparison: StudyComparison, path: Path) -> None:
+    """Raises OutputError if the path exists and is not a comparison page."""
+    if path.is_symlink() or (path.exists() and not _is_comparison(path)):
+        raise OutputError(f"{path} exists and is not a page written by `worldsize compare`; give another --page")
+    write_atomic(path, to_page(comparison_report(comparison), print_files=False, live=False).encode())
+
+
+def _is_comparison(path: Path) -> bool:
+    """Only such a page is ever replaced."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'<meta name="generator" content="worldsize compare">' in file.read(2_000)
 
 
 def _printer() -> tuple[Callable[[Figure], dict[str, bytes]] | None, str]:
@@ -89,8 +115,8 @@ def report_json(results: Results) -> str:
     return to_json(document(results))
 
 
-def to_json(report: Document) -> str:
-    return json.dumps(report, indent=1, allow_nan=False) + "\n"
+def to_json(numbers: Document) -> str:
+    return json.dumps(numbers, indent=1, allow_nan=False) + "\n"
 
 
 EVERY_S = 20.0

@@ -9,8 +9,10 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 
+from worldsize.analysis.estimate import Estimate
 from worldsize.errors import visible
-from worldsize.report.blocks import Cell, Column, Sheet
+from worldsize.report.blocks import Cell, Table
+from worldsize.report.words.quantities import Quantity
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -30,7 +32,7 @@ LATEX = {
     "–": "--",
     **dict.fromkeys("\n\t\u2028\u2029", " "),
 }
-HEAD_WIDTH = 10
+HEAD_WIDTH = 8
 """Characters per line of a heading in LaTeX."""
 UNSET = "«»ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ"
 """European letters that pdfLaTeX lacks in its default encoding."""
@@ -38,25 +40,37 @@ SIGNS = "—‘’“”…•†‡€™→"
 """Other characters that pdfLaTeX has in its default encoding."""
 
 
-def to_csv(sheet: Sheet) -> str:
-    """The document's numbers in its own units, not rounded; low and high next to values with an interval."""
+def to_csv(table: Table) -> str:
+    """The stored numbers, not rounded; low and high next to values with an interval."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    spread = [any(row[index].low is not None for row in sheet.rows) for index in range(len(sheet.columns))]
+    spread = [any(_has_interval(row[index]) for row in table.rows) for index in range(len(table.quantities))]
     names: list[str] = []
-    for column, has in zip(sheet.columns, spread, strict=True):
-        key = csv_text(column.key)
+    for quantity, has in zip(table.quantities, spread, strict=True):
+        key = csv_text(quantity.key)
         names += [key, f"{key}_low", f"{key}_high"] if has else [key]
     writer.writerow(names)
-    for row in sheet.rows:
+    for row in table.rows:
         cells: list[str] = []
         for cell, has in zip(row, spread, strict=True):
-            values = (cell.value, cell.low, cell.high) if has else (cell.value,)
+            values = cell_ends(cell) if has else (cell_value(cell),)
             cells += [
                 csv_text(value) if isinstance(value, str) else "" if value is None else repr(value) for value in values
             ]
         writer.writerow(cells)
     return stream.getvalue()
+
+
+def _has_interval(cell: Cell) -> bool:
+    return isinstance(cell, Estimate) and cell.has_interval
+
+
+def cell_value(cell: Cell) -> float | int | str | None:
+    return cell.value if isinstance(cell, Estimate) else cell
+
+
+def cell_ends(cell: Cell) -> tuple[float | int | str | None, ...]:
+    return (cell.value, cell.low, cell.high) if isinstance(cell, Estimate) else (cell, None, None)
 
 
 def csv_text(words: str) -> str:
@@ -65,15 +79,24 @@ def csv_text(words: str) -> str:
     return f"'{words}" if words.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else words
 
 
-def to_markdown(sheet: Sheet) -> str:
-    heads = [markdown_text(_head(column)) for column in sheet.columns]
-    rules = ["---" if sheet.is_text(index) else "---:" for index in range(len(sheet.columns))]
-    lines = [f"**{markdown_text(sheet.title)}**", "", _piped(heads), _piped(rules)]
-    for row in sheet.rows:
-        lines.append(
-            _piped([markdown_text(_both(column, cell)) for column, cell in zip(sheet.columns, row, strict=True)])
-        )
-    return "\n".join([*lines, *(["", markdown_text(sheet.note)] if sheet.note else [])]) + "\n"
+def to_markdown(table: Table) -> str:
+    heads = [markdown_text(quantity.heading) for quantity in table.quantities]
+    rules = ["---" if table.is_text(index) else "---:" for index in range(len(table.quantities))]
+    lines = [f"**{markdown_text(table.title)}**", "", _piped(heads), _piped(rules)]
+    for row in table.rows:
+        cells = zip(table.quantities, row, strict=True)
+        lines.append(_piped([markdown_text(" ".join(filter(None, _words(*cell)))) for cell in cells]))
+    return "\n".join([*lines, *(["", markdown_text(table.note)] if table.note else [])]) + "\n"
+
+
+def _words(quantity: Quantity, cell: Cell) -> tuple[str, str]:
+    """The value, and its interval in parentheses."""
+    reach = cell_range(quantity, cell)
+    return quantity.text(cell_value(cell)), f"({reach})" if reach else ""
+
+
+def cell_range(quantity: Quantity, cell: Cell) -> str:
+    return quantity.range(cell) if isinstance(cell, Estimate) else ""
 
 
 def markdown_text(words: str) -> str:
@@ -86,37 +109,38 @@ def _piped(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def to_latex(sheet: Sheet) -> str:
+def to_latex(table: Table) -> str:
     """A table with booktabs' rules, narrow enough for a page: multi-line headings, intervals below values."""
-    alignment = "".join("l" if sheet.is_text(index) else "r" for index in range(len(sheet.columns)))
+    alignment = "".join("l" if table.is_text(index) else "r" for index in range(len(table.quantities)))
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{table}",
         "\\centering\\footnotesize\\setlength{\\tabcolsep}{3pt}",
-        f"\\caption{{{latex_text(sheet.title)}. {latex_text(sheet.note)}}}",
-        f"\\label{{tab:{sheet.key}}}",
+        f"\\caption{{{latex_text(table.title)}. {latex_text(table.note)}}}",
+        f"\\label{{tab:{table.key}}}",
         f"\\begin{{tabular}}{{{alignment}}}",
         "\\toprule",
-        *_latex_heads(sheet),
+        *_latex_heads(table),
         "\\midrule",
     ]
-    for row in sheet.rows:
-        cells = list(zip(sheet.columns, row, strict=True))
-        lines.append(_latex_row([latex_text(column.words(cell)) for column, cell in cells]))
-        reach = [latex_text(column.range(cell)) for column, cell in cells]
+    for row in table.rows:
+        cells = list(zip(table.quantities, row, strict=True))
+        lines.append(_latex_row([latex_text(quantity.text(cell_value(cell))) for quantity, cell in cells]))
+        reach = [latex_text(cell_range(quantity, cell)) for quantity, cell in cells]
         if any(reach):
             lines.append(_latex_row([f"{{\\scriptsize {words}}}" if words else "" for words in reach]))
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
 
 
-def _latex_heads(sheet: Sheet) -> list[str]:
+def _latex_heads(table: Table) -> list[str]:
     """Lines of all headings, aligned at the bottom, with units below."""
     wrapped = [
-        textwrap.wrap(visible(column.title), HEAD_WIDTH, break_long_words=False) or [""] for column in sheet.columns
+        textwrap.wrap(visible(quantity.title), HEAD_WIDTH, break_long_words=False) or [""]
+        for quantity in table.quantities
     ]
     height = max(map(len, wrapped))
     padded = [[""] * (height - len(words)) + words for words in wrapped]
-    units = [f"({column.unit})" if column.unit else "" for column in sheet.columns]
+    units = [f"({quantity.unit})" if quantity.unit else "" for quantity in table.quantities]
     rows = [*zip(*padded, strict=True), *([units] if any(units) else [])]
     return [_latex_row([latex_text(words) for words in row]) for row in rows]
 
@@ -135,12 +159,3 @@ def _latex_character(character: str) -> str:
         return LATEX[character]
     known = character < "\x7f" or "\xa0" <= character <= "\u017e" or character in SIGNS
     return character if known and character not in UNSET else f"[U+{ord(character):04X}]"
-
-
-def _head(column: Column) -> str:
-    return f"{column.title}, {column.unit}" if column.unit else column.title
-
-
-def _both(column: Column, cell: Cell) -> str:
-    words, reach = column.words(cell), column.range(cell)
-    return f"{words} ({reach})" if reach else words

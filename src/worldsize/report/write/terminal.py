@@ -1,53 +1,239 @@
-"""The answer in the terminal. Text from users is never interpreted as markup."""
+"""Reports in a terminal: the same blocks as on the page, as wide as the terminal is. No number is ever split."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.text import Text
 
-from worldsize.answer.predict.predict import outlook
-from worldsize.answer.results import Results
+from worldsize.analysis.estimate import Estimate
 from worldsize.errors import visible
-from worldsize.report.sections.batch import batches_view
-from worldsize.report.sections.communication import exchange_view, links_view
-from worldsize.report.sections.curves import noise_view
-from worldsize.report.sections.hardware import hardware_view
-from worldsize.report.sections.learning import learning_view
-from worldsize.report.sections.opening import answer_sentences, beyond, cautions, other_findings
-from worldsize.report.sections.scaling import scaling_table
-from worldsize.report.sections.steps import queue_words, steps_view
-from worldsize.report.words.answers import only_one_count
+from worldsize.report.blocks import Block, Cell, Code, Findings, Listing, Prose, Report, Table, Tiles
+from worldsize.report.words.numbers import counted
+from worldsize.report.words.quantities import Quantity
 from worldsize.report.write.console import ACCENT
 
+GAP = 2
+LEAST_TEXT = 26
+"""Columns of text are cut, but not to fewer characters."""
+LABELS = {"why": "Why", "next": "Next", "fix": "Fix"}
+INDENT = 6
+"""Width of a label and the space after it."""
+STYLES = {
+    "answer": "bold",
+    "doubt": "bold yellow",
+    "evidence": "",
+    "caution": "yellow",
+    "outlook": "",
+    "note": "dim",
+}
 
-def answer_view(results: Results) -> Group:
-    """The answer, other findings and the tables, for one place after another."""
-    parts: list[Any] = []
-    for place, place_results in results.by_place.items():
-        parts += [Text(f"\nOn {place}", style=f"bold {ACCENT}")] if len(results.by_place) > 1 else []
-        parts += _answer(place_results)
-    parts += [Text(words, style="dim") for words in queue_words(results)]
-    parts.append(Text(f"Everything measured is in {visible(str(results.folder.path))}", style="dim"))
-    return Group(*parts)
+
+def to_terminal(blocks: Iterable[Block]) -> Group:
+    """Draw blocks one after another; figures and lists of trials are for the page."""
+    drawn: list[RenderableType] = []
+    before: Block | None = None
+    for block in blocks:
+        lines = list(_drawn(block))
+        if lines and _apart(before, block):
+            drawn.append(Text(""))
+        drawn += lines
+        before = block if lines else before
+    return Group(*drawn)
 
 
-def _answer(results: Results) -> list[Any]:
-    answer, searched = results.answer, bool(results.largest)
-    trained = answer.row is not None and answer.row.metric is not None
-    sure = answer.verdict == "use" or searched or (only_one_count(answer) and trained)
-    parts: list[Any] = [Text("")]
-    parts += [Text(words, style="bold" if sure else "bold yellow") for words in answer_sentences(results)]
-    parts += [Text(finding["text"], style="yellow") for finding in cautions(results)]
-    parts += [Text(finding["text"]) for finding in beyond(outlook(results))]
-    parts += [Text(finding["text"], style="dim") for finding in other_findings(results)]
-    parts += batches_view(results)
-    if results.series and not (searched and only_one_count(answer)):
-        parts += [Text(""), scaling_table(results, results.facts.metric)]
-    parts += steps_view(results)
-    parts += exchange_view(results)
-    parts += links_view(results)
-    parts += hardware_view(results)
-    parts += learning_view(results)
-    return parts + noise_view(results)
+def _apart(before: Block | None, block: Block) -> bool:
+    """Whether an empty line belongs between two blocks."""
+    if isinstance(before, Prose) and isinstance(block, Prose):
+        return (before.role in LABELS) != (block.role in LABELS)
+    return before is not None
+
+
+def _drawn(block: Block) -> Iterator[RenderableType]:
+    if isinstance(block, Prose):
+        yield from _prose(block)
+    elif isinstance(block, Findings):
+        yield from (_text(finding.text, style="" if finding.is_bad else "dim") for finding in block.findings)
+    elif isinstance(block, Table):
+        if not block.terminal or any(block.terminal):
+            yield TerminalTable(block)
+    elif isinstance(block, Code):
+        yield _text(block.title, style="dim")
+        yield Text("\n".join(map(visible, block.text.splitlines())))
+    elif isinstance(block, Listing):
+        yield _text(block.title, style="bold")
+        yield from (_text(f"{name}: {value}" if name else value) for name, value in block.pairs)
+
+
+def _text(words: str, *, style: str = "") -> Text:
+    """Control characters are made visible before anything is measured or wrapped."""
+    return Text(visible(words), style=style)
+
+
+def _prose(block: Prose) -> Iterator[RenderableType]:
+    if block.role not in LABELS:
+        yield _text(block.text, style=STYLES[block.role])
+        return
+    label = Text(f"{LABELS[block.role]:<{INDENT}}", style=f"bold {ACCENT}")
+    if block.command:
+        yield _Command(label, visible(block.command))
+        yield Padding(_text(f"({block.text})", style="dim"), (0, 0, 0, INDENT))
+    else:
+        yield _Labeled(label, _text(block.text))
+
+
+@dataclass
+class _Command:
+    """A command that can be copied, however narrow the terminal: a backslash continues it on the next line."""
+
+    label: Text
+    command: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for word in self.command.split(" "):
+            longer = f"{lines[-1]} {word}".strip()
+            if len(longer) > options.max_width - INDENT - len(" \\") and lines[-1]:
+                lines[-1] += " \\"
+                lines.append(f"  {word}")
+            else:
+                lines[-1] = longer if len(lines) == 1 else f"{lines[-1]} {word}"
+        for index, line in enumerate(lines):
+            lead = self.label if index == 0 else " " * INDENT
+            yield Text.assemble(lead, line, no_wrap=True, overflow="ignore")
+
+
+@dataclass
+class _Labeled:
+    """A label with a text beside it, whose further lines are indented alike."""
+
+    label: Text
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = self.text.wrap(console, options.max_width - INDENT)
+        for index, line in enumerate(lines):
+            yield Text.assemble(self.label if index == 0 else " " * INDENT, line)
+
+
+@dataclass
+class TerminalTable:
+    """A table that fits: intervals beside their values, else below them; then without its last columns."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        every = range(len(self.table.quantities))
+        shown = [index for index in every if not self.table.terminal or self.table.terminal[index]]
+        for stacked in (False, True):
+            columns = [self._column(index, stacked=stacked) for index in shown]
+            for row in self.table.projected:
+                columns[0].cells[row] = [f"~{columns[0].cells[row][0]}"]
+            if _width(columns) <= options.max_width:
+                break
+        while len(columns) > 1 and _least_width(columns) > options.max_width:
+            columns.pop()
+        columns = _cut(columns, options.max_width)
+        yield _text(self.table.title, style="bold")
+        yield from _lines(columns, self.table.marked)
+        dropped = len(shown) - len(columns)
+        notes = [
+            "~ projected." if self.table.projected else "",
+            self.table.note,
+            f"{counted(dropped, 'more column')} in a wider terminal." if dropped else "",
+        ]
+        if any(notes):
+            yield _text(" ".join(filter(None, notes)), style="dim")
+
+    def _column(self, index: int, *, stacked: bool) -> _TerminalColumn:
+        quantity = self.table.quantities[index]
+        cells = [row[index] for row in self.table.rows]
+        return _TerminalColumn(
+            head=_head(quantity),
+            cells=[_cell(quantity, cell, stacked=stacked) for cell in cells],
+            is_text=self.table.is_text(index),
+        )
+
+
+@dataclass
+class _TerminalColumn:
+    head: list[str]
+    cells: list[list[str]]
+    """Lines of each cell: the value, then its interval."""
+    is_text: bool
+
+    @property
+    def width(self) -> int:
+        return max(len(line) for lines in (self.head, *self.cells) for line in lines or [""])
+
+
+def _head(quantity: Quantity) -> list[str]:
+    return (quantity.short or quantity.title).split("\n")
+
+
+def _cell(quantity: Quantity, cell: Cell, *, stacked: bool) -> list[str]:
+    """The unit stands with the value, unless the heading names it."""
+    value = cell.value if isinstance(cell, Estimate) else cell
+    if value is None or isinstance(value, str):
+        return [visible(value or "")]
+    named = quantity.unit and quantity.unit in (quantity.short or quantity.title)
+    words = quantity.text(value) if named else quantity.said(value)
+    reach = quantity.range(cell) if isinstance(cell, Estimate) else ""
+    if not reach:
+        return [words]
+    return [words, reach] if stacked else [f"{words} ({reach})"]
+
+
+def _width(columns: Sequence[_TerminalColumn]) -> int:
+    return sum(column.width for column in columns) + GAP * (len(columns) - 1)
+
+
+def _least_width(columns: Sequence[_TerminalColumn]) -> int:
+    """With texts cut as far as they may be."""
+    spare = sum(max(column.width - LEAST_TEXT, 0) for column in columns if column.is_text)
+    return _width(columns) - spare
+
+
+def _cut(columns: list[_TerminalColumn], width: int) -> list[_TerminalColumn]:
+    """Shorten columns of text, the widest first, as far as it takes."""
+    over = _width(columns) - width
+    for column in sorted((column for column in columns if column.is_text), key=lambda column: -column.width):
+        room = max(column.width - over, LEAST_TEXT)
+        if over > 0 and room < column.width:
+            over -= column.width - room
+            column.cells = [
+                [line if len(line) <= room else f"{line[: room - 1]}…" for line in lines] for lines in column.cells
+            ]
+    return columns
+
+
+def _lines(columns: Sequence[_TerminalColumn], marked: int | None) -> Iterator[Text]:
+    height = max(len(column.head) for column in columns)
+    for level in range(height):
+        heads = [([""] * (height - len(column.head)) + column.head)[level] for column in columns]
+        yield _line(columns, heads, style=f"bold {ACCENT}")
+    for row in range(len(columns[0].cells)):
+        for level in range(max(len(column.cells[row]) for column in columns)):
+            words = [column.cells[row][level] if level < len(column.cells[row]) else "" for column in columns]
+            yield _line(columns, words, style="dim" if level else "bold" if row == marked else "")
+
+
+def _line(columns: Sequence[_TerminalColumn], words: Sequence[str], *, style: str) -> Text:
+    padded = [
+        word.ljust(column.width) if column.is_text else word.rjust(column.width)
+        for column, word in zip(columns, words, strict=True)
+    ]
+    return Text((" " * GAP).join(padded).rstrip(), style=style, no_wrap=True, overflow="ignore")
+
+
+def details(report: Report) -> list[Block]:
+    """All tables and lists of a report, for `--details`."""
+    return [
+        block
+        for section in report.sections
+        for block in section.blocks
+        if isinstance(block, Table | Listing | Code) and not isinstance(block, Tiles)
+    ]
