@@ -7,16 +7,8 @@ from dataclasses import replace
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.recommend import Finding
 from worldsize.report.words.findings import sentence
-from worldsize.report.words.numbers import below, full, metric_value
+from worldsize.report.words.numbers import metric_value
 from worldsize.report.words.quantities import EFFICIENCY, SPEEDUP, STEP_TIME, Quantity
-
-
-def test_no_interval_is_shown_where_there_is_none_to_see() -> None:
-    assert full(Estimate(value=1.5, low=1.4, high=1.6), " x") == "1.50 x (1.40 to 1.60)"
-    assert full(Estimate(value=1.5, n=1), " x") == "1.50 x"
-    assert full(Estimate(value=0.0, low=0.0, high=0.0), " ms") == "0.0 ms"
-    assert below(Estimate(value=1.5, low=1.4, high=1.6)) == "1.50\n1.40–1.60"
-    assert below(Estimate(value=1.5, n=1)) == "1.50"
 
 
 def test_what_a_rule_wins_back_is_worded() -> None:

@@ -6,75 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import rich.table
-from rich.text import Text
-
 from worldsize.analysis.estimate import Estimate
-from worldsize.analysis.speed.largest_batch import BatchRow, LargestBatch
+from worldsize.analysis.speed.largest_batch import BatchRow
 from worldsize.answer.evidence import Evidence
 from worldsize.answer.laws import VariantBatchModel
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Column, Table, how_columns, setting_columns, table
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, batch_axis, color, line
-from worldsize.report.words.numbers import LEVEL_WORDS, below, byte_size, counted, integer, percents, whole
+from worldsize.report.sections.hardware import GPU_UTILIZATION, MFU
+from worldsize.report.words.numbers import LEVEL_WORDS, counted, integer, whole
 from worldsize.report.words.quantities import BATCH_PER_WORKER, EPOCH_TIME, RUNS, VARIANT, Quantity, throughput
-from worldsize.report.words.settings import configuration, distinguished
-from worldsize.report.write.console import plain_table
+from worldsize.report.words.settings import distinguished
 from worldsize.spec.setting import Setting
-
-
-def _table(results: Results) -> rich.table.Table:
-    facts = results.facts
-    settings = [search.setting for search in results.largest]
-    several = len({setting.workers for setting in settings}) > 1
-    mixed = bool(configuration(settings[0], settings))
-    table = plain_table(f"batches that were tried, with {LEVEL_WORDS}s")
-    headers = [*(["workers"] if several else []), "batch/\nworker", *(["how"] if mixed else []), f"{facts.unit}/s"]
-    for header in (*headers, "seconds\nan epoch", "memory\n(fullest rank)"):
-        table.add_column(header, justify="right", overflow="fold")
-    for search in results.largest:
-        workers = [str(search.setting.workers)] if several else []
-        how = [configuration(search.setting, settings)] if mixed else []
-        for row in search.rows:
-            table.add_row(
-                *(*workers, str(row.batch_per_worker), *how),
-                *_cells(row, facts.units_per_sample),
-                style=_style(search, row),
-            )
-    return table
-
-
-def _cells(row: BatchRow, units_per_sample: int) -> list[Text]:
-    if not row.fits:
-        return [Text("out of memory"), Text(""), Text("")]
-    memory = Text("" if row.memory_bytes is None else byte_size(row.memory_bytes))
-    return [_estimate(row.samples_per_s, units_per_sample), _estimate(row.epoch_s), memory]
-
-
-def _estimate(estimate: Estimate | None, factor: float = 1.0) -> Text:
-    if estimate is None:
-        return Text("")
-    value, *interval = below(estimate.scaled(factor)).split("\n")
-    return Text.assemble(value, *(("\n" + line, "dim not bold") for line in interval))
-
-
-def _style(search: LargestBatch, row: BatchRow) -> str:
-    if not row.fits:
-        return "dim"
-    return "bold" if row.batch_per_worker == search.enough else ""
-
 
 MOST_SERIES = 6
 
-GPU_UTILIZATION = Quantity(key="gpu_busy_percent", title="GPU utilization", unit="%", digits=percents)
-MFU = Quantity(
-    key="mfu",
-    title="MFU",
-    unit="%",
-    factor=100,
-    digits=percents,
-    about="Model FLOP utilization: the share of the peak rate of the devices that goes into the model.",
-)
 GPU_MEMORY = Quantity(
     key="gpu_memory_bytes", title="peak GPU memory", short="peak GPU\nmemory, GB", unit="GB", factor=1e-9
 )

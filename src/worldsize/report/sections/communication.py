@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from rich.text import Text
 
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.breakdown import StepParts
@@ -15,38 +14,8 @@ from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Cell, Column, Table, how_columns, table
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, color, line
-from worldsize.report.words.numbers import LEVEL_WORDS, byte_size, counted, decimals, integer, number
+from worldsize.report.words.numbers import LEVEL_WORDS, counted, decimals, integer, number
 from worldsize.report.words.quantities import BATCH_PER_WORKER, RUNS, SHARE, WORKERS, Quantity, explained
-
-
-def _cells(step: StepParts, steps: float) -> list[Text]:
-    exposed, traffic = step.exposed, step.traffic
-    if exposed is None:
-        return [_both(step.parts.step_s.value, steps), *(Text("") for _ in range(5))]
-    exposed_text = _both(exposed.seconds.value, steps)
-    if exposed.seconds.has_interval:
-        low, high = (number(end * 1e3) for end in exposed.seconds.ends)
-        exposed_text.append(f"\n{low}–{high} ms", style="dim not bold")
-    return [
-        _both(exposed.without_s, steps),
-        exposed_text,
-        _both(step.total_s.value if step.total_s else None, steps),
-        _both(step.by_subtraction_s, steps),
-        Text("" if traffic is None else byte_size(traffic.bytes)),
-        Text("" if traffic is None else f"{byte_size(traffic.busbw)}/s"),
-    ]
-
-
-def _both(seconds: float | None, steps: float) -> Text:
-    """Time per step in ms, and per epoch in s."""
-    if seconds is None:
-        return Text("")
-    return Text.assemble(number(seconds * 1e3), "\n", (f"{number(seconds * steps)} s", "dim not bold"))
-
-
-def per_s(count: float) -> str:
-    return f"{byte_size(count)}/s"
-
 
 MOST_SERIES = 6
 KINDS = {"inside": "inside a node", "across": "across nodes", "all": "all ranks"}

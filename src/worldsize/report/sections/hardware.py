@@ -19,10 +19,6 @@ from worldsize.report.words.quantities import RUNS, Quantity, explained
 from worldsize.spec.setting import Setting
 
 
-def _known(value: float | None, words: Callable[[float], str]) -> str:
-    return words(value) if value else ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class HardwareRow:
     setting: Setting

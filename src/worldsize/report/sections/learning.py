@@ -14,7 +14,7 @@ from worldsize.report.blocks import Cell, Column, Table, setting_columns, table
 from worldsize.report.figures.model import Figure, Panel, axis_for, colors_of_series, line, worker_axis
 from worldsize.report.sections.curves import MOST_CURVES
 from worldsize.report.sections.optimizers import STEPS_TO_TARGET
-from worldsize.report.words.numbers import LEVEL_WORDS, below, counted, duration, integer, metric_value, whole
+from worldsize.report.words.numbers import LEVEL_WORDS, counted, duration, integer, metric_value, whole
 from worldsize.report.words.quantities import LEARNING_RATE, RUNS, VARIANT, Quantity, test_metric
 from worldsize.report.words.settings import lines_over_workers, more_words
 from worldsize.spec.setting import Setting
@@ -23,29 +23,9 @@ MOST_ROWS = 40
 """A search may have hundreds of rows; --json has the rest."""
 
 
-def _estimate(estimate: Estimate | None, words: Callable[[float], str]) -> str:
-    if estimate is None:
-        return "not reached"
-    low, high = estimate.ends
-    return below(estimate, words) if low < high else words(estimate.value)
-
-
 def _matters(gap: Estimate, metric: Estimate) -> bool:
     """A gap of a thousandth of the metric is visible in four digits."""
     return abs(gap.value) >= 1e-3 * abs(metric.value)
-
-
-def _metric(estimate: Estimate | None) -> str:
-    return "" if estimate is None else _estimate(estimate, metric_value)
-
-
-def _runs(variant: VariantSummary) -> str:
-    """Number of runs, and how the unfinished ones ended."""
-    ends = {"diverged": variant.diverged, "stopped": variant.stopped, "plateaued": variant.plateaued}
-    words = [f"{count} {name}" for name, count in ends.items() if count]
-    if variant.target is not None and 0 < variant.target.reached < variant.repeats:
-        words.append(f"{variant.target.reached} reached it")
-    return "\n".join([str(variant.repeats), *words])
 
 
 TEST_LOSS = Quantity(key="test_loss", title="test loss", short="test\nloss", digits=metric_value)

@@ -13,13 +13,6 @@ def with_range(estimate: Estimate, words: Callable[[float], str] | None = None) 
     return f" ({range_of(estimate, words or number)})" if estimate.has_interval else ""
 
 
-def below(estimate: Estimate, words: Callable[[float], str] | None = None) -> str:
-    """`1.3` with its interval in a line below; only the value without an interval."""
-    words = words or number
-    low, high = map(words, estimate.ends)
-    return f"{words(estimate.value)}\n{low}–{high}" if estimate.has_interval else words(estimate.value)
-
-
 def metric_value(value: float) -> str:
     """Four decimals for values from 0.001 to 100, such as accuracies; otherwise four significant digits."""
     return f"{value:.4f}" if 0.001 <= abs(value) < 100 or value == 0 else f"{value:.4g}"
@@ -69,12 +62,6 @@ def counted(count: int, noun: str, nouns: str = "") -> str:
 
 
 LEVEL_WORDS = f"{LEVEL:.0%} interval".replace("%", " %")
-
-
-def full(estimate: Estimate, unit: str = "", say: Callable[[float], str] = number) -> str:
-    """`1.52 x (1.43 to 1.60)`; without the parentheses if there is no interval, or all runs gave the same."""
-    low, high = estimate.ends
-    return f"{say(estimate.value)}{unit}{with_range(estimate, say) if low < high else ''}"
 
 
 def times_words(estimate: Estimate) -> str:

@@ -104,7 +104,6 @@ EFFICIENCY = Quantity(
 SHARE = Quantity(key="share", title="share", unit="%", factor=100, digits=percents)
 SECONDS = Quantity(key="seconds", title="time", digits=duration)
 STEPS = Quantity(key="steps", title="steps", digits=whole)
-EPOCHS = Quantity(key="epochs", title="epochs", digits=whole)
 VARIANT = Quantity(key="variant", title="trained with")
 LEARNING_RATE = Quantity(key="peak_lr", title="learning rate", short="lr", digits=rate)
 
