@@ -17,6 +17,7 @@ from worldsize.answer.results import Results
 from worldsize.machine import Machine
 from worldsize.report.blocks import Prose
 from worldsize.report.pages import EVERY, section_plans
+from worldsize.report.sections.opening import tiles
 from worldsize.report.words.headline import headline
 from worldsize.spec.file import StudyFile
 from worldsize.spec.study import StudySpec, TrialSpec
@@ -87,6 +88,16 @@ def test_a_study_of_optimizers_opens_with_the_best(optimizers: Results) -> None:
     assert re.match(r"It reaches accuracy of at least 0\.9 in [\d,]+ steps\. Best of the others: \w+ ", said[1].text)
     assert said[-1].command.endswith("--set repeats=3 --dir runs/optimizers-repeats")
     assert not any("worker count" in prose.text for prose in said)
+
+
+def test_the_large_numbers_are_those_of_the_question(optimizers: Results, tmp_path: Path) -> None:
+    shown = tiles(optimizers)
+    assert shown is not None
+    keys = [tile.quantity.title for tile in shown.tiles]
+    assert keys == ["learning rate", "steps to target", "time to target", "test accuracy"]
+    speeds = tiles(study(tmp_path / "made", SCALING, exchange_s=0.0003))
+    assert speeds is not None
+    assert [tile.quantity.key for tile in speeds.tiles][:4] == ["workers", "samples_per_s", "speedup", "efficiency"]
 
 
 def test_every_place_has_its_answer(tmp_path: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from worldsize.analysis.estimate import Estimate
+from worldsize.analysis.learning.variants import VariantSummary
 from worldsize.analysis.speed.recommend import CAUTIONS
+from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.evidence import Evidence
+from worldsize.answer.facets import facets
 from worldsize.answer.predict.predict import Outlook
 from worldsize.answer.reruns import recommended_study
 from worldsize.answer.results import Results
+from worldsize.data.catalog import WorkloadFacts
 from worldsize.report.blocks import Block, Code, Findings, FindingText, Prose, Tile, Tiles
 from worldsize.report.sections.steps import queue_words
 from worldsize.report.words.answers import only_one_count
@@ -18,7 +23,10 @@ from worldsize.report.words.headline import headline
 from worldsize.report.words.quantities import (
     EFFICIENCY,
     EPOCH_TIME,
+    LEARNING_RATE,
+    SECONDS,
     SPEEDUP,
+    STEPS,
     WORKERS,
     Quantity,
     test_metric,
@@ -40,25 +48,35 @@ def opening(evidence: Evidence) -> list[Block]:
 
 
 def tiles(results: Results) -> Tiles | None:
-    """The numbers of the recommended setting."""
-    row, facts = results.answer.row, results.facts
-    if row is None:
-        return None
+    """The numbers of the answer, in large type: those of the best training, or of the recommended setting."""
+    asked, rankings = facets(results.spec), results.variant_rankings
+    if asked and asked[0] in ("optimizer", "weights") and rankings:
+        return Tiles(tiles=tuple(_training_tiles(rankings[0].variants[0], results.facts)))
+    return Tiles(tiles=tuple(_speed_tiles(results.answer.row, results.facts))) if results.answer.row else None
+
+
+def _training_tiles(best: VariantSummary, facts: WorkloadFacts) -> Iterator[Tile]:
+    yield Tile(quantity=LEARNING_RATE, value=best.lr * best.scaled, note=best.variant)
+    if best.target is not None and best.target.steps is not None and best.target.seconds is not None:
+        yield _tile(STEPS.titled("steps to target"), best.target.steps, f"{best.target.reached} runs")
+        yield _tile(SECONDS.titled("time to target"), best.target.seconds, f"{best.target.reached} runs")
+    if best.metric is not None:
+        yield _tile(test_metric(facts), best.metric, f"{best.metric.n} runs")
+
+
+def _speed_tiles(row: ScalingRow, facts: WorkloadFacts) -> Iterator[Tile]:
     setting, pace = row.setting, throughput(facts)
     batch = f"batch {setting.batch_per_worker:,} per worker, {setting.global_batch:,} in total"
-    shown = [
-        Tile(quantity=WORKERS, value=setting.workers, note=batch),
-        _tile(replace(pace, title=pace.heading, unit=""), row.samples_per_s),
-    ]
+    yield Tile(quantity=WORKERS, value=setting.workers, note=batch)
+    yield _tile(replace(pace, title=pace.heading, unit=""), row.samples_per_s)
     if setting.workers > row.baseline_workers:
-        shown.append(_tile(SPEEDUP.titled(f"speedup over {row.baseline_workers}"), row.speedup))
-        shown.append(_tile(EFFICIENCY, row.efficiency))
+        yield _tile(SPEEDUP.titled(f"speedup over {row.baseline_workers}"), row.speedup)
+        yield _tile(EFFICIENCY, row.efficiency)
     epoch_s = row.samples_per_s.into(facts.train_samples).value
     epoch = EPOCH_TIME.titled("epoch, steps only")
-    shown.append(Tile(quantity=epoch, value=epoch_s, note=f"{facts.train_samples:,} samples"))
+    yield Tile(quantity=epoch, value=epoch_s, note=f"{facts.train_samples:,} samples")
     if row.metric is not None:
-        shown.append(_tile(test_metric(facts), row.metric, f"{row.metric.n} runs"))
-    return Tiles(tiles=tuple(shown))
+        yield _tile(test_metric(facts), row.metric, f"{row.metric.n} runs")
 
 
 def _tile(quantity: Quantity, value: Estimate, note: str = "") -> Tile:
