@@ -8,6 +8,7 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 
 from worldsize.analysis.estimate import Estimate
 from worldsize.errors import visible
@@ -34,6 +35,8 @@ LATEX = {
 }
 HEAD_WIDTH = 8
 """Characters per line of a heading in LaTeX."""
+MOST_COLUMNS = 14
+"""What fits on a page in portrait, as far as the headings allow."""
 UNSET = "«»ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ"
 """European letters that pdfLaTeX lacks in its default encoding."""
 SIGNS = "—‘’“”…•†‡€™→"
@@ -110,7 +113,10 @@ def _piped(cells: list[str]) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A table with booktabs' rules, narrow enough for a page: multi-line headings, intervals below values."""
+    """A table with booktabs' rules, narrow enough for a page: multi-line headings, intervals below values. Of a very
+    wide table only the columns of the terminal; the CSV file has them all."""
+    if len(table.quantities) > MOST_COLUMNS and any(table.terminal):
+        table = _narrow(table)
     alignment = "".join("l" if table.is_text(index) else "r" for index in range(len(table.quantities)))
     lines = [
         "% needs \\usepackage{booktabs}",
@@ -130,6 +136,17 @@ def to_latex(table: Table) -> str:
         if any(reach):
             lines.append(_latex_row([f"{{\\scriptsize {words}}}" if words else "" for words in reach]))
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
+
+
+def _narrow(table: Table) -> Table:
+    kept = [index for index, is_shown in enumerate(table.terminal) if is_shown]
+    return replace(
+        table,
+        quantities=tuple(table.quantities[index] for index in kept),
+        rows=tuple(tuple(row[index] for index in kept) for row in table.rows),
+        terminal=(),
+        note=f"{table.note} {len(table.quantities) - len(kept)} more columns are in the CSV file.".strip(),
+    )
 
 
 def _latex_heads(table: Table) -> list[str]:
