@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -260,8 +259,8 @@ class Study:
 
 
 def _file_of(source: str | Path | Mapping[str, Any] | StudySpec | StudyFile) -> StudyFile:
-    if isinstance(source, StudyFile):
-        return copy.deepcopy(source)
+    if isinstance(source, StudyFile):  # from `from_text`, which reads it for this study alone
+        return source
     if isinstance(source, StudySpec):
         return StudyFile.from_values(source.model_dump(mode="json"))
     if isinstance(source, Mapping):
