@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 LONG   ?= long
 
-.PHONY: run test test-long lint bench bench-projection bench-coverage clean
+.PHONY: run test test-long lint docs bench bench-projection bench-coverage clean
 
 run: $(READY)
 	@$(BIN)/worldsize run
@@ -22,6 +22,10 @@ test-long: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+# The site, in site/: every page in the navigation, every link and anchor checked.
+docs: $(READY)
+	$(BIN)/mkdocs build --strict
+
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench.decode
@@ -36,7 +40,7 @@ bench-coverage: $(READY)
 	$(BIN)/python -m tests.bench.coverage
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Debian's python3 comes without ensurepip unless python3-venv is installed: pip then fills the environment from outside.
 $(READY): pyproject.toml constraints.txt

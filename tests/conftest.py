@@ -1,4 +1,4 @@
-"""Fixtures for all tests: small data sets for the short tier, the real ones for the long tier."""
+"""Fixtures for all tests: small data sets for the short tier, the real data sets for the long tier."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUBLISHED_SERIES = Path(__file__).parent / "data" / "series.csv"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A hosted CI runner has no data sets: it leaves out, by name, the tests that need them."""
+    """Mark tests that need the data sets. Hosted CI runners have none and deselect these tests."""
     for item in items:
         if "data_folder" in getattr(item, "fixturenames", ()):
             item.add_marker("data_sets")
@@ -26,16 +26,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small sets laid out as the real ones are; tests read them and change nothing."""
+    """Small data sets with the layout of the real ones. Tests must not change them."""
     return write_data(tmp_path_factory.mktemp("small-data"))
 
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """The folder with the real data sets, for the long tier. Without it tests fail, they do not skip."""
+    """The folder with the real data sets, for the long tier. If it is missing, tests fail; they are not skipped."""
     folder = Path(os.environ.get("WORLDSIZE_DATA") or BESIDE_THE_CHECKOUT)
     if not (folder / "mnist" / "train-images-idx3-ubyte.gz").is_file():
-        message = f"the data sets of the long tier are not in {folder}; set WORLDSIZE_DATA to their folder"
+        message = f"{folder} does not contain the data sets of the long tier; set WORLDSIZE_DATA to their folder"
         pytest.fail(message, pytrace=False)
     return folder
 
@@ -48,13 +48,13 @@ def published_series() -> Path:
 
 @pytest.fixture(scope="session")
 def whole_data_folder(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with CIFAR-10's official batches, restored where the folder holds them packed."""
+    """`data_folder` with CIFAR-10's official batches, which are unpacked if necessary."""
     if (data_folder / "cifar10" / "cifar-10-batches-bin").is_dir():
         return data_folder
-    whole = tmp_path_factory.mktemp("data")
+    unpacked = tmp_path_factory.mktemp("data")
     for entry in data_folder.iterdir():
         if entry.is_dir() and entry.name != "cifar10":
-            (whole / entry.name).symlink_to(entry)
-    restore = [sys.executable, str(data_folder / "cifar10" / "unpack.py"), str(whole / "cifar10")]
-    subprocess.run(restore, check=True, capture_output=True)
-    return whole
+            (unpacked / entry.name).symlink_to(entry)
+    unpack = [sys.executable, str(data_folder / "cifar10" / "unpack.py"), str(unpacked / "cifar10")]
+    subprocess.run(unpack, check=True, capture_output=True)
+    return unpacked

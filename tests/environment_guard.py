@@ -1,7 +1,7 @@
-"""A pytest plugin: the test that leaves os.environ changed fails, whether the test did it or a fixture set up for it.
+"""A pytest plugin: fail a test if the test or one of its fixtures leaves os.environ changed.
 
-Hooks, not a fixture: a fixture of the session or the module is set up before any fixture of the test, so a fixture of
-the test would take what it changed for granted.
+It uses hooks instead of a fixture. Session and module fixtures are set up before the fixtures of a test, so a fixture
+would not see their changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Generator
 import pytest
 
 CHANGED_BY_OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
-"""pytest sets the first for each test, torch the second when it is first asked for an optimizer."""
+"""pytest sets the first for each test, and torch the second when the first optimizer is created."""
 before = pytest.StashKey[dict[str, str]]()
 
 
@@ -25,10 +25,10 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     result = yield
-    expected, found = item.stash[before], _environment()
-    changed = sorted(name for name, _ in expected.items() ^ found.items())
+    expected, actual = item.stash[before], _environment()
+    changed = sorted(name for name, _ in expected.items() ^ actual.items())
     if changed:
-        # Put back, so that only the test that did it fails.
+        # Restore the environment, so that only this test fails.
         for name in changed:
             os.environ.pop(name, None)
         os.environ.update({name: expected[name] for name in changed if name in expected})

@@ -1,7 +1,7 @@
-"""What studies say, in full: three made up from known laws and one that was really run, kept as JSON.
+"""The complete output of four studies as JSON: three simulated from known laws, and one that was really run.
 
-A change that is not meant to change an answer leaves these files as they are (`tests/unit/test_golden.py`).
-`python -m tests.golden` writes them anew; read the difference before you commit it.
+`tests/unit/test_golden.py` checks that a change does not alter these files by accident. `python -m tests.golden` writes
+them again; read the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from worldsize.spec.study import TrialSpec
 DATA = Path(__file__).parent / "data"
 GOLDEN = DATA / "golden"
 QUICKSTART = DATA / "quickstart"
-"""A quickstart study as version 0.1 left it on two cores, small and without its page. What files have had since was
-changed by hand: `kind` from the name of the folder, `started_at` as `launched_at`, the base batch, plan.json's form."""
+"""A small quickstart study from version 0.1 on two cores, without its report. Its files were later adapted by hand:
+`kind` from the name of the folder, `started_at` as `launched_at`, the base batch, and the format of plan.json."""
 
 SCALING = """\
 name: scaling
@@ -96,20 +96,20 @@ STUDIES: dict[str, tuple[str, Made]] = {
 
 
 def produce(name: str) -> dict[str, Any]:
-    """All that one study says, by the command that says it."""
+    """Return the output of a study by command, with its tables and figures."""
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         _write(name)
-        found = {
+        output = {
             "report": _json("report", name, "--json"),
             "predict": _json("predict", name, "--workers", "2,16,64", "--price", "2", "--json"),
         }
         if name == "scaling":
             _write("scaling-slower")
-            found["compare"] = _json("compare", name, "scaling-slower", "--json")
-        said = Evidence(load(name))
-        found["tables"] = {table.key: to_csv(table).splitlines() for table in tables(said)}
-        found["figures"] = {figure.key: _plain(figure) for figure in figures(said)}
-        return found
+            output["compare"] = _json("compare", name, "scaling-slower", "--json")
+        evidence = Evidence(load(name))
+        output["tables"] = {table.key: to_csv(table).splitlines() for table in tables(evidence)}
+        output["figures"] = {figure.key: _plain(figure) for figure in figures(evidence)}
+        return output
 
 
 GOLDEN_STUDIES = ("scaling", "optimizers", "places", "quickstart")
@@ -131,7 +131,7 @@ def _json(*arguments: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as what JSON knows."""
+    """Convert dataclasses to values that JSON has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {"is": type(value).__name__, **{key: _plain(inner) for key, inner in fields.items()}}

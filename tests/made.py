@@ -1,4 +1,4 @@
-"""Study folders as a machine of known laws would leave them: real plans and records, made-up times, no processes."""
+"""Write study folders of simulated machines with known laws: real plans and records, made-up times, no processes."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from worldsize.study.study import Study
 
 STEPS = 60
 Times = Callable[[TrialSpec], Mapping[str, float]]
-"""Seconds of each span of a step, by name; those not named are 0."""
+"""Seconds of each span of a step, by name. Missing spans are 0."""
 Curve = Callable[[TrialSpec, int], float]
-"""The metric after so many steps."""
+"""The metric after a number of steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What is made up."""
+    """The laws of a simulated machine."""
 
     times: Times
     noise: float = 0.01
     rank_noise: float = 0.0
-    """Of every span on every rank; 0: all ranks see the same."""
+    """Noise of every span on every rank. If 0, all ranks measure the same times."""
     accuracy: Curve = field(default=lambda *_: 0.9)
     overhead_s: Mapping[str, float] = field(default_factory=lambda: {"preparation": 1.0, "evaluation": 0.5})
     environment: Mapping[str, object] = field(default_factory=lambda: {"device": "cpu", "cores": 16})
     gradient_bytes: float = 1e6
     telemetry: Mapping[str, float] = field(default_factory=dict)
-    """Column -> value, or growth a second of a counter (`..._s`). Empty: nobody watched."""
+    """Value of each column; for a counter (`..._s`), its growth per second. Empty for no telemetry."""
     largest_rate: float = math.inf
-    """Beyond it, training diverges."""
+    """The learning rate above which training diverges."""
     failing: tuple[str, ...] = ()
     """Numbers of trials that fail."""
 
 
 def write_study(folder: Path, text: str, made: Made, machine: Machine | None = None) -> Results:
-    """The first plan of a study, run to its end."""
+    """Write a study with all trials of its first plan, and load its results."""
     study = Study.from_text(text, folder=folder, machine=machine or Machine(cores=16, gpus=0))
     study._write()
     run_plan(StudyFolder(folder), study.plan, made, study)
@@ -61,7 +61,7 @@ def write_study(folder: Path, text: str, made: Made, machine: Machine | None = N
 
 
 def study_set(text: str, *assignments: str, **options: Any) -> Study:
-    """A study as `--set` changes it."""
+    """Return a study after assignments like those of `--set`."""
     file = StudyFile(text, "study")
     for assignment in assignments:
         file.override_text(assignment)
@@ -69,7 +69,7 @@ def study_set(text: str, *assignments: str, **options: Any) -> Study:
 
 
 def run_plan(home: StudyFolder, plan: Plan, made: Made, study: Study) -> None:
-    """What has no record yet. Launches do not say which target they ran on."""
+    """Write launches, and records for the trials without one. Launches do not have a place."""
     for number, launch in enumerate(plan.launches, start=1):
         name = f"{number:04d}-{launch.kind}-w{launch.workers}"
         write_launch(home.launch(name), kind=launch.kind, workers=launch.workers, trials=launch.trials)
@@ -80,7 +80,7 @@ def run_plan(home: StudyFolder, plan: Plan, made: Made, study: Study) -> None:
 
 
 def write_launch(path: Path, **changes: Any) -> None:
-    """launch.json of two workers on CPUs, or as it is said."""
+    """Write launch.json: a probe launch of 2 workers on CPUs, unless `changes` say otherwise."""
     common: dict[str, Any] = {
         "kind": "probe",
         "workers": 2,
@@ -102,7 +102,7 @@ def write_launch(path: Path, **changes: Any) -> None:
 
 
 def write_end(path: Path, **changes: Any) -> None:
-    """end.json of a launch that finished, or as it is said."""
+    """Write end.json: a launch that finished, unless `changes` say otherwise."""
     common: dict[str, Any] = {"wall_s": 1.0, "started_at": 0.0, "returncode": 0, "hung": False, "patience_s": 30.0}
     common |= {"last_step": None}
     LaunchFolder(path).write(LaunchEnd(**(common | changes)))
@@ -149,33 +149,33 @@ def _record(home: StudyFolder, trial: TrialSpec, launch: str, made: Made, study:
 
 
 def _spans(trial: TrialSpec, made: Made) -> list[np.ndarray]:
-    """Of each rank."""
+    """Return the spans of each rank."""
     rng = np.random.default_rng([trial.workers, trial.batch_per_worker, trial.repeat, trial.kind == "probe"])
     times = made.times(trial)
     means = np.array([times.get(name, 0.0) for name in SPANS])
-    # Steps scatter, and so do repeats: the machine is never the same twice.
-    shake = np.exp(rng.normal(0, made.noise, (STEPS, 1)) + rng.normal(0, made.noise))
-    apart = np.exp(rng.normal(0, made.rank_noise, (trial.workers, STEPS, len(SPANS))))
-    return [np.asarray(np.round(means * shake * of / SPAN_UNIT_S), dtype=np.uint32) for of in apart]
+    # Steps differ, and so do repeats: a machine is never exactly the same twice.
+    step_noise = np.exp(rng.normal(0, made.noise, (STEPS, 1)) + rng.normal(0, made.noise))
+    rank_noise = np.exp(rng.normal(0, made.rank_noise, (trial.workers, STEPS, len(SPANS))))
+    return [np.asarray(np.round(means * step_noise * factor / SPAN_UNIT_S), dtype=np.uint32) for factor in rank_noise]
 
 
 def _telemetry(path: Path, trial: TrialSpec, made: Made) -> tuple[ArrayFile, ...]:
     if not made.telemetry:
         return ()
     at_s = np.linspace(0, 20, 40)
-    counted = [at_s * value if name.endswith("_s") else np.full(40, value) for name, value in made.telemetry.items()]
-    rows = np.stack([at_s, *counted], axis=1)
+    columns = [at_s * value if name.endswith("_s") else np.full(40, value) for name, value in made.telemetry.items()]
+    rows = np.stack([at_s, *columns], axis=1)
     return tuple(save_array(path / f"telemetry-rank{rank:02d}.npy", rank, rows) for rank in range(trial.workers))
 
 
 def _epochs(trial: TrialSpec, made: Made, step_s: float, samples: int, diverged: bool) -> tuple[Epoch, ...]:
     assert trial.train is not None
     steps = steps_per_epoch(samples, trial.global_batch)
-    found = []
+    epochs: list[Epoch] = []
     for number in range(2 if diverged else trial.train.planned_epochs(samples, trial.global_batch)):
         accuracy = made.accuracy(trial, (number + 1) * steps)
         loss = 10.0 ** (3 * number) if diverged else 1 - accuracy
-        found.append(
+        epochs.append(
             Epoch(
                 epoch=number,
                 steps=steps,
@@ -188,9 +188,9 @@ def _epochs(trial: TrialSpec, made: Made, step_s: float, samples: int, diverged:
                 evaluation_s=0.1,
             )
         )
-        if trial.train.until is not None and trial.train.until.reached(found[-1].test[trial.train.until.metric]):
+        if trial.train.until is not None and trial.train.until.reached(epochs[-1].test[trial.train.until.metric]):
             break
-    return tuple(found)
+    return tuple(epochs)
 
 
 STUDY = """\
@@ -208,7 +208,7 @@ oversubscribe: true
 
 
 def made_study(folder: Path, text: str = STUDY, *, failing: tuple[str, ...] = ()) -> StudyFolder:
-    """For reports: speedup n^0.9, ranks that differ, telemetry, a metric that rises more slowly on more workers."""
+    """Write a study for report tests: speedup n^0.9, uneven ranks, telemetry, slower learning on more workers."""
 
     def times(trial: TrialSpec) -> dict[str, float]:
         step_s = 0.01 * trial.samples_per_worker_step / 64 * trial.workers**0.1
@@ -218,8 +218,8 @@ def made_study(folder: Path, text: str = STUDY, *, failing: tuple[str, ...] = ()
 
     def accuracy(trial: TrialSpec, steps: int) -> float:
         epoch = steps * trial.global_batch / 12_000
-        shake = float(np.random.default_rng([steps, trial.seed, trial.workers]).random())
-        return max(0.1, 0.97 - 0.7 * math.exp(-epoch / (1 + trial.workers / 4)) - 0.003 * shake)
+        noise = float(np.random.default_rng([steps, trial.seed, trial.workers]).random())
+        return max(0.1, 0.97 - 0.7 * math.exp(-epoch / (1 + trial.workers / 4)) - 0.003 * noise)
 
     made = Made(
         times=times,
@@ -235,7 +235,7 @@ def made_study(folder: Path, text: str = STUDY, *, failing: tuple[str, ...] = ()
 
 
 def exchanged(step: StepParts) -> StepParts:
-    """The same as probes with and without the exchange would have timed it: no probe ran."""
+    """Add made-up exposed communication to a step, as if probes with and without the exchange had measured it."""
     workers = step.setting.workers
     if workers == 1:
         return step
@@ -248,29 +248,31 @@ def exchanged(step: StepParts) -> StepParts:
 
 
 def made_link(latency_s: float = 1e-4, bandwidth_bytes_per_s: float = 1e9) -> Link:
-    """Of two workers, with repetitions that scatter by a tenth."""
+    """Return a link of two workers, with repetitions that differ by 10 %."""
     wire = Wire(latency_s=latency_s, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
     sizes = np.geomspace(1e3, 6.4e7, 9).astype(int).tolist()
-    link = fit_link(2, {size: [ring_allreduce_s(size, 2, wire) * of for of in (0.9, 1.0, 1.1)] * 14 for size in sizes})
+    link = fit_link(
+        2, {size: [ring_allreduce_s(size, 2, wire) * factor for factor in (0.9, 1.0, 1.1)] * 14 for size in sizes}
+    )
     assert link is not None
     return link
 
 
 HOSTILE = '"><img src=x onerror=alert(1)></script><script>alert(2)</script>\u2028|`*_[x](y)$\\x&#{}^~%;=1+1\x1b[31m\x00'
 STRUCTURE = {"key", "section", "code", "color", "outcome", "ticks"}
-"""Fields with names and numbers of the program itself, never text from outside; so are all fields that are Literal."""
+"""Fields whose text never comes from outside. The same holds for all fields of type Literal."""
 T = TypeVar("T")
 
 
-def hostile(value: T) -> T:
-    """The same report, or any part of it, with every text in it replaced that could come from outside."""
+def hostile(value: T, attack: str = f"={HOSTILE}") -> T:
+    """Return a report, or part of one, with an attack in front of every text that could come from outside."""
     made: Any = value
     if isinstance(value, str) and value:
-        made = f"={HOSTILE}{value}"
+        made = f"{attack}{value}"
     elif isinstance(value, tuple):
-        made = tuple(map(hostile, value))
+        made = tuple(hostile(item, attack) for item in value)
     elif is_dataclass(value) and not isinstance(value, type):
-        texts = {name: hostile(getattr(value, name)) for name in _fields_from_outside(type(value))}
+        texts = {name: hostile(getattr(value, name), attack) for name in _fields_from_outside(type(value))}
         made = replace(value, **texts)
     return cast(T, made)
 

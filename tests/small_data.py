@@ -1,6 +1,7 @@
-"""Small data sets in the official formats and under the official names, so that the short tier needs no others.
+"""Write small data sets in the official formats and under the official names, for the short tier.
 
-The digits are MNIST's own, from the package. The rest is drawn: classes differ in color, a film shows where to steer.
+The digits are real ones from MNIST, which are part of the package. Everything else is generated: image classes differ
+in color, and the steering film shows a bright spot.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from worldsize.data.arrays import FOLDER, TEST_FILES, TRAIN_FILES
 
 DIGITS = {"train": 2_000, "t10k": 500}
 CIFAR_RECORDS = 100
-"""In a batch. The official batches have 10,000: tests set `worldsize.data.arrays.RECORDS` to read these."""
+"""Records per batch. The official batches have 10,000; tests set `worldsize.data.arrays.RECORDS` to read these."""
 FRUITS = [f"{state}{fruit}" for state in ("fresh", "rotten") for fruit in ("apples", "banana", "oranges")]
 FRUIT_IMAGES = {"train": 24, "test": 6}
 CALTECH = ["Leopards", "Motorbikes", "airplanes", *(f"class{number:02}" for number in range(3, 20))]
@@ -33,7 +34,7 @@ def idx_bytes(array: npt.NDArray[np.uint8]) -> bytes:
 def write_data(folder: Path) -> Path:
     _write_mnist(folder / "mnist")
     _write_cifar10(folder / "cifar10" / FOLDER)
-    # As of real fruit: apples are red, bananas yellow, oranges orange; rotten ones are darker.
+    # Apples are red, bananas yellow and oranges orange; rotten ones are darker.
     colors = [(190, 40, 40), (210, 190, 60), (220, 130, 30), (110, 30, 30), (130, 110, 40), (130, 70, 20)]
     _write_images(folder / "fruits-fresh-rotten", dict(zip(FRUITS, colors, strict=True)), FRUIT_IMAGES, seed=1)
     rng = np.random.default_rng(2)
@@ -53,7 +54,7 @@ def _write_mnist(folder: Path) -> None:
 
 
 def _write_cifar10(folder: Path) -> None:
-    """Pixels with the mean and the deviation of the real ones, by channel; every class as often as any other."""
+    """Write pixels with the mean and standard deviation of the real ones per channel, and equally frequent classes."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     mean, deviation = np.array([[125.3], [123.0], [113.9]]), np.array([[63.0], [62.1], [66.7]])
@@ -65,7 +66,7 @@ def _write_cifar10(folder: Path) -> None:
 
 
 def _write_images(root: Path, colors: dict[str, tuple[int, ...]], counts: dict[str, int], seed: int) -> None:
-    """JPEG, wider than high, each class around its color."""
+    """Write JPEG images in landscape format. Those of a class have similar colors."""
     rng = np.random.default_rng(seed)
     for part, count in counts.items():
         for name, color in colors.items():
@@ -76,7 +77,7 @@ def _write_images(root: Path, colors: dict[str, tuple[int, ...]], counts: dict[s
 
 
 def _write_steering(folder: Path) -> None:
-    """A film of a bright spot that swings from side to side, named and tabled as the donkey car does it."""
+    """Write frames of a bright spot that swings from side to side, with the file names and table of a Donkey Car."""
     (folder / "images").mkdir(parents=True)
     rows, across = ["image,index,timestamp_ms,angle,throttle"], np.arange(64)
     for number in range(FRAMES):

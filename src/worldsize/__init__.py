@@ -1,4 +1,4 @@
-"""worldsize: how many GPUs should train this model, with which batch and rate, and why does it not scale further?
+"""worldsize: how many GPUs should train this model, with which batch and learning rate, and what limits the scaling?
 
 import worldsize
 
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from worldsize.answer.comparison import compare_studies as compare
     from worldsize.answer.predict.predict import Prediction
-    from worldsize.answer.predict.predict import predict_study as predict
-    from worldsize.answer.predict.table_projection import Projection, project
+    from worldsize.answer.predict.sources import predict
+    from worldsize.answer.predict.sources import predict as project
+    from worldsize.answer.predict.table_projection import Projection
     from worldsize.answer.results import Results, load
     from worldsize.errors import WorldsizeError
     from worldsize.exports.study import export
@@ -54,19 +55,19 @@ HOMES = {
     "compare": "answer.comparison:compare_studies",
     "export": "exports.study",
     "load": "answer.results",
-    "predict": "answer.predict.predict:predict_study",
-    "project": "answer.predict.table_projection",
+    "predict": "answer.predict.sources",
+    "project": "answer.predict.sources:predict",
     "write_report": "report.write.publish",
 }
-"""Public name -> the module it comes from, and its name there if that is another."""
+"""The module of each public name, followed by its name in that module if it differs."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use: a worker imports this package too and needs none of them."""
+    """Load a public name on first use. Workers import this package too, but need none of these names."""
     if name not in HOMES:
         raise AttributeError(f"module 'worldsize' has no attribute {name!r}")
-    module, _, inside = HOMES[name].partition(":")
-    return getattr(import_module(f"worldsize.{module}"), inside or name)
+    module, _, name_there = HOMES[name].partition(":")
+    return getattr(import_module(f"worldsize.{module}"), name_there or name)
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,7 @@ class WorldsizeError(Exception):
 
 
 class InputError(WorldsizeError):
-    """A study that cannot be run as written. Nothing has been written when it is raised."""
+    """Input that cannot be used as written, such as a study or a table. Raised before anything is written to disk."""
 
     def __init__(self, problems: list[Problem] | str) -> None:
         self.problems = [Problem(problems)] if isinstance(problems, str) else problems
@@ -25,7 +25,7 @@ class InputError(WorldsizeError):
 
 
 class StoreError(WorldsizeError):
-    """A study folder that cannot be used: another study's, locked, or not a study folder."""
+    """A study folder that cannot be used: it is locked, belongs to another study, or is not a study folder."""
 
 
 class DataError(WorldsizeError):
@@ -33,19 +33,19 @@ class DataError(WorldsizeError):
 
 
 class ReportError(WorldsizeError):
-    """A page that cannot be made because a library is missing."""
+    """A report that cannot be written because a library is missing."""
 
     exit_code = 1
 
 
 class DiskFullError(WorldsizeError):
-    """A disk that filled up while a study ran. What is finished is kept, and the same command continues."""
+    """A disk that filled up while a study ran. Finished trials are kept, and the same command continues the study."""
 
     exit_code = 1
 
 
 class OutputError(WorldsizeError):
-    """An output location that holds something else. Nothing has been written when it is raised."""
+    """An output path that already holds something else. Raised before anything is written to disk."""
 
 
 class LaunchError(WorldsizeError):
@@ -56,7 +56,7 @@ class LaunchError(WorldsizeError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a study or a table, and its location."""
+    """A mistake in a study or a table, and its location."""
 
     text: str
     where: str = ""
@@ -80,11 +80,11 @@ def visible(text: str) -> str:
 
 
 class DamagedError(StoreError, ValueError):
-    """A file of a study folder that this program did not write like this. The record it belongs to is damaged."""
+    """A file in a study folder that is not as this program wrote it. The record it belongs to counts as damaged."""
 
 
 def shorten(value: Any) -> str:
-    """A value as errors show it: JSON, which is also YAML, on one line of at most 60 characters."""
+    """Format a value for an error message: JSON, which is also YAML, on one line of at most 60 characters."""
     try:
         text = json.dumps(value, default=str, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):  # a key that JSON does not allow, or a list that contains itself
@@ -94,7 +94,7 @@ def shorten(value: Any) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6, otherwise: str = "") -> str:
-    """Suggest the nearest known name, as a sentence. If none is near: `otherwise`, or the list of all known names."""
+    """Suggest the nearest known name, as a sentence. If none is close: `otherwise`, or a list of all known names."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
-    return f'Did you mean "{near[0]}"?' if near else otherwise or f"Choose one of: {', '.join(names)}."
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    return f'Did you mean "{matches[0]}"?' if matches else otherwise or f"Choose one of: {', '.join(names)}."

@@ -1,4 +1,4 @@
-"""This machine: the cores and GPUs that workers may use, its processes and regular files. Without torch."""
+"""This machine: the cores and GPUs that workers can use, its processes and regular files. Does not import torch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Machine:
     cores: int
     gpus: int
 
-    def device(self, wanted: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:
-        if wanted == "auto":
+    def device(self, requested: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:
+        if requested == "auto":
             return "cuda" if self.gpus else "cpu"
-        return wanted
+        return requested
 
     def capacity(self, device: Literal["cpu", "cuda"], threads: int) -> int:
-        """Number of workers that fit without sharing a core or a GPU."""
+        """Return the number of workers that fit without sharing a core or a GPU."""
         return self.gpus if device == "cuda" else max(self.cores // threads, 1)
 
 
@@ -36,7 +36,7 @@ def this_machine() -> Machine:
 
 
 def visible_gpus() -> int:
-    """Number of GPUs according to NVML, minus those that CUDA_VISIBLE_DEVICES hides."""
+    """Return the number of GPUs according to NVML, minus those that CUDA_VISIBLE_DEVICES hides."""
     import pynvml
 
     try:
@@ -45,19 +45,19 @@ def visible_gpus() -> int:
         pynvml.nvmlShutdown()
     except pynvml.NVMLError:  # no driver, no library: no GPU
         return 0
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return count
-    return min(count, len([part for part in chosen.split(",") if part.strip() not in ("", "-1")]))
+    return min(count, len([gpu for gpu in visible.split(",") if gpu.strip() not in ("", "-1")]))
 
 
 PR_SET_PDEATHSIG = 1
 
 
 def tie_to_parent(parent: int | None = None) -> None:
-    """Kill this process when its parent ends, however it ends. Linux only; survives exec.
+    """Kill this process when its parent ends for any reason. Linux only; survives exec.
 
-    The tie follows the thread that forked, so children are started from the main thread.
+    The kernel watches the thread that forked, so children must be started from the main thread.
     """
     if sys.platform != "linux":
         return
@@ -67,7 +67,7 @@ def tie_to_parent(parent: int | None = None) -> None:
 
 
 def process_started_at(pid: int) -> float | None:
-    """Start time of a process. Pids are reused; pid and start time together identify a process."""
+    """Return the start time of a process. Pids are reused; pid and start time together identify a process."""
     import psutil
 
     try:
@@ -86,17 +86,17 @@ MOST_TEXT_BYTES = 2**28
 
 
 def open_regular(path: Path, *, follow: bool = False) -> BufferedReader:
-    """Open a regular file for reading. A pipe would block, a device may never end, and a link may lead elsewhere.
+    """Open a regular file for reading. A pipe would block, a device might never end, and a link might lead elsewhere.
     `follow` allows links, for files that the user names."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise DamagedError(f"{path} is a link; put the file itself in its place") from error
+            raise DamagedError(f"{path} is a link; replace it with the file itself") from error
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise DamagedError(f"{path} is not a plain file; put one in its place, or remove it")
+        raise DamagedError(f"{path} is not a plain file; replace it with one, or remove it")
     return os.fdopen(descriptor, "rb")
 
 
@@ -105,7 +105,5 @@ def read_regular(path: Path, *, most: int = MOST_TEXT_BYTES, follow: bool = Fals
     with open_regular(path, follow=follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise DamagedError(
-                f"{path} has {size:,} bytes, and such a file may have at most {most:,}; shorten or remove it"
-            )
+            raise DamagedError(f"{path} has {size:,} bytes; the limit is {most:,} bytes. Shorten or remove the file")
         return file.read(size)

@@ -1,6 +1,7 @@
-"""What is claimed about speed, measured: `make bench`. Ratios within one run, interleaved, with their intervals.
+"""Measure what the documentation claims about speed: `make bench`.
 
-Each line gives the figure, the limit and whether it holds; the exit code is 1 when one does not.
+Each line shows a measured value, its limit, and whether the limit is met. The exit code is 1 if one is missed. Values
+that compare two programs are ratios of interleaved measurements.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HERE = Path(__file__).parent
 
 
 def help_command() -> Result:
-    """`worldsize --help`, best of five: a machine's noise only adds."""
+    """Time `worldsize --help`. The result is the fastest of five, because noise only adds time."""
     times = []
     for _ in range(5):
         started = time.perf_counter()
@@ -37,7 +38,7 @@ def help_command() -> Result:
 
 
 def planning() -> Result:
-    """10,000 trials: 5 counts x 50 batches x 20 probe repeats + as many training trials."""
+    """Plan 10,000 trials: 5 counts x 50 batches x 20 repeats, each as a probe and as a training trial."""
     axes = AxesSpec(workers=(1, 2, 4, 8, 16), batch_per_worker=tuple(range(1, 51)))
     train = TrainSpec(epochs=1, base_batch=1)
     spec = StudySpec(name="large", workload=WorkloadSpec(name="digits"), axes=axes, train=train, repeats=20)
@@ -50,7 +51,7 @@ def planning() -> Result:
 
 
 def start_up() -> Result:
-    """To the end of the first step, over a bare torchrun script; ABBA, and ten probes in one launch."""
+    """Compare the time to the end of the first step with that of a bare torchrun script, in ABBA order."""
     ours, bare = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(4):
@@ -58,12 +59,12 @@ def start_up() -> Result:
             for times, measure in order if number % 2 == 0 else reversed(order):
                 times.append(measure(Path(folder) / str(number)))
     ratio = np.median(np.array(ours) / np.array(bare))
-    figure = f"{np.median(ours):.1f} s over {np.median(bare):.1f} s = {ratio:.2f} (ten probes: paid once)"
+    figure = f"{np.median(ours):.1f} s / {np.median(bare):.1f} s = {ratio:.2f} (once for a launch of ten probes)"
     return figure, "1.30", bool(ratio <= 1.3)
 
 
 def step_time() -> Result:
-    """Our loop over a minimal one in the same two processes, in blocks, ABBA."""
+    """Compare our training loop with a minimal one in the same two processes, in blocks in ABBA order."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "steps.npz"
@@ -79,19 +80,19 @@ def step_time() -> Result:
 BENCHES: dict[str, Callable[[], Result]] = {
     "worldsize --help": help_command,
     "plan 10,000 trials": planning,
-    "start-up over bare torchrun": start_up,
-    "step over a minimal DDP loop": step_time,
+    "start-up / bare torchrun": start_up,
+    "step / minimal DDP loop": step_time,
 }
 
 
 def main() -> int:
     chosen = sys.argv[1:] or list(BENCHES)
-    held = True
+    all_met = True
     for name in chosen:
-        figure, limit, good = BENCHES[name]()
-        held = held and good
-        print(f"{'ok  ' if good else 'MISS'} {name}: {figure} (limit {limit})", flush=True)
-    return 0 if held else 1
+        figure, limit, is_met = BENCHES[name]()
+        all_met = all_met and is_met
+        print(f"{'ok  ' if is_met else 'MISS'} {name}: {figure} (limit {limit})", flush=True)
+    return 0 if all_met else 1
 
 
 if __name__ == "__main__":

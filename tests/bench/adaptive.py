@@ -1,13 +1,15 @@
-"""`workers: auto` against the full grid on made-up machines: how often both say the same, and at what cost.
+"""Compare `workers: auto` with the full grid on simulated machines: how often they agree, and what each costs.
 
     python -m tests.bench.adaptive [MACHINES]
 
-Each machine has a step of its own: a cost a step, a cost a sample, neighbors that slow each other down, an exchange
-with latency and volume that hides behind computing or does not, cores that run out. Uneven ones also have a batch
-beyond which samples become dearer (caches) or a count at which computing drops (a second socket). The adaptive study
-and two grids measure it, 3 repeats each with noise of their own: what two grids disagree on, no study could know. By
-the drift computing and exchanging differ from launch to launch; a grid is one launch, in which that cancels.
-Prints Markdown; exit code 1 when a target is missed.
+Each machine has its own step model: a cost per step, a cost per sample, workers that slow each other down, an exchange
+with latency and volume that overlaps with computing or not, and a limited number of cores. Uneven machines also have a
+batch above which samples are more expensive (caches), or a count from which computing is slower (a second socket).
+
+The adaptive study and two grids measure each machine, with 3 repeats and independent noise. How often the two grids
+agree is the best that any study could reach. Drift changes the speed of computing and of the exchange from launch to
+launch. A grid is a single launch, so drift cancels there.
+Prints Markdown. The exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from worldsize.study.adaptive_rounds import predicted
 
 COUNTS, REPEATS = (1, 2, 4, 8, 16), 3
 CASES = ((0.01, 0.0), (0.03, 0.0), (0.06, 0.0), (0.03, 0.1))
-"""Noise of a repeat, drift of a launch."""
+"""Noise per repeat, drift per launch."""
 MOST_SHARE, SHARE_QUANTILE = 0.40, 0.9
 LEAST_AGREED = {"even": 0.95, "even, strong": 0.95, "uneven": 0.8, "uneven, strong": 0.9}
-"""Of how often two grids agree."""
+"""Least agreement with a grid, as a fraction of how often two grids agree."""
 AGREED_DRIFTING = 0.9
-"""Of that."""
-STILL = (1.0, 1.0)
+"""With drift, this fraction of LEAST_AGREED is enough."""
+NO_DRIFT = (1.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +43,12 @@ class Machine:
     strong: bool
     cores: int
     local_s: Callable[[int, float], float]
-    """Of workers and samples a worker."""
+    """Own time of a worker, as a function of workers and samples per worker."""
     exchange_s: Callable[[int], float]
     overlap: float
 
-    def step(self, probe: Probe, launch: tuple[float, float] = STILL) -> tuple[float, float]:
-        """What a worker does by itself, and the whole step; computing and exchanging as slow as the launch has them."""
+    def step(self, probe: Probe, launch: tuple[float, float] = NO_DRIFT) -> tuple[float, float]:
+        """Return a worker's own time and the whole step. `launch` has the factors on computing and on the exchange."""
         workers, batch = probe
         local_s = launch[0] * self.local_s(workers, batch / workers if self.strong else batch)
         return local_s, joined(local_s, launch[1] * self.exchange_s(workers), 1, self.overlap)
@@ -73,8 +75,12 @@ def machine(rng: np.random.Generator, *, strong: bool, uneven: bool) -> Machine:
     drop, drop_at = (float(rng.choice([0, 0, 0.5])), int(rng.choice(COUNTS[2:]))) if uneven else (0.0, 1)
 
     def local_s(workers: int, batch: float) -> float:
-        dearer = 1 + 0.5 * math.log2(max(1.0, batch / full_at))
-        return (a_step + a_sample * batch * dearer) * (1 + crowding * (workers - 1)) * (1 + drop * (workers >= drop_at))
+        cache_factor = 1 + 0.5 * math.log2(max(1.0, batch / full_at))
+        return (
+            (a_step + a_sample * batch * cache_factor)
+            * (1 + crowding * (workers - 1))
+            * (1 + drop * (workers >= drop_at))
+        )
 
     def exchange_s(workers: int) -> float:
         if workers == 1:
@@ -93,42 +99,53 @@ def machine(rng: np.random.Generator, *, strong: bool, uneven: bool) -> Machine:
 
 
 Measured = dict[Probe, list[tuple[float, float]]]
-"""Of every repeat: what a worker did by itself, and the whole step."""
+"""A worker's own time and the whole step, for every repeat of every probe."""
 
 
 def grid(one: Machine, noise: float, rng: np.random.Generator) -> Measured:
-    return {probe: _repeats(one, probe, REPEATS, STILL, noise, rng) for probe in one.grid}
+    return {probe: _repeats(one, probe, REPEATS, NO_DRIFT, noise, rng) for probe in one.grid}
 
 
 def adaptive(one: Machine, noise: float, drift: float, rng: np.random.Generator) -> Measured:
-    """As `worldsize.study.adaptive_rounds` has it: each count once beside the next, for which it leaves one of its own
-    repeats; so does the largest, where it is not predicted to pay. What noise leaves open is not repeated here."""
-    where, found = Node(workers_per_node=max(COUNTS), cores=one.cores), Measured()
+    """Simulate the rounds of `worldsize.study.adaptive_rounds`.
+
+    Each count saves one of its repeats to run once beside the next count. The largest count also saves one if it is
+    not predicted to pay. Rounds that repeat undecided counts are not simulated.
+    """
+    node, measured = Node(workers_per_node=max(COUNTS), cores=one.cores), Measured()
 
     def launch(repeats: Mapping[Probe, int]) -> None:
-        slow = tuple(np.exp(rng.normal(0, drift, 2)).tolist())
+        factors = tuple(np.exp(rng.normal(0, drift, 2)).tolist())
         for probe, times in repeats.items():
-            found.setdefault(probe, []).extend(_repeats(one, probe, times, slow, noise, rng))
+            measured.setdefault(probe, []).extend(_repeats(one, probe, times, factors, noise, rng))
 
     while True:
-        told = predicted(_timed(one, found), where, one.grid, 1, strong=one.strong)
-        wanted = next_probes(one.grid, pooled(rates(one, found)), list(found), told)
-        if not wanted:
+        predictions = predicted(_timed(one, measured), node, one.grid, 1, strong=one.strong)
+        probes = next_probes(one.grid, pooled(rates(one, measured)), list(measured), predictions)
+        if not probes:
             break
-        beside = {below: 1 for probe in wanted if (below := _below(probe, found))}
-        launch({probe: REPEATS - bool(found and not ends_the_climb(probe, COUNTS, told)) for probe in wanted} | beside)
-    while owed := _owed(knee(rates(one, found)), found):
-        launch({each: 1 for probe in owed for each in (probe, _below(probe, found)) if each})
-    return found
+        beside = {below: 1 for probe in probes if (below := _below(probe, measured))}
+        launch(
+            {probe: REPEATS - bool(measured and not ends_the_climb(probe, COUNTS, predictions)) for probe in probes}
+            | beside
+        )
+    while owed := _owed(knee(rates(one, measured)), measured):
+        launch({run: 1 for probe in owed for run in (probe, _below(probe, measured)) if run})
+    return measured
 
 
-def _owed(answer: Probe, found: Measured) -> list[Probe]:
+def _owed(answer: Probe, measured: Measured) -> list[Probe]:
+    """Return the probes up to the answer that have saved a repeat."""
     workers, batch = answer
-    return [probe for probe in found if probe[1] == batch and probe[0] <= workers and len(found[probe]) < REPEATS]
+    return [
+        probe
+        for probe, repeats in measured.items()
+        if probe[1] == batch and probe[0] <= workers and len(repeats) < REPEATS
+    ]
 
 
-def _below(probe: Probe, found: Measured) -> Probe | None:
-    smaller = [workers for workers, batch in found if batch == probe[1] and workers < probe[0]]
+def _below(probe: Probe, measured: Measured) -> Probe | None:
+    smaller = [workers for workers, batch in measured if batch == probe[1] and workers < probe[0]]
     return (max(smaller), probe[1]) if smaller else None
 
 
@@ -136,16 +153,16 @@ def _repeats(
     one: Machine, probe: Probe, times: int, launch: tuple[float, ...], noise: float, rng: np.random.Generator
 ) -> list[tuple[float, float]]:
     local_s, step_s = one.step(probe, (launch[0], launch[1]))
-    return [(local_s * shake, step_s * shake) for shake in np.exp(rng.normal(0, noise, times)).tolist()]
+    return [(local_s * factor, step_s * factor) for factor in np.exp(rng.normal(0, noise, times)).tolist()]
 
 
-def rates(one: Machine, found: Measured) -> dict[Probe, list[float]]:
-    return {probe: [one.samples(probe) / step_s for _, step_s in repeats] for probe, repeats in found.items()}
+def rates(one: Machine, measured: Measured) -> dict[Probe, list[float]]:
+    return {probe: [one.samples(probe) / step_s for _, step_s in repeats] for probe, repeats in measured.items()}
 
 
-def _timed(one: Machine, found: Measured) -> list[StepTiming]:
+def _timed(one: Machine, measured: Measured) -> list[StepTiming]:
     steps = []
-    for (workers, batch), repeats in found.items():
+    for (workers, batch), repeats in measured.items():
         local_s, step_s = np.exp(np.mean(np.log(repeats), axis=0)).tolist()
         share = batch // workers if one.strong else batch
         steps.append(StepTiming(workers=workers, batch_per_worker=share, step_s=step_s, local_s=local_s))
@@ -153,7 +170,7 @@ def _timed(one: Machine, found: Measured) -> list[StepTiming]:
 
 
 def knee(rates: Mapping[Probe, Sequence[float]]) -> Probe:
-    """As the answer has it: the knee of each batch, the fastest of these."""
+    """Return the recommended probe, as the answer chooses it: the fastest of the knees of all batches."""
     best: dict[Probe, float] = {}
     for batch in {batch for _, batch in rates}:
         counts = [workers for workers in COUNTS if (workers, batch) in rates]
@@ -164,26 +181,26 @@ def knee(rates: Mapping[Probe, Sequence[float]]) -> Probe:
 
 
 def compare(kind: str, noise: float, drift: float, machines: int) -> bool:
-    same, alike, shares, kept = 0, 0, [], []
+    agreed, grids_agreed, shares, kept = 0, 0, [], []
     for seed in range(machines):
         rng = np.random.default_rng(seed)
         one = machine(rng, strong="strong" in kind, uneven="uneven" in kind)
         grids = [knee(rates(one, grid(one, noise, rng))) for _ in range(2)]
         probed = adaptive(one, noise, drift, rng)
-        found = knee(rates(one, probed))
-        same += found == grids[0]
-        alike += grids[0] == grids[1]
+        answer = knee(rates(one, probed))
+        agreed += answer == grids[0]
+        grids_agreed += grids[0] == grids[1]
         spent = sum(workers * len(repeats) for (workers, _), repeats in probed.items())
         shares.append(spent / (REPEATS * sum(workers for workers, _ in one.grid)))
-        kept.append(one.rate(found) / one.rate(knee({probe: [one.rate(probe)] for probe in one.grid})))
+        kept.append(one.rate(answer) / one.rate(knee({probe: [one.rate(probe)] for probe in one.grid})))
     middle, high = np.quantile(shares, [0.5, SHARE_QUANTILE])
     print(
-        f"| {kind} | {noise:.0%} | {drift:.0%} | {same / machines:.0%} | {alike / machines:.0%} | {middle:.0%} | "
-        f"{high:.0%} | {np.quantile(kept, 0.1):.0%} | {np.quantile(kept, 0.02):.0%} |",
+        f"| {kind} | {noise:.0%} | {drift:.0%} | {agreed / machines:.0%} | {grids_agreed / machines:.0%} | "
+        f"{middle:.0%} | {high:.0%} | {np.quantile(kept, 0.1):.0%} | {np.quantile(kept, 0.02):.0%} |",
         flush=True,
     )
     least = LEAST_AGREED[kind] * (AGREED_DRIFTING if drift else 1.0)
-    return same >= least * alike and high <= MOST_SHARE
+    return agreed >= least * grids_agreed and high <= MOST_SHARE
 
 
 def main(machines: int) -> bool:
@@ -191,8 +208,8 @@ def main(machines: int) -> bool:
         "| machines | noise | drift | auto = grid | grid = grid | share, median | 90 % | throughput kept, 10 % | 2 % |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    held = [compare(kind, *case, machines) for kind in LEAST_AGREED for case in CASES]
-    return all(held)
+    met = [compare(kind, *case, machines) for kind in LEAST_AGREED for case in CASES]
+    return all(met)
 
 
 if __name__ == "__main__":

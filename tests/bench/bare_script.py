@@ -1,4 +1,4 @@
-"""The least that a distributed script does: import torch, join gloo, one step of the same model. Writes when it was."""
+"""A minimal distributed script: import torch, join gloo, run one step of the same model. Writes the time of its end."""
 
 import sys
 import time

@@ -1,11 +1,11 @@
-"""How well two trained batches predict two larger ones: an MLP on digits, four ways to follow the batch with the rate.
+"""How well two trained batches predict the steps of two larger ones: an MLP on digits, with four learning-rate rules.
 
-python -m tests.bench.batch_model [FOLDER]     about 8 minutes on one core; a folder that has the trials is only read
+python -m tests.bench.batch_model [FOLDER]     about 8 minutes on one core; a folder with finished trials is only read
 
-Seven batches, three seeds, 20 epochs. Every four batches next to one another make a case for each target: the model
-sees the smaller two, predicts the larger two, and is held against "epochs stay constant". Left out are cases in which a
-trained batch meets the target within the first epoch, where nobody knows when, or not always. The model's constants
-were chosen on seeds 0 to 2 of the same study; these are others.
+Seven batches, three seeds, 20 epochs. Each four neighboring batches are a case for each target: the model sees the
+smaller two and predicts the larger two, and is compared with "epochs stay constant". Cases are left out if a trained
+batch meets the target within the first epoch, where the exact step is unknown, or misses it in some runs. The constants
+of the model were chosen on seeds 0 to 2 of the same study; this benchmark uses other seeds.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ seed: 10
 """
 TARGETS = (0.92, 0.93, 0.94, 0.95, 0.96)
 VAGUE = 0.2
-"""A doubt of log(steps) of more means: met by the first evaluation."""
+"""A doubt of log(steps) above this means that the first evaluation met the target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
     doublings: float
-    """Beyond the largest batch that the model saw."""
+    """Doublings from the largest batch that the model saw."""
     error: float | None
-    """Of the prediction, relative. None: not predicted, or the target was not always reached there."""
+    """Relative error of the prediction. None if there is no prediction, or if some runs missed the target."""
     constant_epochs: float
-    """What "epochs stay constant" is wrong by."""
+    """Relative error of "epochs stay constant"."""
     covered: float
-    """Share of the runs within the 80 % interval. NaN like the error."""
+    """Share of the runs within the 80 % interval. NaN if there is no error."""
 
 
 def curves(results: Results) -> list[TrainingRun]:
@@ -67,7 +67,7 @@ def curves(results: Results) -> list[TrainingRun]:
 
 
 def held_out(trained: Sequence[TrainingRun], target: Goal) -> list[HeldOut]:
-    """Of one variant at four batches. Empty: the smaller two do not tell when the target was met."""
+    """Return the cases of one variant at four batches. Empty if the steps of the smaller two batches are unknown."""
     batches = sorted({curve.setting.global_batch for curve in trained})
     seen = [curve for curve in trained if curve.setting.global_batch in batches[:2]]
     if any(run.steps is None or run.doubt > VAGUE for run in target_runs(seen, target)):
@@ -76,14 +76,14 @@ def held_out(trained: Sequence[TrainingRun], target: Goal) -> list[HeldOut]:
     assert study.steps is not None
     last = study.steps.batches[-1]
     assert last.steps is not None
-    found = []
+    predictions = []
     for batch in batches[2:]:
         runs = target_runs([curve for curve in trained if curve.setting.global_batch == batch], target)
         steps = np.array([run.steps for run in runs if run.steps is not None])
         predicted = study.steps.predict(batch).steps
         known = predicted is not None and len(steps) == len(runs)
         measured = math.exp(float(np.log(steps).mean())) if known else math.nan
-        found.append(
+        predictions.append(
             HeldOut(
                 doublings=math.log2(batch / batches[1]),
                 error=abs(predicted.value / measured - 1) if predicted and known else None,
@@ -93,23 +93,23 @@ def held_out(trained: Sequence[TrainingRun], target: Goal) -> list[HeldOut]:
                 else math.nan,
             )
         )
-    return found
+    return predictions
 
 
 def cases(trained: Sequence[TrainingRun]) -> list[HeldOut]:
-    """Of one variant: all targets, every four batches next to one another."""
+    """Return the cases of one variant: all targets, all groups of four neighboring batches."""
     batches = sorted({curve.setting.global_batch for curve in trained})
-    found = []
+    all_cases: list[HeldOut] = []
     for first in range(len(batches) - 3):
         four = [curve for curve in trained if curve.setting.global_batch in batches[first : first + 4]]
         for value in TARGETS:
-            found += held_out(four, Goal(value=value, at_least=True))
-    return found
+            all_cases += held_out(four, Goal(value=value, at_least=True))
+    return all_cases
 
 
-def medians(found: Iterable[HeldOut]) -> tuple[float, float]:
-    """Errors of the model and of "epochs stay constant"."""
-    known = [case for case in found if case.error is not None]
+def medians(cases: Iterable[HeldOut]) -> tuple[float, float]:
+    """Return the median errors of the model and of "epochs stay constant"."""
+    known = [case for case in cases if case.error is not None]
     return float(np.median([case.error for case in known])), float(np.median([case.constant_epochs for case in known]))
 
 
@@ -117,15 +117,15 @@ def main() -> int:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp()) / "batches"
     trained = curves(worldsize.Study.from_text(STUDY, folder=folder).run())
     for variant in dict.fromkeys(curve.variant for curve in trained):
-        found = cases([curve for curve in trained if curve.variant == variant])
+        of_variant = cases([curve for curve in trained if curve.variant == variant])
         for doublings in (1, 2):
-            here = [case for case in found if case.doublings == doublings]
-            known = [case for case in here if case.error is not None]
-            ours, constant = medians(here)
+            selected = [case for case in of_variant if case.doublings == doublings]
+            known = [case for case in selected if case.error is not None]
+            ours, constant = medians(selected)
             covered = np.mean([case.covered for case in known])
             print(
-                f"{variant}, {2**doublings} x the batch: {len(known)} of {len(here)} cases, median error "
-                f"{ours:.0%}, epochs constant {constant:.0%}; {covered:.0%} of runs in the 80 % interval"
+                f"{variant}, {2**doublings} x the batch: {len(known)} of {len(selected)} cases, median error "
+                f"{ours:.0%}, constant epochs {constant:.0%}; {covered:.0%} of runs in the 80 % interval"
             )
     return 0
 

@@ -1,23 +1,22 @@
-"""How often every printed interval contains the truth, by simulation.
+"""Simulate how often every printed interval contains the truth.
 
     python -m tests.bench.coverage [SHARE]
 
-For each interval, many studies are made up from a known truth, with three kinds of differences between runs:
+For each interval, many studies are simulated from a known truth, with three kinds of differences between runs:
 
-    independent   every run is slower or faster by itself
-    drift         besides, what ran side by side (one pass of repeats, or one launch of an adaptive study) shares a
-                  difference of 5 %
-    two levels    besides, every process jumps between two speeds, 1.4 apart, that last 2 to 8 s each; a step is as slow
-                  as its slowest process. What a model learns differs by its seed: there, half of the seeds are off by
-                  three standard deviations.
+    independent   every run is slower or faster independently
+    drift         in addition, runs that ran side by side (one pass of repeats, or one launch of an adaptive study)
+                  share a difference of 5 %
+    two levels    in addition, every process switches between two speeds with a ratio of 1.4, which last 2 to 8 s each;
+                  a step is as slow as its slowest process. For what a model learns, half of the seeds are off by three
+                  standard deviations instead.
 
-The code of the product turns what these runs measure into intervals. Prints Markdown: the share of intervals that
-contain the truth, and their median width. Exit code 1 when a share is more than 5 points below what is claimed.
+The code of worldsize turns these measurements into intervals. Prints Markdown: the share of intervals that contain the
+truth, and their median width. The exit code is 1 if a share is more than 5 points below the claimed level.
 
-Three runs on two levels are the exception: they all meet the same level in one study of four, and then nothing that was
-measured shows that there is another. In an adaptive study the count that connects two launches runs once. What these
-reach is marked with a star and has a limit of its own; five runs must cover what they claim. SHARE scales the number of
-studies.
+Three runs on two levels are an exception. In one of four studies, all three are on the same level, and no measurement
+shows that there is another. In an adaptive study, the count that connects two launches runs only once. These shares are
+marked with a star and have their own limit; five runs must reach the claimed level. SHARE scales the number of studies.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from worldsize.analysis.speed.breakdown import exposed
 from worldsize.analysis.speed.scaling import Pace, Series, TimedTrial, scaling, setting_times
 
 MOST_MISSED, MOST_MISSED_BY_THREE = 0.05, 0.20
-"""How far below its claim an interval may cover; the same for three runs on two levels."""
+"""How far the coverage may be below the claimed level, and the same for three runs on two levels."""
 REPEATS, COUNTS = 3, (1, 2, 4, 8)
 NOISE, STEP_NOISE, DRIFT = 0.02, 0.04, 0.05
 SLOWER, DWELL_S, PROBE_S, STEPS = 1.4, (2.0, 8.0), 2.0, 100
-"""The two levels of speed, how long each lasts, how long a probe lasts, and its steps."""
+"""Ratio of the two levels of speed, how long each lasts, and the duration and steps of a probe."""
 SEED_NOISE = 0.1
-"""Of log steps to a target, between seeds."""
+"""Standard deviation of log(steps to target) between seeds."""
 
 Kind = Literal["independent", "drift", "two levels"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -85,7 +84,7 @@ class Noise:
         self._shared: dict[object, float] = {}
 
     def shared(self, group: object) -> float:
-        """What everything that ran side by side has in common."""
+        """Return the difference that all runs of a group share."""
         if self.kind != "drift":
             return 0.0
         return self._shared.setdefault(group, DRIFT * self.rng.normal())
@@ -94,13 +93,13 @@ class Noise:
         return NOISE * self.rng.normal() + self.shared(group)
 
     def of_seed(self, group: object) -> float:
-        """Difference of one training run, in standard deviations of what seeds differ by."""
+        """Return the difference of a training run, in standard deviations between seeds."""
         if self.kind == "drift":
             return float(self.rng.normal() + self._shared.setdefault(group, 2 * self.rng.normal()))
         return float(self.rng.normal() + 3 * (self.kind == "two levels" and self.rng.random() < 0.5))
 
     def steps(self, workers: int, step_s: float, group: object) -> Floats:
-        """Step times of one run, steps x 1."""
+        """Return the step times of one run, with shape (steps, 1)."""
         logs = self.of_run(group) + STEP_NOISE * self.rng.normal(size=STEPS)
         slow = np.zeros(STEPS, dtype=bool)
         if self.kind == "two levels":
@@ -109,7 +108,7 @@ class Noise:
         return np.asarray(step_s * np.exp(logs) * np.where(slow, SLOWER, 1.0))[:, None]
 
     def _is_slow(self) -> Floats:
-        """Whether one process is slow at each step: it alternates since long before the probe."""
+        """Return at which steps one process is slow. It has alternated since long before the probe."""
         lengths = self.rng.uniform(*DWELL_S, 12)
         ends = np.cumsum(lengths) - self.rng.uniform(20, 30)
         at_s = np.linspace(0, PROBE_S, STEPS)
@@ -118,7 +117,7 @@ class Noise:
 
 @cache
 def level(kind: Kind, workers: int) -> float:
-    """Log of how much slower the typical run is because of the two levels."""
+    """Return how much slower the two levels make a typical run, as a logarithm."""
     if kind != "two levels":
         return 0.0
     noise = Noise(kind, seed=999)
@@ -140,7 +139,7 @@ def log_step(kind: Kind, workers: int) -> float:
 
 
 def grid(noise: Noise, repeats: int) -> Series:
-    """Every count once in each pass, side by side."""
+    """Measure a grid: each pass runs every count once, side by side."""
     trials = [
         _trial(workers, repeat, "0001", noise.steps(workers, true_step(workers), repeat))
         for repeat in range(repeats)
@@ -151,8 +150,10 @@ def grid(noise: Noise, repeats: int) -> Series:
 
 
 def adaptive(noise: Noise, repeats: int) -> Series:
-    """Each launch compares a count with the one below, which runs once more beside it: the machine differs from launch
-    to launch."""
+    """Measure adaptively: each launch compares a count with the one below, which runs once more.
+
+    The machine differs from launch to launch.
+    """
     trials: list[TimedTrial] = []
     for launch, (below, workers) in enumerate(zip((None, *COUNTS), COUNTS[1:], strict=False)):
         counts = [workers] * repeats + ([COUNTS[0]] * repeats if below is None else [below])
@@ -181,23 +182,23 @@ def _gain(kind: Kind, larger: Pace, smaller: Pace) -> float:
 
 
 def exposed_communication(noise: Noise, count: int) -> Iterator[Case]:
-    """10 ms of computing and 2 ms of exchange; a run that is slower is so in both. The levels are those of one run."""
+    """Measure 10 ms of computing and 2 ms of exchange. Runs differ only in the exchange."""
     kinds = np.repeat([1, 0, 0, 1, 1, 0, 0, 1], 5)
     repeats, truth = [], 0.002
     for repeat in range(count):
         factor = math.exp(noise.of_run(repeat) + 3 * NOISE * noise.rng.normal())
         if noise.kind == "two levels":
             factor *= SLOWER if noise.rng.random() < 0.5 else 1.0
-        shake = np.exp(0.02 * noise.rng.normal(size=len(kinds)))
-        repeats.append(((0.010 + truth * factor * kinds) * shake)[:, None])
-    found = exposed(repeats, [kinds] * count)
-    assert found is not None
+        step_noise = np.exp(0.02 * noise.rng.normal(size=len(kinds)))
+        repeats.append(((0.010 + truth * factor * kinds) * step_noise)[:, None])
+    measured = exposed(repeats, [kinds] * count)
+    assert measured is not None
     truth *= (1 + SLOWER) / 2 if noise.kind == "two levels" else 1.0
-    yield Case(name="exposed communication", estimate=found.seconds, truth=truth)
+    yield Case(name="exposed communication", estimate=measured.seconds, truth=truth)
 
 
 def outside_steps(noise: Noise) -> Iterator[Case]:
-    """A new run of each trained count, and of twice the largest."""
+    """Predict the time outside steps of a new run, at each trained count and at twice the largest."""
 
     def run(workers: int, group: object) -> Overhead:
         start, preparation, evaluation, saving = np.exp(
@@ -221,7 +222,7 @@ def outside_steps(noise: Noise) -> Iterator[Case]:
 
 
 def _level(noise: Noise, workers: int) -> float:
-    """The level of a short run: slow if any of its processes is."""
+    """Return the level of a short run, which is slow if any of its processes is slow."""
     slow = noise.kind == "two levels" and bool((noise.rng.random(workers) < 0.5).any())
     return math.log(SLOWER) if slow else 0.0
 
@@ -232,7 +233,7 @@ EPOCHS, PER_EPOCH = 24, 50
 def training(
     noise: Noise, batch: int, *, variant: str = "sgd", seeds: int = REPEATS, steps: float = 300.0, best: float = 0.9
 ) -> list[TrainingRun]:
-    """Runs that approach `best` and reach 0.8 after about `steps` steps. Under drift, runs of one seed differ alike."""
+    """Return runs that approach `best` and reach 0.8 after about `steps` steps. Drift is the same for a seed."""
     runs = []
     for seed in range(seeds):
         off = noise.of_seed(seed)
@@ -263,7 +264,7 @@ def training(
 
 
 def table_of_steps(noise: Noise) -> Iterator[Case]:
-    """Geometric mean of the steps to the target, over all seeds that could be drawn."""
+    """Estimate the geometric mean of the steps to the target over all possible seeds."""
     goal = Goal(value=0.8, at_least=True)
     (summary,) = summaries(training(noise, 64), higher_is_better=True, target=goal)
     assert summary.target is not None
@@ -280,20 +281,20 @@ def _steps_at(batch: int) -> float:
 
 
 def predicted_steps(noise: Noise) -> Iterator[Case]:
-    """Steps of one new run at twice and four times the largest of four batches."""
+    """Predict the steps of a new run at two and four times the largest of four batches."""
     goal = Goal(value=0.8, at_least=True)
     runs = [run for batch in (32, 64, 128, 256) for run in training(noise, batch, steps=_steps_at(batch))]
-    (found,) = batch_studies(runs, target=goal)
-    assert found.steps is not None
+    (batches,) = batch_studies(runs, target=goal)
+    assert batches.steps is not None
     for batch in (512, 1024):
-        prediction = found.steps.predict(batch)
+        prediction = batches.steps.predict(batch)
         if prediction.steps is not None:
             new = _steps_at(batch) * math.exp(SEED_NOISE * noise.of_seed("new"))
             yield Case(name="steps to target, projected", estimate=prediction.steps, truth=new)
 
 
 def stable_epoch(noise: Noise) -> Iterator[Case]:
-    """A curve that falls to its plateau; seeds differ in the plateau that they reach."""
+    """Find the epoch at which a curve reaches its plateau. Seeds differ in the height of the plateau."""
     epochs = np.arange(1, 61)
     curve, wobble = -0.5 * np.exp(-epochs / (0.08 * len(epochs))), 0.01
     curves = [
@@ -301,29 +302,29 @@ def stable_epoch(noise: Noise) -> Iterator[Case]:
         for repeat in range(REPEATS)
     ]
     outside = np.flatnonzero(np.abs(curve - curve[-1]) > 2 * wobble)
-    found = stable(curves).epoch
-    if found is not None:
-        yield Case(name="stable epoch", estimate=found, truth=float(outside[-1] + 2))
+    epoch = stable(curves).epoch
+    if epoch is not None:
+        yield Case(name="stable epoch", estimate=epoch, truth=float(outside[-1] + 2))
 
 
 def trend(noise: Noise) -> Iterator[Case]:
-    """The metric of the same measurement, a mean over new seeds, at the next batch; and its change per doubling."""
+    """Predict the metric at the next batch, as a mean over new seeds, and its change per doubling."""
 
     def best(batch: int) -> float:
         return 0.8 - 0.01 * math.log2(batch / 64)
 
     runs = [run for batch in (64, 128, 256, 512) for run in training(noise, batch, best=best(batch))]
-    (found,) = batch_studies(runs, target=None)
-    assert found.metric is not None
-    predicted = found.metric.predict(1024).value
+    (batches,) = batch_studies(runs, target=None)
+    assert batches.metric is not None
+    predicted = batches.metric.predict(1024).value
     assert predicted is not None
     new = np.mean([run.final for run in training(noise, 1024, best=best(1024))])
     yield Case(name="metric at the next batch", estimate=predicted, truth=float(new))
-    yield Case(name="trend over batches", estimate=found.metric.per_doubling, truth=-0.01)
+    yield Case(name="trend over batches", estimate=batches.metric.per_doubling, truth=-0.01)
 
 
 def contest(noise: Noise) -> Iterator[Case]:
-    """Two optimizers that differ by 0.01, on the same seeds."""
+    """Compare two optimizers that differ by 0.01, on the same seeds."""
     runs = [*training(noise, 64, variant="sgd"), *training(noise, 64, variant="adam", best=0.89)]
     (ranking,) = variant_rankings(summaries(runs, higher_is_better=True), higher_is_better=True, by_target=False)
     (difference,) = ranking.differences
@@ -336,7 +337,7 @@ def contest(noise: Noise) -> Iterator[Case]:
 
 
 def projected_studies(noise: Noise) -> Iterator[Case]:
-    """A new run of a count that was never run, on a machine of any of the forms."""
+    """Project a new run of a count that was never run, on a machine of any form."""
     make = list(MACHINES.values())[int(noise.rng.integers(len(MACHINES)))]
     machine, batches = make(noise.rng), (32, 128)[int(noise.rng.integers(2)) :]
     fitted = ((1, 2, 4), (1, 2, 3, 4, 6))[int(noise.rng.integers(2))]
@@ -352,7 +353,10 @@ def projected_studies(noise: Noise) -> Iterator[Case]:
 
 
 def bare_tables(noise: Noise) -> Iterator[Case]:
-    """A new run of a larger count; one row per count, from a two-level law with random coefficients."""
+    """Project a new run of a larger count from a table with one row per count.
+
+    The truth is a two-level law with random coefficients.
+    """
     counts = (1, 2, 4, 8, 16, 32)[: int(noise.rng.integers(4, 7))]
     coefficients = np.concatenate([[1.0], noise.rng.exponential([0.05, 0.02, 0.1, 0.02, 0.01])])
 
@@ -372,7 +376,7 @@ class Studies:
     cases: Callable[[Noise], Iterator[Case]]
     number: int
     runs: int | None = None
-    """Repeats of each setting, where the table has several."""
+    """Repeats of each setting, if the table shows several."""
     label: str = ""
 
 
@@ -399,7 +403,7 @@ STUDIES = (
 
 
 def simulate(studies: Studies, kind: Kind, share: float = 1.0) -> dict[str, list[Case]]:
-    """Cases by the name of the interval."""
+    """Simulate studies and return their cases by the name of the interval."""
     by_name: dict[str, list[Case]] = defaultdict(list)
     for seed in range(max(round(share * studies.number), 1)):
         for case in studies.cases(Noise(kind, seed)):
@@ -408,11 +412,11 @@ def simulate(studies: Studies, kind: Kind, share: float = 1.0) -> dict[str, list
 
 
 def rows(studies: Studies, share: float) -> Iterator[tuple[str, list[str]]]:
-    """A row of the table for each interval, and the kinds of noise under which it covers too little."""
-    found = {kind: simulate(studies, kind, share) for kind in KINDS}
-    for name, (first, *_) in found["independent"].items():
+    """Yield a table row for each interval, with the kinds of noise for which the coverage is too low."""
+    cases = {kind: simulate(studies, kind, share) for kind in KINDS}
+    for name, (first, *_) in cases["independent"].items():
         claimed, cells, missed = first.estimate.level, [], []
-        for kind, by_name in found.items():
+        for kind, by_name in cases.items():
             by_three = kind == "two levels" and studies.runs == 3
             covered = float(np.mean([case.inside for case in by_name[name]]))
             width = float(np.median([case.width for case in by_name[name]]))
@@ -437,5 +441,5 @@ def main(share: float) -> list[str]:
 
 if __name__ == "__main__":
     failures = main(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)
-    print("\n" + (f"missed: {'; '.join(failures)}" if failures else "every interval covers what it claims"))
+    print("\n" + (f"missed: {'; '.join(failures)}" if failures else "every interval has the coverage that it claims"))
     sys.exit(1 if failures else 0)

@@ -1,9 +1,9 @@
-"""Decoding 10,000 small JPEGs: one process against all cores, and batches from the cache against decoding each time.
+"""Compare ways to decode 10,000 small JPEGs: one process or all cores, and batches from the cache or decoded each time.
 
 python -m tests.bench.decode [--images 10000] [--rounds 4]
 
-Targets: 2 processes on 2 cores at least 1.7 times as fast as 1; the cache at least 5 times as fast as Pillow. The arms
-alternate (ABBA), so that a machine that slows down meanwhile slows both; every ratio is printed, not only their median.
+Targets: 2 processes on 2 cores are at least 1.7 times as fast as 1, and the cache is at least 5 times as fast as
+Pillow. The two sides alternate (ABBA), so that a slower machine affects both. All ratios are printed with their median.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def make_images(root: Path, count: int) -> None:
-    """Noise smoothed to the look of a photograph: JPEG spends its time on detail, and a plain color has none."""
+    """Write images of smooth noise, which has as much detail as a photograph. JPEG decodes plain colors too fast."""
     random = np.random.default_rng(0)
     for number in range(count):
         height, width = random.integers(64, 101, 2)
@@ -73,7 +73,7 @@ def decode_all(root: Path, workers: int) -> float:
 
 
 def throughput_arms(root: Path, cache: Path) -> tuple[Callable[[], float], str, Callable[[], float]]:
-    """The same random batches, once gathered from the memory map and once decoded by Pillow."""
+    """Return two ways to load the same random batches: decode them with Pillow, or read them from the memory map."""
     images = load_images(root, SIZE, cache)
     files = [Path(source.path) for source in list_images(root).train]
     order = np.random.default_rng(1).integers(0, len(files), (BATCHES, BATCH))
@@ -95,7 +95,7 @@ def throughput_arms(root: Path, cache: Path) -> tuple[Callable[[], float], str, 
 
 
 def compare(slow_name: str, slow: Callable[[], float], fast_name: str, fast: Callable[[], float], rounds: int) -> float:
-    """A, B, B, A a round; a ratio for each half. Returns their median."""
+    """Run A, B, B, A in each round, with a ratio for each half. Return the median ratio."""
     ratios, slow_s, fast_s, foreign = [], [], [], []
     for _ in range(rounds):
         for first, second in ((slow, fast), (fast, slow)):
@@ -113,7 +113,7 @@ def compare(slow_name: str, slow: Callable[[], float], fast_name: str, fast: Cal
 
 
 def foreign_s() -> float:
-    """CPU seconds that this machine has spent on others: they would be taken for a loss of ours."""
+    """Return the CPU seconds that this machine has spent on other programs, which would distort the ratios."""
     machine, own = psutil.cpu_times(), os.times()
     busy = sum(machine) - machine.idle - machine.iowait - machine.guest - machine.guest_nice
     return float(busy - own.user - own.system - own.children_user - own.children_system)

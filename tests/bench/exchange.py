@@ -1,4 +1,4 @@
-"""All-reduces of bare gloo, nothing of worldsize in between: what a ring costs as its threads run out of cores."""
+"""All-reduces with bare gloo, without worldsize: what a ring costs as its threads run out of cores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPEATS = 25
 
 
 def sweep(most: int | None = None) -> None:
-    """The median time of rank 0, in ms, by processes and bytes."""
+    """Print the median time of rank 0 in ms, by processes and bytes."""
     most = most or min(os.cpu_count() or 2, COUNTS[-1])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,10 +1,10 @@
-"""Projections of studies on made-up machines, most of which do not follow the form of the step model.
+"""Projections of studies on simulated machines, most of which do not have the form of the step model.
 
     python -m tests.bench.machines [MACHINES]
 
-A few counts are measured, 3 repeats each, and larger ones projected with the step model, with the bare law and with
-their average in logarithms. Prints Markdown: relative error of the throughput, and for the projection that is printed
-how often its 80 % interval contains a new run, and its median width.
+A few counts are measured with 3 repeats each. Larger counts are projected with the step model, with the bare law, and
+with their geometric mean. Prints Markdown: the relative error of the throughput; and, for the projection that worldsize
+prints, how often its 80 % interval contains a new run, and its median width.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from worldsize.spec.training import StrategySpec
 FITTED, ASKED, REPEATS, STEPS = ((1, 2, 4), (1, 2, 3, 4, 6)), (8, 16), 3, 40
 PER_NODE = 16
 NOISE = 0.02
-"""Of the step of a run, and of one step inside it."""
+"""Noise of the step time between runs, and between the steps of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     local_s: Callable[[int, int], float]
-    """What a worker does by itself, mean over workers; of workers and samples per worker."""
+    """Own time of a worker, as a mean over workers: a function of workers and samples per worker."""
     step_s: Callable[[int, int], float]
-    """The whole step."""
+    """Time of the whole step."""
 
 
 def sum_of_terms(rng: np.random.Generator) -> Machine:
-    """The form of the model: each neighbor slows a worker down by as much, a ring and a tree come on top."""
+    """The form of the step model: each neighbor slows a worker down equally, and the exchange is a ring."""
     a_step, a_sample, crowding = 10 ** rng.uniform(-3.3, -2.3), 10 ** rng.uniform(-4.5, -3.5), rng.uniform(0, 0.04)
     latency_s, volume_s, hidden = 10 ** rng.uniform(-4.5, -3.5), _volume_s(rng), float(rng.choice([1.0, 2.0, 4.0]))
 
@@ -55,7 +55,7 @@ def sum_of_terms(rng: np.random.Generator) -> Machine:
 
 
 def memory_bandwidth(rng: np.random.Generator) -> Machine:
-    """Workers share a memory bus: nothing until it is nearly full, then each one more takes its share from all."""
+    """Workers share a memory bus. It has no effect until it is nearly full; then each worker slows down all others."""
     a_step, a_sample = 10 ** rng.uniform(-3.3, -2.3), 10 ** rng.uniform(-4.5, -3.5)
     demand, sharpness, volume_s = 2 ** rng.uniform(-5, -2), rng.uniform(2, 6), _volume_s(rng)
 
@@ -69,7 +69,7 @@ def memory_bandwidth(rng: np.random.Generator) -> Machine:
 
 
 def stragglers(rng: np.random.Generator) -> Machine:
-    """Every step waits for the slowest of n uneven workers, and a tree halves what is left per level."""
+    """Every step waits for the slowest of n uneven workers, and the exchange is a tree."""
     a_step, a_sample, uneven = 10 ** rng.uniform(-3.3, -2.3), 10 ** rng.uniform(-4.5, -3.5), rng.uniform(0.01, 0.12)
     latency_s, volume_s = 10 ** rng.uniform(-4.5, -3.3), _volume_s(rng)
 
@@ -85,7 +85,7 @@ def stragglers(rng: np.random.Generator) -> Machine:
 
 
 def power_limit(rng: np.random.Generator) -> Machine:
-    """Clocks fall once a node draws too much, and a switch slows down as more of its ports are used."""
+    """Clock rates fall if a node draws too much power, and a switch slows down as more of its ports are used."""
     a_step, a_sample = 10 ** rng.uniform(-3.3, -2.3), 10 ** rng.uniform(-4.5, -3.5)
     free, throttled, congested = rng.uniform(1, 8), rng.uniform(0, 0.3), rng.uniform(0, 1.5)
     volume_s, hidden = _volume_s(rng), rng.uniform(0.2, 0.8)
@@ -102,7 +102,7 @@ def power_limit(rng: np.random.Generator) -> Machine:
 
 
 def serial_driver(rng: np.random.Generator) -> Machine:
-    """One process feeds all workers, so that a part of the step grows with every worker once it is not hidden."""
+    """One process feeds all workers, so the step grows with every worker once feeding takes longer than computing."""
     a_step, a_sample, fed_s = 10 ** rng.uniform(-3.3, -2.3), 10 ** rng.uniform(-4.5, -3.5), 10 ** rng.uniform(-6, -4.7)
     volume_s = _volume_s(rng)
 
@@ -127,13 +127,13 @@ MACHINES: dict[str, Callable[[np.random.Generator], Machine]] = {
     "one process feeds all": serial_driver,
 }
 Shake = Callable[[int, int], float]
-"""Factor on the step of one run; of workers and repeat."""
+"""Factor on the step of one run: a function of workers and repeat."""
 
 
 def study(
     machine: Machine, counts: Sequence[int], batches: Iterable[int], shake: Shake, rng: np.random.Generator
 ) -> Throughputs:
-    """What a study of these counts and batches knows about the last batch."""
+    """Return what a study of these counts and batches knows about the last batch."""
     times, timings = [], []
     for batch in batches:
         for workers in counts:
@@ -163,7 +163,7 @@ def setting_of(workers: int, batch: int) -> Setting:
 
 
 def candidates(known: Throughputs, setting: Setting) -> tuple[dict[str, float], Estimate]:
-    """Throughput by each rule, and what is printed."""
+    """Return the throughput by each rule, and the estimate that worldsize prints."""
     assert known.model is not None
     workers, batch = setting.workers, setting.batch_per_worker
     model = setting.global_batch / known.model.parts(workers, batch).step_s
@@ -211,9 +211,10 @@ def main(machines: int) -> None:
         by_count: dict[int, list[Score]] = {}
         for workers, score in scores(make, machines):
             by_count.setdefault(workers, []).append(score)
-        for workers, some in by_count.items():
-            cells = [_errors([abs(score.errors[rule]) for score in some]) for rule in some[0].errors]
-            covered, width = np.mean([score.inside for score in some]), np.median([score.width for score in some])
+        for workers, of_count in by_count.items():
+            cells = [_errors([abs(score.errors[rule]) for score in of_count]) for rule in of_count[0].errors]
+            covered = np.mean([score.inside for score in of_count])
+            width = np.median([score.width for score in of_count])
             print(f"| {name} | {workers} | {' | '.join(cells)} | {covered:.0%} | {width:.0%} |", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Our loop and a hand-written minimal DDP loop, turn by turn in the same processes. Writes step times of rank 0."""
+"""Run our loop and a minimal DDP loop in turns, in the same processes. Writes the step times of rank 0."""
 
 import sys
 import time

@@ -1,11 +1,12 @@
-"""How well bare tables are projected: published series, largest counts held out, beside the laws that people use.
+"""Score projections of bare tables on published series with held-out counts, compared with commonly used laws.
 
 python -m tests.bench.projection [series.csv]
 
-Protocol A holds out the largest count, B everything above a quarter of it; at least four counts in all, three of them
-fitted. Scored is the relative error of the rate at the largest count. Prints median and 90th percentile, plain and with
-sources weighted alike; coverage and width of the 80 % interval; both again with what was chosen on this corpus chosen
-anew without the source that is scored. Then coverage on a noisy cluster. Exit code 1 when any of these misses a target.
+Protocol A holds out the largest count, and B everything above a quarter of it. A series needs at least four counts, of
+which three are fitted. The score is the relative error of the rate at the largest count. Prints the median and the 90th
+percentile, plain and with equal weights for all sources, and coverage and width of the 80 % interval. Both are repeated
+with settings that are chosen without the source that is scored, because the defaults were chosen on this corpus. Then
+prints the coverage on a noisy cluster. The exit code is 1 if any of these misses a target.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CORPUS = Path(__file__).parents[1] / "data" / "series.csv"
 NOISY = CORPUS.with_name("series-noisy.csv")
 """One value per count, from one shared cluster."""
 OTHER = Path(__file__).parents[2] / "docs" / "benchmarks" / "other-series.csv"
-"""Series of other sources: of what leaving a node costs, they tell as much as the corpus does."""
+"""Series of other sources, used together with the corpus to estimate the cost of leaving a node."""
 TARGETS = {"A": (0.026, 0.105), "B": (0.055, 0.38)}
 """Median and 90th percentile of the relative error."""
 COVERAGE = {"A": (0.75, 0.92), "B": (0.72, 1.0)}
@@ -51,11 +52,11 @@ class Case:
     rate: float
     source: str
     crossings: tuple[float, ...]
-    """What leaving a node cost others of its stack."""
+    """Costs of leaving a node in other series of the same stack."""
 
 
 def source_of(text: str) -> str:
-    """The repository a table was published in: what stands before its revision."""
+    """Return the repository in which a table was published: the text before its revision."""
     return text.partition("@")[0]
 
 
@@ -64,7 +65,7 @@ def _source(given: GivenSeries) -> str:
 
 
 def cases(table: MeasurementTable, protocol: str) -> list[Case]:
-    found = []
+    held_out = []
     of_others = crossings_of_others([given.series for given in table.series])
     for given, crossings in zip(table.series, of_others, strict=True):
         series = given.series
@@ -80,7 +81,7 @@ def cases(table: MeasurementTable, protocol: str) -> list[Case]:
             name=series.name,
             stack=series.stack,
         )
-        found.append(
+        held_out.append(
             Case(
                 fitted=fitted,
                 workers=series.largest,
@@ -89,7 +90,7 @@ def cases(table: MeasurementTable, protocol: str) -> list[Case]:
                 crossings=tuple(crossings),
             )
         )
-    return found
+    return held_out
 
 
 def linear(series: TableSeries, workers: int) -> float:
@@ -101,13 +102,13 @@ def _law(fit: Callable[[Sequence[int], Sequence[float]], object]) -> Callable[[T
 
 
 def power_law(series: TableSeries, workers: int) -> float:
-    """X(n) = X1 n^p, a straight line in logarithms."""
+    """Return the rate by X(n) = X1 n^p, a straight line in logarithms."""
     power, log_one = np.polyfit(np.log(series.counts), series.log_throughputs, 1)
     return float(np.exp(log_one) * workers**power)
 
 
 def log_law(series: TableSeries, workers: int) -> float:
-    """n / X(n) = a + b log2 n: every doubling costs the same time."""
+    """Return the rate by n / X(n) = a + b log2 n: every doubling costs the same time."""
     n, x = series.counts, series.samples_per_s
     fit = fit_nonnegative(np.stack([np.ones_like(n), np.log2(n)], axis=1), n / x, weights=x / n)
     return float(workers / (fit.coefficients @ [1.0, np.log2(workers)]))
@@ -132,7 +133,7 @@ def errors_of(rates: Iterable[float], among: Sequence[Case]) -> Floats:
 
 
 def equal_quantile(values: Floats, sources: Sequence[str], share: float) -> float:
-    """The quantile with every source weighing the same."""
+    """Return the quantile with equal weights for all sources."""
     counts = {source: sources.count(source) for source in sources}
     weights = np.array([1 / counts[source] for source in sources])
     order = np.argsort(values)
@@ -141,7 +142,7 @@ def equal_quantile(values: Floats, sources: Sequence[str], share: float) -> floa
 
 
 def off(projected: Projected, rate: float) -> float:
-    """How far outside: 1 is at the edge of the interval, in logarithms."""
+    """Return the error in logarithms, relative to the interval: 1 is at its edge."""
     value, (low, high) = projected.samples_per_s.value, projected.samples_per_s.ends
     error = float(np.log(rate / value))
     return error / float(np.log((high if error > 0 else low) / value))
@@ -154,42 +155,46 @@ def line(name: str, errors: Floats, sources: Sequence[str]) -> str:
 
 
 def usual_crossing(table: MeasurementTable, without: str = "") -> float:
-    """c3 by the rule that its constant follows: what two nodes lengthen a step by, log(1 + c3 / 2), the median of each
-    source that left a node, of this table or the other ones, and the mean of these. Errors of this count in logarithms,
-    and sources count alike."""
-    found: dict[str, list[float]] = defaultdict(list)
+    """Return c3 by the rule that was used for its default.
+
+    The rule takes how much two nodes lengthen a step, log(1 + c3 / 2): the median of each source that left a node, in
+    this table or the other ones, and then the mean over sources. Logarithms, because errors are relative; a mean of
+    medians, because all sources have the same weight.
+    """
+    by_source: dict[str, list[float]] = defaultdict(list)
     for given in (*table.series, *read_table(OTHER).series):
         cost = crossing_cost(given.series)
         if cost is not None and (source := _source(given)) != without:
-            found[source].append(float(np.log1p(cost / 2)))
-    return 2 * float(np.expm1(np.mean([np.median(costs) for costs in found.values()])))
+            by_source[source].append(float(np.log1p(cost / 2)))
+    return 2 * float(np.expm1(np.mean([np.median(costs) for costs in by_source.values()])))
 
 
 def left_out(table: MeasurementTable, among: dict[str, list[Case]]) -> dict[str, tuple[Floats, Floats]]:
-    """Errors with the law's settings, and coverage with the interval's width, chosen without the source scored."""
-    offs = {name: np.array([off(ours(case), case.rate) for case in found]) for name, found in among.items()}
+    """Return errors and coverage with settings and interval widths that were chosen without the source scored."""
+    offs = {name: np.array([off(ours(case), case.rate) for case in held_out]) for name, held_out in among.items()}
     pooled = np.concatenate(list(offs.values()))
-    pooled_sources = np.array([case.source for found in among.values() for case in found])
+    pooled_sources = np.array([case.source for held_out in among.values() for case in held_out])
     best = {source: chosen_without(source, table, among) for source in sorted(set(pooled_sources.tolist()))}
     result = {}
-    for name, found in among.items():
-        errors = errors_of([_rate(case, best[case.source]) for case in found], found)
-        factors = [np.quantile(pooled[pooled_sources != case.source], 0.8) for case in found]
+    for name, held_out in among.items():
+        errors = errors_of([_rate(case, best[case.source]) for case in held_out], held_out)
+        factors = [np.quantile(pooled[pooled_sources != case.source], 0.8) for case in held_out]
         result[name] = (errors, offs[name] <= np.array(factors))
     return result
 
 
 def chosen_without(source: str, table: MeasurementTable, among: dict[str, list[Case]]) -> LawSettings:
-    """The settings of GRID that do best on all other sources, by errors over their targets; the first of equals."""
+    """Return the settings of GRID that are best on all other sources, by the ratio of errors to their targets."""
 
     def score(settings: LawSettings) -> float:
-        whole = 0.0
-        for protocol, found in among.items():
-            others = [case for case in found if case.source != source]
+        total = 0.0
+        for protocol, held_out in among.items():
+            others = [case for case in held_out if case.source != source]
             errors = errors_of([_rate(case, settings) for case in others], others)
-            middle, far = TARGETS[protocol]
-            whole += float(np.median(errors) / middle + np.quantile(errors, 0.9) / far) if others else 0.0
-        return whole
+            median_target, high_target = TARGETS[protocol]
+            if others:
+                total += float(np.median(errors) / median_target + np.quantile(errors, 0.9) / high_target)
+        return total
 
     crossing = usual_crossing(table, without=source)
     return min((replace(settings, crossing_usual=crossing) for settings in GRID), key=score)
@@ -200,21 +205,21 @@ def _rate(case: Case, settings: LawSettings) -> float:
     return float(np.exp(law.log_throughput(np.array([float(case.workers)]))[0]))
 
 
-def coverage_lines(found: Sequence[Case], projected: Sequence[Projected]) -> list[str]:
+def coverage_lines(held_out: Sequence[Case], projected: Sequence[Projected]) -> list[str]:
     rows: dict[str, list[tuple[bool, float]]] = defaultdict(list)
-    for case, one in zip(found, projected, strict=True):
+    for case, one in zip(held_out, projected, strict=True):
         row = (holds(one, case), one.samples_per_s.relative_width)
         rows["all"].append(row)
         rows[case.source].append(row)
     return [
-        f"  {name:34s} {100 * np.mean([inside for inside, _ in some]):6.0f} %  "
-        f"width {100 * np.median([width for _, width in some]):5.0f} %  of {len(some)}"
-        for name, some in rows.items()
+        f"  {name:34s} {100 * np.mean([inside for inside, _ in results]):6.0f} %  "
+        f"width {100 * np.median([width for _, width in results]):5.0f} %  of {len(results)}"
+        for name, results in rows.items()
     ]
 
 
-def coverage(found: Sequence[Case], projected: Sequence[Projected]) -> float:
-    return float(np.mean([holds(one, case) for case, one in zip(found, projected, strict=True)]))
+def coverage(held_out: Sequence[Case], projected: Sequence[Projected]) -> float:
+    return float(np.mean([holds(one, case) for case, one in zip(held_out, projected, strict=True)]))
 
 
 def holds(projected: Projected, case: Case) -> bool:
@@ -223,12 +228,16 @@ def holds(projected: Projected, case: Case) -> bool:
 
 
 def misses(name: str, errors: Floats, covered: float) -> list[str]:
-    wanted, bounds = TARGETS[name[0]], COVERAGE[name[0]]
-    got = (float(np.median(errors)), float(np.quantile(errors, 0.9)))
-    told = [f"{name}: error {100 * a:.1f} % above {100 * b:.1f} %" for a, b in zip(got, wanted, strict=True) if a > b]
-    if not bounds[0] <= covered <= bounds[1]:
-        told.append(f"{name}: coverage {100 * covered:.0f} % outside {100 * bounds[0]:.0f} to {100 * bounds[1]:.0f} %")
-    return told
+    low, high = COVERAGE[name[0]]
+    actual = (float(np.median(errors)), float(np.quantile(errors, 0.9)))
+    missed = [
+        f"{name}: error {100 * error:.1f} % above {100 * target:.1f} %"
+        for error, target in zip(actual, TARGETS[name[0]], strict=True)
+        if error > target
+    ]
+    if not low <= covered <= high:
+        missed.append(f"{name}: coverage {100 * covered:.0f} % outside {100 * low:.0f} to {100 * high:.0f} %")
+    return missed
 
 
 def main() -> None:
@@ -237,32 +246,33 @@ def main() -> None:
     except InputError as error:
         sys.exit(str(error))
     among = {protocol: cases(table, protocol) for protocol in TARGETS}
-    anew = left_out(table, among)
-    print(f"c3 before a boundary was crossed: {DEFAULT.crossing_usual}, by its rule {usual_crossing(table):.2f}")
+    without_source = left_out(table, among)
+    print(f"c3 if no node was left: default {DEFAULT.crossing_usual}, by its rule {usual_crossing(table):.2f}")
     missed: list[str] = []
-    for protocol, found in among.items():
-        sources = [case.source for case in found]
-        projected = [ours(case) for case in found]
-        errors = errors_of([one.samples_per_s.value for one in projected], found)
-        print(f"\n{protocol}: {len(found)} series            error %: median  90 %   sources alike")
+    for protocol, held_out in among.items():
+        sources = [case.source for case in held_out]
+        projected = [ours(case) for case in held_out]
+        errors = errors_of([one.samples_per_s.value for one in projected], held_out)
+        print(f"\n{protocol}: {len(held_out)} series            error %: median  90 %   equal weights")
         for name, law in OTHERS.items():
-            print(line(name, errors_of([law(case.fitted, case.workers) for case in found], found), sources))
+            print(line(name, errors_of([law(case.fitted, case.workers) for case in held_out], held_out), sources))
         print(line("ours", errors, sources))
-        print(line("ours, settings chosen anew", anew[protocol][0], sources))
-        helped = [ours(case, siblings=True) for case in found]
+        errors_without, covered_without = without_source[protocol]
+        print(line("ours, chosen without the source", errors_without, sources))
+        with_siblings = [ours(case, siblings=True) for case in held_out]
         print(
             line(
                 "ours, with series of the same stack",
-                errors_of([one.samples_per_s.value for one in helped], found),
+                errors_of([one.samples_per_s.value for one in with_siblings], held_out),
                 sources,
             )
         )
-        print("80 % interval covers")
-        print("\n".join(coverage_lines(found, projected)))
-        print(f"  width chosen anew: {100 * np.mean(anew[protocol][1]):.0f} %")
-        print("  with series of the same stack:" + coverage_lines(found, helped)[0].removeprefix("  all"))
-        missed += misses(protocol, errors, coverage(found, projected))
-        missed += misses(f"{protocol}, chosen anew", anew[protocol][0], float(np.mean(anew[protocol][1])))
+        print("coverage of the 80 % interval")
+        print("\n".join(coverage_lines(held_out, projected)))
+        print(f"  width chosen without the source: {100 * np.mean(covered_without):.0f} %")
+        print("  with series of the same stack:" + coverage_lines(held_out, with_siblings)[0].removeprefix("  all"))
+        missed += misses(protocol, errors, coverage(held_out, projected))
+        missed += misses(f"{protocol}, chosen without the source", errors_without, float(np.mean(covered_without)))
     missed += noisy()
     missed += timed([given.series for given in table.series])
     print("\n" + ("missed: " + "; ".join(missed) if missed else "all targets met"))
@@ -270,31 +280,31 @@ def main() -> None:
 
 
 def noisy() -> list[str]:
-    """Only coverage has a target: nobody can say where a single noisy run will lie."""
+    """Score the noisy series. Only their coverage has a target, because a single noisy run cannot be predicted."""
     missed, table = [], read_table(NOISY)
     for protocol in TARGETS:
-        found = cases(table, protocol)
-        projected = [ours(case) for case in found]
-        errors = errors_of([one.samples_per_s.value for one in projected], found)
-        print(f"\n{protocol}, noisy: {len(found)} series     error %: median  90 %   sources alike")
-        print(line("ours", errors, [case.source for case in found]))
-        print("80 % interval covers\n" + coverage_lines(found, projected)[0])
-        covered = coverage(found, projected)
+        held_out = cases(table, protocol)
+        projected = [ours(case) for case in held_out]
+        errors = errors_of([one.samples_per_s.value for one in projected], held_out)
+        print(f"\n{protocol}, noisy: {len(held_out)} series     error %: median  90 %   equal weights")
+        print(line("ours", errors, [case.source for case in held_out]))
+        print("coverage of the 80 % interval\n" + coverage_lines(held_out, projected)[0])
+        covered = coverage(held_out, projected)
         if covered < LEAST_COVERAGE_NOISY:
             missed.append(f"{protocol}, noisy: coverage {100 * covered:.0f} % below {100 * LEAST_COVERAGE_NOISY:.0f} %")
     return missed
 
 
-def timed(everything: Sequence[TableSeries]) -> list[str]:
-    many = [replace(series, stack="of all") for series in itertools.islice(itertools.cycle(everything), 600)]
-    slowest, began = 0.0, time.perf_counter()
+def timed(table: Sequence[TableSeries]) -> list[str]:
+    many = [replace(series, stack="of all") for series in itertools.islice(itertools.cycle(table), 600)]
+    slowest_s, began = 0.0, time.perf_counter()
     for series, crossings in zip(many, crossings_of_others(many), strict=True):
-        one = time.perf_counter()
+        series_began = time.perf_counter()
         project_series(series, [series.largest * 2, series.largest * 4], crossings)
-        slowest = max(slowest, time.perf_counter() - one)
-    whole = time.perf_counter() - began
-    print(f"\n600 series in {whole:.1f} s, the slowest {1e3 * slowest:.0f} ms")
-    return ["too slow"] if slowest > ONE_SERIES_S or whole > MANY_SERIES_S else []
+        slowest_s = max(slowest_s, time.perf_counter() - series_began)
+    total_s = time.perf_counter() - began
+    print(f"\n600 series in {total_s:.1f} s; the slowest took {1e3 * slowest_s:.0f} ms")
+    return ["too slow"] if slowest_s > ONE_SERIES_S or total_s > MANY_SERIES_S else []
 
 
 if __name__ == "__main__":

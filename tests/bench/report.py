@@ -1,6 +1,6 @@
-"""How long a report of many trials takes, how much memory and how large its page: python -m tests.bench.report.
+"""Measure the time, memory and page size of a report with many trials: python -m tests.bench.report.
 
-Each line gives the figure, the limit and whether it holds; the exit code is 1 when one does not.
+Each line shows a measured value, its limit, and whether the limit is met. The exit code is 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ print(json.dumps({"trials": len(results.trials), "load_s": loaded - began, "publ
 SIZES = (104, 304, 1000)
 SECONDS, MEMORY_BYTES, PAGE_BYTES = 20.0, 1.5e9, 15e6
 GROWTH = 1.5
-"""A trial more may cost so many times at 1,000 what it costs at 300: 1 is linear, 3.3 quadratic. In processor time,
-which other work on the machine changes less."""
+"""Maximum ratio of the CPU time per added trial at 1,000 trials to that at 300. Linear growth has a ratio of 1,
+quadratic growth 3.3. CPU time depends less on other work on the machine than wall time."""
 
 
-def measured(trials: int, home: Path) -> dict[str, float]:
-    """2 counts x rates x 4 repeats, and 8 probes."""
+def measure(trials: int, home: Path) -> dict[str, float]:
+    """Measure a report of 8 probes and of 2 counts x learning rates x 4 repeats."""
     rates = ", ".join(f"{0.0001 * 1.05**place:.6f}" for place in range((trials - 8) // 8))
     folder = home / str(trials)
     made_study(folder, STUDY.format(rates=rates))
     command = [sys.executable, "-c", CHILD, str(folder), str(home / f"report-{trials}")]
     answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    found: dict[str, float] = json.loads(answer.splitlines()[-1])
-    return found
+    measured: dict[str, float] = json.loads(answer.splitlines()[-1])
+    return measured
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as home:
-        small, middle, large = (measured(trials, Path(home)) for trials in SIZES)
-    for one in (small, middle, large):
-        print(json.dumps(one))
+        small, middle, large = (measure(trials, Path(home)) for trials in SIZES)
+    for measured in (small, middle, large):
+        print(json.dumps(measured))
     seconds = large["load_s"] + large["publish_s"]
     early, late = (
         (after["cpu_s"] - before["cpu_s"]) / (after["trials"] - before["trials"])
@@ -71,11 +71,11 @@ def main() -> int:
         ("seconds", f"{seconds:.1f} s", f"{SECONDS:.0f} s", seconds < SECONDS),
         ("memory", f"{large['memory_bytes'] / 1e9:.2f} GB", "1.5 GB", large["memory_bytes"] < MEMORY_BYTES),
         ("page", f"{large['page_bytes'] / 1e6:.1f} MB", "15 MB", large["page_bytes"] < PAGE_BYTES),
-        ("a trial more, at 1,000 over at 300", f"{late / early:.2f} x", f"{GROWTH} x", late < GROWTH * early),
+        ("cost per added trial / at 300", f"{late / early:.2f} x", f"{GROWTH} x", late < GROWTH * early),
     ]
-    for name, figure, limit, good in checks:
-        print(f"{'ok  ' if good else 'MISS'} report of 1,000 trials, {name}: {figure} (limit {limit})", flush=True)
-    return 0 if all(good for *_, good in checks) else 1
+    for name, figure, limit, is_met in checks:
+        print(f"{'ok  ' if is_met else 'MISS'} report of 1,000 trials, {name}: {figure} (limit {limit})", flush=True)
+    return 0 if all(is_met for *_, is_met in checks) else 1
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What timing every span costs: our loop with its clock and telemetry, and the same one with a clock that does nothing.
+"""Measure what timing every span costs: our loop with its clock and telemetry, and with a clock that does nothing.
 
 python -m tests.bench.spans [cuda]
 
-ResNet-18, batch 512, bf16 on a GPU (limit 1.01); the small CNN, batch 64 on a CPU (limit 1.03).
+On a GPU: ResNet-18, batch 512, bf16 (limit 1.01). On a CPU: the small CNN, batch 64 (limit 1.03).
 
-Turn by turn in one process. Prints the ratio of medians with a 90 % interval over turns; exit code 1 above the limit.
+The two alternate in one process. Prints the median ratio with a 90 % interval over turns. The exit code is 1 if the
+interval reaches above the limit.
 """
 
 from __future__ import annotations
@@ -92,10 +93,10 @@ def main() -> None:
         run_steps(trainer, itertools.islice(shares, steps))
         if device.type == "cuda":
             torch.cuda.synchronize()
-        taken = (time.perf_counter() - began) / steps
+        step_s = (time.perf_counter() - began) / steps
         if instrumented:
             telemetry.stop()
-        return taken
+        return step_s
 
     for _ in range(4):
         turn(True), turn(False)
@@ -105,10 +106,10 @@ def main() -> None:
             (with_spans if instrumented else without).append(turn(instrumented))
     ratios = np.log(np.array(with_spans) / np.array(without))
     rng = np.random.default_rng(0)
-    drawn = np.median(ratios[rng.integers(0, TURNS, (2000, TURNS))], axis=1)
-    low, high = np.exp(np.quantile(drawn, [0.05, 0.95]))
+    resampled = np.median(ratios[rng.integers(0, TURNS, (2000, TURNS))], axis=1)
+    low, high = np.exp(np.quantile(resampled, [0.05, 0.95]))
     print(
-        f"spans: {np.median(with_spans) * 1e3:.2f} ms a step, {np.median(without) * 1e3:.2f} ms without; ratio "
+        f"spans: {np.median(with_spans) * 1e3:.2f} ms per step, {np.median(without) * 1e3:.2f} ms without; ratio "
         f"{np.exp(np.median(ratios)):.4f} ({low:.4f} to {high:.4f}), limit {limit}"
     )
     sys.exit(1 if high > limit else 0)

@@ -1,4 +1,5 @@
-"""Seconds from starting torchrun to the end of the first step: our worker with ten probes, and a bare script."""
+"""Measure the seconds from the start of torchrun to the end of the first step: our worker with ten probes, and a bare
+script."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def ours(path: Path) -> float:
 
 
 def bare(path: Path) -> float:
-    """What somebody would write by hand: import torch, join gloo, step the same model once."""
+    """Time a script written by hand: import torch, join gloo, run one step of the same model."""
     path.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
     script = [str(Path(__file__).with_name("bare_script.py")), str(path / "first-step")]

@@ -1,4 +1,4 @@
-"""Studies small enough to run many of, and a look at the processes they leave."""
+"""Small studies for the system tests, and helpers that look at their processes and records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ repeats: 1
 interconnect_probe_s: 0
 oversubscribe: true
 """
-"""4 probes in one launch, then one training trial on 1 and one on 2 workers."""
+"""4 probes in one launch, then one training trial each on 1 and 2 workers."""
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -50,7 +50,7 @@ def start(folder: Path) -> Start:
 
 
 def starter(folder: Path) -> Start:
-    """Starts `worldsize run` on the small study; `fault` is planted in its workers."""
+    """Return a function that starts `worldsize run` on the small study. It can plant a `fault` in the workers."""
 
     def begin(*options: str, fault: str = "", **popen: object) -> subprocess.Popen[str]:
         environment = dict(os.environ)
@@ -70,7 +70,7 @@ def starter(folder: Path) -> Start:
             str(folder),
         ]
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment, **popen}
-        # As in a terminal, also where the tests themselves run in the background, with SIGINT ignored.
+        # Handle SIGINT as in a terminal, even if the tests run in the background, where it is ignored.
         settings["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
         return subprocess.Popen([*command, *options], **settings)  # type: ignore[call-overload,no-any-return]
 
@@ -94,8 +94,8 @@ def run_quickstart(folder: Path, *options: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "worldsize.cli.main", "run", "--json", "--dir", str(folder), *options]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
-    found: dict[str, Any] = json.loads(answer.stdout)
-    return found
+    output: dict[str, Any] = json.loads(answer.stdout)
+    return output
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -106,17 +106,17 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Everything alive that was started for this study."""
-    found = []
+    """Return the running processes that were started for this study."""
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.status() != psutil.STATUS_ZOMBIE and str(folder) in " ".join(process.cmdline()):
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def records(folder: Path) -> dict[str, int]:
-    """Trial -> modification time of its record."""
+    """Return the modification time of each record, by trial."""
     return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("trials/*/record.json")}

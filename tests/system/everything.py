@@ -1,4 +1,4 @@
-"""A study that has every figure and every table: made up, from known laws, for what must be shown of all of them."""
+"""A simulated study with every figure and every table, for tests that check all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCATTER = (0.9, 0.95, 1.0, 1.05, 1.1) * 8
 
 
 def everything(folder: Path) -> Evidence:
-    """Links, jobs, noise, the exchange and a batch that does not fit are written into the folder of a made-up study."""
+    """Write a simulated study with links, a job, gradient noise, the exchange, and a batch that does not fit."""
     made = Made(
         times=_times,
         noise=0.02,
@@ -47,11 +47,11 @@ def everything(folder: Path) -> Evidence:
     for name, record in results.records.items():
         trial = results.trials[name]
         if record.outcome == "failed":
-            full = (Try(batch_per_worker=8192, outcome="out_of_memory"),)
-            results.folder.write_record(record.model_copy(update={"tries": full}))
+            tries = (Try(batch_per_worker=8192, outcome="out_of_memory"),)
+            results.folder.write_record(record.model_copy(update={"tries": tries}))
         elif trial.workers > 1:
-            watched = _exchange(results.folder, trial) if trial.kind == "probe" else _noise(results.folder, trial)
-            results.folder.write_record(record.model_copy(update=watched))
+            measured = _exchange(results.folder, trial) if trial.kind == "probe" else _noise(results.folder, trial)
+            results.folder.write_record(record.model_copy(update=measured))
     queued, linked = (results.folder.launch(launch.name) for launch in launch_folders(results.folder)[:2])
     phases = {"process start": 4.0, "training": 10.0}
     write_end(queued, phases_s=phases, job="4711", queued_s=95.0, attempts=2, reason="time limit")
@@ -75,17 +75,17 @@ def _accuracy(trial: TrialSpec, steps: int) -> float:
 
 
 def _exchange(home: StudyFolder, trial: TrialSpec) -> dict[str, Any]:
-    """Steps of 12 ms with the exchange of gradients and of 10 ms without."""
+    """Write steps of 12 ms with the exchange of gradients, and of 10 ms without."""
     kinds = np.tile([1, 0, 0, 1], 10)
-    shake = np.random.default_rng([trial.workers, trial.repeat]).normal(1, 0.02, len(kinds))
-    steps = np.where(kinds, 0.012, 0.010) * shake / SPAN_UNIT_S
+    noise = np.random.default_rng([trial.workers, trial.repeat]).normal(1, 0.02, len(kinds))
+    steps = np.where(kinds, 0.012, 0.010) * noise / SPAN_UNIT_S
     rows = np.stack([kinds, np.round(steps)], axis=1).astype(np.uint32)
     exposed = _saved(home, trial, "exposed", rows)
     return {"exposed": exposed, "exchange": {"total_s": 0.004 * (1 + 0.05 * trial.repeat), "bytes": 4e6}}
 
 
 def _noise(home: StudyFolder, trial: TrialSpec) -> dict[str, Any]:
-    """Square norms of gradients whose noise scale is 400."""
+    """Write squared norms of gradients with a noise scale of 400."""
     rng = np.random.default_rng([trial.workers, trial.repeat, trial.batch_per_worker])
     norms = [1 + 400 / trial.batch_per_worker, 1 + 400 / trial.global_batch]
     return {"noise": _saved(home, trial, "noise", (norms * rng.normal(1, 0.05, (200, 2))).astype(np.float32))}
@@ -98,6 +98,6 @@ def _saved(home: StudyFolder, trial: TrialSpec, name: str, rows: np.ndarray) -> 
 
 def _sweep() -> LinkSweep:
     sizes = np.geomspace(1e3, 6.4e7, 9).astype(int).tolist()
-    seconds = {size: tuple((2e-4 + size / 1e9) * of for of in SCATTER) for size in sizes}
+    seconds = {size: tuple((2e-4 + size / 1e9) * factor for factor in SCATTER) for size in sizes}
     times = [LinkTimes(kind="inside", host="here", workers=2, size_bytes=size, seconds=seconds[size]) for size in sizes]
     return LinkSweep(budget_s=1.0, took_s=1.0, times=tuple(times))

@@ -1,4 +1,4 @@
-"""One of several ranks: measures its links, and writes what it saw to FOLDER/rankN.json.
+"""One of several ranks: measure the links and write the result to FOLDER/rankN.json.
 
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT python -m tests.system.link_ranks FOLDER BUDGET_S HOST ...
 """
@@ -26,12 +26,12 @@ def main() -> None:
     began = time.perf_counter()
     sweep = measure_links(crew.rank, hosts, crew.device, budget_s=budget_s)
     took_s = time.perf_counter() - began
-    seen = {
+    result = {
         "sweep": sweep.model_dump(mode="json") if sweep else None,
         "took_s": took_s,
         "groups_left": len(dist.distributed_c10d._world.pg_map) - groups,
     }
-    write_json(folder / f"rank{crew.rank}.json", seen)
+    write_json(folder / f"rank{crew.rank}.json", result)
     crew.leave()
     sys.stdout.flush()
     os._exit(0)  # gloo's destructors sometimes abort

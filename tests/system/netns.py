@@ -1,4 +1,4 @@
-"""Two nodes on one machine: network namespaces joined by a cable whose rate can be set, also while it is in use.
+"""Two nodes on one machine: network namespaces connected by a virtual cable with an adjustable rate.
 
 Needs root and iproute2 (`ip`, `tc`).
 """
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 INTERFACE = "veth0"
 BURST_S, QUEUE_S = 0.001, 0.1
-"""Of traffic at the full rate: what may pass at once after a pause (short, or small transfers look too fast) and what
-waits for its turn (long, so that nothing is dropped)."""
+"""Burst and queue, as seconds of traffic at the full rate. The burst is short, or small transfers would look too fast.
+The queue is long, so that no packet is dropped."""
 MTU = 9_000
-"""Headers take 1 % of the rate, not 5."""
+"""Bytes per packet. With large packets, headers take 1 % of the rate instead of 5 %."""
 FRAME = 100
-"""More than what surrounds a packet: one that does not fit into the burst would be dropped."""
+"""Allowance for the headers around a packet, in bytes. A packet that does not fit into the burst would be dropped."""
 _numbers = itertools.count()
 
 
@@ -30,7 +30,7 @@ class Node:
     address: str
 
     def command(self, argv: list[str]) -> list[str]:
-        """The same, run on this node."""
+        """Return a command that runs `argv` on this node."""
         return ["ip", "netns", "exec", self.namespace, *argv]
 
 
@@ -39,30 +39,30 @@ class Cable:
     nodes: tuple[Node, Node]
 
     def environment(self, port: int = 29_500) -> dict[str, str]:
-        """Where ranks meet, the first of them on the first node; the namespaces are new, so any port is free."""
+        """Return the variables with which ranks connect. Rank 0 is on the first node, where all ports are free."""
         return {"MASTER_ADDR": self.nodes[0].address, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": INTERFACE}
 
     def limit(self, mbit_per_s: float) -> None:
-        """Each direction has this rate from now on."""
+        """Set the rate of each direction."""
         for node in self.nodes:
             _run(f"tc -n {node.namespace} {shaping(mbit_per_s)}")
 
 
 def shaping(mbit_per_s: float) -> str:
-    """What `tc` is told, for what a node sends."""
+    """Return the arguments of `tc` that limit what a node sends."""
     bytes_per_s = mbit_per_s * 1e6 / 8
     burst, queue = round(max(BURST_S * bytes_per_s, MTU + FRAME)), round(QUEUE_S * bytes_per_s)
     return f"qdisc replace dev {INTERFACE} root tbf rate {round(mbit_per_s * 1e6)}bit burst {burst} limit {queue}"
 
 
 def limit_here(mbit_per_s: float) -> None:
-    """For a process on a node: what this one sends has this rate from now on."""
+    """Set the rate of what this node sends. For processes that run on a node."""
     _run(f"tc {shaping(mbit_per_s)}")
 
 
 @contextmanager
 def two_nodes(mbit_per_s: float) -> Iterator[Cable]:
-    """Gone at the end, with everything that still runs in them."""
+    """Create two nodes. At the end, remove them and kill everything that still runs on them."""
     number = next(_numbers)
     nodes = tuple(
         Node(namespace=f"worldsize-{os.getpid()}-{number}-{name}", address=f"10.77.0.{place}")
@@ -86,7 +86,7 @@ def two_nodes(mbit_per_s: float) -> Iterator[Cable]:
 
 
 def _remove(namespace: str) -> None:
-    """A process in it would keep a namespace alive after its name is gone."""
+    """Remove a namespace and kill its processes, which would otherwise keep it alive."""
     inside = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False)
     for pid in inside.stdout.split():
         with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Real ranks for tests: a module started once a rank, or trials run in one launch."""
+"""Real ranks for tests: a module started once per rank, or trials run in one launch."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TRIES = 3
 
 
 def tried(folder: Path, run: Callable[[Path], None], check: Callable[[Path], None]) -> None:
-    """Others may use this machine at any time: what is there must be found in one of three tries."""
+    """Run and check up to three times, because other programs may disturb a measurement. One success is enough."""
     for left in reversed(range(TRIES)):
-        here = folder / str(left)
-        here.mkdir()
-        run(here)
+        attempt = folder / str(left)
+        attempt.mkdir()
+        run(attempt)
         try:
-            check(here)
+            check(attempt)
         except AssertionError:
             if not left:
                 raise
@@ -39,21 +39,21 @@ def tried(folder: Path, run: Callable[[Path], None], check: Callable[[Path], Non
 
 
 def run_ranks(module: str, folder: Path, *args: str, ranks: int = 2, cable: Cable | None = None) -> None:
-    """`python -m module FOLDER ARGS` once a rank, on this machine or over the cable. Their warnings are errors."""
+    """Run `python -m module FOLDER ARGS` once per rank, here or on the nodes of a cable. Warnings are errors."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
     if cable:
-        meeting = cable.environment()
+        rendezvous = cable.environment()
     command = [sys.executable, "-W", "error", "-m", module, str(folder), *args]
     logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
     processes = []
     for rank, log in enumerate(logs):
         with log.open("wb") as output:
-            place = {"WORLD_SIZE": str(ranks), "RANK": str(rank), "OMP_NUM_THREADS": "1"}
-            where = cable.nodes[rank].command(command) if cable else command
-            environment = {**os.environ, **meeting, **place}
-            processes.append(subprocess.Popen(where, cwd=ROOT, env=environment, stdout=output, stderr=output))
+            own = {"WORLD_SIZE": str(ranks), "RANK": str(rank), "OMP_NUM_THREADS": "1"}
+            rank_command = cable.nodes[rank].command(command) if cable else command
+            environment = {**os.environ, **rendezvous, **own}
+            processes.append(subprocess.Popen(rank_command, cwd=ROOT, env=environment, stdout=output, stderr=output))
     try:
         codes = [process.wait(LIMIT_S) for process in processes]
     finally:
@@ -64,12 +64,12 @@ def run_ranks(module: str, folder: Path, *args: str, ranks: int = 2, cable: Cabl
 
 
 def run_trials(path: Path, trials: list[TrialSpec]) -> StudyFolder:
-    """All of them in one launch at the largest count, without a driver."""
+    """Run trials in one launch with as many workers as the largest needs, without a driver."""
     folder = StudyFolder(path)
-    for each in trials:
-        write_atomic(folder.trial(each.id) / "spec.json", each.model_dump_json().encode())
-    places = {"data": str(path), "cache": str(path), "launched_at": time.time()}
-    workers, names = max(each.workers for each in trials), tuple(each.id for each in trials)
-    write_launch(folder.launch("0001"), workers=workers, trials=names, **places)
+    for trial in trials:
+        write_atomic(folder.trial(trial.id) / "spec.json", trial.model_dump_json().encode())
+    workers, names = max(trial.workers for trial in trials), tuple(trial.id for trial in trials)
+    folders = {"data": str(path), "cache": str(path)}
+    write_launch(folder.launch("0001"), workers=workers, trials=names, launched_at=time.time(), **folders)
     LocalTarget().start(PreparedLaunch.stored(folder, "0001", hang_timeout_s=120), lambda *_: None).wait()
     return folder

@@ -1,6 +1,6 @@
-"""A real Slurm on this machine, from Debian's packages: munged, slurmctld and two slurmd, all of them gone at the end.
+"""A real Slurm on this machine: munged, slurmctld and two slurmd, which all end with the test.
 
-Needs root (slurmd starts jobs) and the packages slurm-wlm and munge. Everything lies in one folder.
+Needs root, because slurmd starts jobs, and Debian's packages slurm-wlm and munge. All files are in one folder.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from worldsize.machine import tie_to_parent
 
 NODES = ("n1", "n2")
 CPUS = 4
-"""Of each node, more than there are: tests are about the life of jobs, not about speed."""
+"""CPUs per node. May be more than the machine has: the tests are about the life of jobs, not about speed."""
 PARTITIONS = (
     "debug Default=YES PreemptMode=OFF",
-    "idle PreemptMode=CANCEL",  # its jobs make way for those of the next
+    "idle PreemptMode=CANCEL",  # jobs of the next partition preempt its jobs
     "urgent PriorityTier=10 PreemptMode=OFF",
 )
 CONFIGURATION = """\
@@ -70,7 +70,7 @@ AccountingStorageType=accounting_storage/none
 class Cluster:
     folder: Path
     environment: dict[str, str]
-    """With which commands find this cluster and no other."""
+    """Variables with which Slurm's commands find this cluster."""
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def call(self, *argv: str) -> str:
@@ -85,36 +85,35 @@ class Cluster:
         self._start(name, ["slurmd", "-D", "-N", name])
 
     def stop(self, name: str) -> None:
-        """At once, as a node or a controller that lost its power."""
+        """Kill a daemon, like a power failure of its node."""
         process = self.daemons.pop(name)
         process.kill()
         process.wait()
 
     def jobs(self) -> dict[str, str]:
-        """Job -> state, of all that Slurm still knows."""
+        """Return the state of every job that Slurm still knows, by id."""
         lines = self.call("squeue", "--noheader", "--states=all", "--format=%i|%T").splitlines()
         return dict(line.split("|", 1) for line in lines)
 
     def clear(self) -> None:
-        """No job, no process of one, both nodes at work: what the next test may rely on."""
+        """End all jobs and their processes, and wait until both nodes are idle, for the next test."""
         for name in ("slurmctld", *NODES):
             if name not in self.daemons or self.daemons[name].poll() is not None:
                 self._start(name, ["slurmctld", "-D"] if name == "slurmctld" else ["slurmd", "-D", "-N", name])
         wait(lambda: subprocess.run(["scontrol", "ping"], env=self.environment, capture_output=True).returncode == 0)
         self.call("scancel", "--user=root")
-        wait(
-            lambda: not self.call("squeue", "--noheader"), 60
-        )  # a node tells a new controller of old jobs at its leisure
+        # Nodes may take long to report old jobs to a new controller.
+        wait(lambda: not self.call("squeue", "--noheader"), 60)
         self.end_steps()
         wait(self.idle, 40)
 
     def idle(self) -> bool:
-        """Both nodes; each is listed once a partition."""
+        """Return whether both nodes are idle. sinfo lists each node once per partition."""
         lines = set(self.call("sinfo", "--noheader", "--Node", "--format=%N|%T").splitlines())
         states = dict(line.split("|") for line in lines)
         for name, state in states.items():
             if state.startswith(("down", "drain")):
-                with suppress(AssertionError):  # not yet back: asked again
+                with suppress(AssertionError):  # the node is not back yet; the caller asks again
                     self.call("scontrol", "update", f"nodename={name}", "state=resume")
         return len(lines) == len(NODES) and set(states.values()) == {"idle"}
 
@@ -127,29 +126,28 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=tie_to_parent,  # also where the tests themselves are killed
+                preexec_fn=tie_to_parent,  # even if the tests are killed
             )
 
     def end_steps(self) -> None:
-        """What a stopped slurmd left running: known by the configuration in its environment."""
+        """Kill what a stopped slurmd has left running, found by the configuration in its environment."""
         daemons = {process.pid for process in self.daemons.values()}
-        mine = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
+        variable = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
         for pid in psutil.pids():
             if pid in daemons or pid == os.getpid():
                 continue
             with suppress(OSError):
-                inside = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                if mine in inside:
+                if variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     os.kill(pid, signal.SIGKILL)
 
 
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    for listener in sockets:
+        listener.bind(("127.0.0.1", 0))
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return ports
 
 
@@ -163,7 +161,7 @@ def wait(condition: Callable[[], bool], seconds: float = 30) -> None:
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
     for program in ("munged", "slurmctld", "slurmd", "sbatch"):
-        assert shutil.which(program, path=_search_path()), f"{program} is missing: install slurm-wlm and munge"
+        assert shutil.which(program, path=_search_path()), f"{program} is missing; install slurm-wlm and munge"
     (folder / "munge").mkdir(parents=True)
     (folder / "state").mkdir()
     folder.chmod(0o755)
@@ -176,33 +174,33 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         text += f"PartitionName={partition} Nodes={','.join(NODES)} MaxTime=60 State=UP\n"
     conf.write_text(text)
     environment = {**os.environ, "SLURM_CONF": str(conf), "PATH": _search_path()}
-    made = Cluster(folder, environment)
+    created = Cluster(folder, environment)
     try:
-        _start_munge(made)
-        made.start_controller()
+        _start_munge(created)
+        created.start_controller()
         for name in NODES:
-            made.start_node(name)
+            created.start_node(name)
         wait(lambda: subprocess.run(["scontrol", "ping"], env=environment, capture_output=True).returncode == 0)
-        wait(made.idle, 60)
-        yield made
+        wait(created.idle, 60)
+        yield created
     finally:
         with suppress(Exception):
             subprocess.run(["scancel", "--user=root"], env=environment, capture_output=True, timeout=10, check=False)
-        for process in made.daemons.values():
+        for process in created.daemons.values():
             process.kill()
             process.wait()
-        made.daemons.clear()
-        made.end_steps()
+        created.daemons.clear()
+        created.end_steps()
 
 
-def _start_munge(made: Cluster) -> None:
-    """With a key of its own; a munged of the machine, if it has one, is left alone."""
-    home = made.folder / "munge"
+def _start_munge(target: Cluster) -> None:
+    """Start munged with its own key, independent of any munged of the machine."""
+    home = target.folder / "munge"
     home.chmod(0o711)
     key = home / "key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
-    made._start(
+    target._start(
         "munged",
         [
             *("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={home}/socket"),
@@ -216,11 +214,11 @@ def _search_path() -> str:
     return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
-def left_behind(made: Cluster) -> list[psutil.Process]:
-    """Processes that still know this cluster."""
-    found = []
+def left_behind(ended: Cluster) -> list[psutil.Process]:
+    """Return the processes that still have this cluster in their environment."""
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get("SLURM_CONF") == str(made.folder / "slurm.conf"):
-                found.append(process)
-    return found
+            if process.pid != os.getpid() and process.environ().get("SLURM_CONF") == str(ended.folder / "slurm.conf"):
+                processes.append(process)
+    return processes

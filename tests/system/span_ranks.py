@@ -1,8 +1,9 @@
-"""One of two ranks: our loop with a cause planted and without it, turn by turn in the same processes.
+"""One of two ranks: run the training loop with and without a planted cause, in turns in the same processes.
 
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT python -m tests.system.span_ranks FOLDER CASE...
 
-Writes spans-CASE-rankN.npz: steps x columns of the plain turns, of the planted ones, and what was planted, in seconds.
+Writes spans-CASE-rankN.npz: the spans of the plain turns and of the planted turns (steps x columns), and the time that
+was planted, all in seconds.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from worldsize.worker.workloads.base import Split
 
 SLEEP_S = 0.02
 TURNS, STEPS = 12, 8
-"""Of each kind; the first step of a turn is dropped."""
+"""Turns of each kind, and steps per turn. The first step of a turn is dropped."""
 PRODUCTS = 512
 SLOW_MBIT, FAST_MBIT = 20, 80
-"""So slow that what the machine itself adds to a transfer, some milliseconds, is a small part of it."""
+"""Rates of the link. At these rates, the few milliseconds that the machine itself adds to a transfer hardly count."""
 
 
 class SleepyLoader(Split):
@@ -51,7 +52,7 @@ class SleepyLoader(Split):
 
 
 class Busy(nn.Module):
-    """The model, after products of matrices that are not part of it."""
+    """A model that first computes matrix products which are not part of it."""
 
     def __init__(self, model: nn.Module, products: int) -> None:
         super().__init__()
@@ -100,33 +101,33 @@ def trainer(team: Team, folder: Path) -> Trainer:
     )
 
 
-def plant(case: str, here: Trainer) -> Callable[[], float]:
-    """Puts the cause in; returns what tells how many seconds a step it took."""
-    strategy = here.strategy
+def plant(case: str, changed: Trainer) -> Callable[[], float]:
+    """Plant a cause, and return a function that returns the seconds per step that it took."""
+    strategy = changed.strategy
     match case:
         case "loader":
-            data = here.workload.train
+            data = changed.workload.train
             assert isinstance(data, Split)
             sleepy = SleepyLoader(inputs=data.inputs, targets=data.targets)
-            here.workload = replace(here.workload, train=sleepy)
+            changed.workload = replace(changed.workload, train=sleepy)
             return lambda: SLEEP_S
         case "optimizer":
             real = strategy.optimizer.step
 
-            def step(*given: Any, **named: Any) -> Any:
+            def step(*args: Any, **kwargs: Any) -> Any:
                 time.sleep(SLEEP_S)
-                return real(*given, **named)
+                return real(*args, **kwargs)
 
             strategy.optimizer.step = step  # type: ignore[method-assign]
             return lambda: SLEEP_S
         case "slow rank":
-            # About half as much again as the step computes, on the second rank alone.
-            busy = Busy(strategy.model, products=12 if here.team.rank == 1 else 0)
+            # On the second rank only: about half of the time that a step computes.
+            busy = Busy(strategy.model, products=12 if changed.team.rank == 1 else 0)
             strategy.model = busy
             return lambda: float(np.median(busy.seconds))
         case "link":
             size = strategy.exchange_facts()["bytes"]
-            return lambda: size * 8e-6 * (1 / SLOW_MBIT - 1 / FAST_MBIT)  # of two workers, each sends it once
+            return lambda: size * 8e-6 * (1 / SLOW_MBIT - 1 / FAST_MBIT)  # each of the two workers sends it once
     raise ValueError(case)
 
 
@@ -136,13 +137,13 @@ def turns(plain: Trainer, planted: Trainer) -> Iterator[tuple[Trainer, bool]]:
         yield from pair if number % 2 == 0 else reversed(pair)
 
 
-def measure_exchange(here: Trainer, folder: Path) -> None:
-    """At the slow rate: what the exchange adds to a step, and what torch says that it takes."""
+def measure_exchange(planted: Trainer, folder: Path) -> None:
+    """Write what the exchange adds to a step at the slow rate, and how long it takes according to torch."""
     limit_here(SLOW_MBIT)
-    here.team.barrier()
-    rows = exchange_blocks(here, here.shares(1), step_s=0.0, most_s=4.0)
+    planted.team.barrier()
+    rows = exchange_blocks(planted, planted.shares(1), step_s=0.0, most_s=4.0)
     assert rows is not None
-    np.savez(folder / f"exchange-rank{here.team.rank}.npz", rows=rows, **here.strategy.exchange_facts())
+    np.savez(folder / f"exchange-rank{planted.team.rank}.npz", rows=rows, **planted.strategy.exchange_facts())
 
 
 def main() -> None:
@@ -154,18 +155,18 @@ def main() -> None:
     for case in sys.argv[2:]:
         plain, planted = trainer(team, folder), trainer(team, folder)
         planted_s = plant(case, planted)
-        kept: dict[bool, list[np.ndarray]] = {False: [], True: []}
-        for here, is_planted in turns(plain, planted):
+        spans: dict[bool, list[np.ndarray]] = {False: [], True: []}
+        for current, is_planted in turns(plain, planted):
             if case == "link":
                 limit_here(SLOW_MBIT if is_planted else FAST_MBIT)
             team.barrier()
-            done = len(here.clock.spans())
-            run_steps(here, itertools.islice(here.shares(0), STEPS))
-            kept[is_planted].append(here.clock.spans()[done + 1 :] * SPAN_UNIT_S)
+            done = len(current.clock.spans())
+            run_steps(current, itertools.islice(current.shares(0), STEPS))
+            spans[is_planted].append(current.clock.spans()[done + 1 :] * SPAN_UNIT_S)
         np.savez(
             folder / f"spans-{case.replace(' ', '-')}-rank{team.rank}.npz",
-            plain=np.concatenate(kept[False]),
-            planted=np.concatenate(kept[True]),
+            plain=np.concatenate(spans[False]),
+            planted=np.concatenate(spans[True]),
             seconds=planted_s(),
         )
         if case == "link":

@@ -1,4 +1,4 @@
-"""One of two ranks: trains a small CNN once a case, in the order of CASES, and writes what it saw.
+"""One of two ranks: train a small CNN once per case, in the order of CASES, and write the results.
 
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=PORT python -m tests.system.strategy_ranks FOLDER
 """
@@ -26,9 +26,9 @@ from worldsize.worker.parallel import make_strategy
 from worldsize.worker.parallel.team import Crew, Team
 
 STEPS, BATCH = 20, 16
-"""A rank's batch."""
+"""Steps per case, and the batch per rank."""
 CLASSES = 11
-"""One more than there are: what does not divide among ranks must work too."""
+"""One more than the data has, because sizes that do not divide evenly among ranks must work too."""
 RATES = {"sgd": 0.1, "momentum": 0.01, "adam": 0.002, "lars": 3.0}
 UNFREEZE_STEP = 6
 
@@ -38,14 +38,14 @@ class Case:
     strategy: str = "ddp"
     optimizer: str = "momentum"
     options: dict[str, object] = field(default_factory=dict)
-    """Of the strategy."""
+    """Options of the strategy."""
     accumulation: int = 1
     clip_norm: float | None = None
     frozen: bool = False
-    """The backbone, until UNFREEZE_STEP."""
+    """Whether the backbone is frozen until UNFREEZE_STEP."""
     model: str = "plain-cnn"
     whole_world: bool = False
-    """Not a sub-group that happens to have all ranks."""
+    """Use the default process group instead of a sub-group with the same ranks."""
 
 
 def _cases() -> dict[str, Case]:
@@ -57,11 +57,11 @@ def _cases() -> dict[str, Case]:
         cases[f"{strategy} clipped"] = Case(strategy=strategy, optimizer="sgd", clip_norm=0.5)
         cases[f"{strategy} unfrozen"] = Case(strategy=strategy, frozen=True)
         cases[f"{strategy} tied"] = Case(strategy=strategy, optimizer="adam", model="tied")
-        if strategy != "zero":  # its models are those of ddp
+        if strategy != "zero":  # zero wraps models like ddp
             cases[f"{strategy} batch-norm"] = Case(strategy=strategy, model="cnn")
     for strategy in ("fp16-compression", "bf16-compression"):
         cases[f"{strategy} momentum"] = Case(strategy=strategy)
-    # Gradients of several buckets, whose exchanges must not be mixed up.
+    # Wide models have gradients in several buckets, whose exchanges must not be mixed up.
     cases["ddp wide"], cases["powersgd wide"] = (
         Case(strategy=strategy, model="wide", options=options)
         for strategy, options in (("ddp", {}), ("powersgd", {"rank": 4, "start_step": 2}))
@@ -72,7 +72,7 @@ def _cases() -> dict[str, Case]:
         cases[f"local-sgd {optimizer}"] = Case(strategy="local-sgd", optimizer=optimizer, options=always)
     cases["local-sgd accumulated"] = Case(strategy="local-sgd", options=always, accumulation=2, whole_world=True)
     cases["local-sgd sometimes"] = Case(strategy="local-sgd", options={"every": 4})
-    # Seven does not divide the steps: the ranks end apart.
+    # The number of steps is no multiple of seven, so the ranks end with different weights.
     cases["local-sgd batch-norm"] = Case(strategy="local-sgd", options={"every": 7}, model="cnn")
     return cases
 
@@ -89,7 +89,7 @@ def build(name: str) -> nn.Module:
     if name != "tied":
         options = {"dropout": 0.0} if name == "cnn" else {}
         return models.build(name, classes=CLASSES, channels=1, size=28, **options)
-    # And a PReLU, whose one number leaves the second rank an empty shard.
+    # The PReLU has a single parameter, so the shard of the second rank is empty.
     first, second = nn.Linear(64, 64), nn.Linear(64, 64)
     second.weight = first.weight
     return nn.Sequential(
@@ -102,7 +102,7 @@ def train(case: Case, team: Team, images: torch.Tensor, labels: torch.Tensor) ->
     module = build(case.model)
     models.freeze(module, "backbone" if case.frozen else None)
     rate = RATES[case.optimizer]
-    # Wrong by a factor: what counts is what is set before each step, on every rank.
+    # A wrong learning rate: only the one that is set before each step, on every rank, may count.
     optimizer = OptimizerSpec(name=case.optimizer, lr=10 * rate, weight_decay=1e-3)  # type: ignore[arg-type]
     strategy = make_strategy(StrategySpec(name=case.strategy, **case.options), optimizer, module, team)  # type: ignore[arg-type]
     losses = []
@@ -114,9 +114,9 @@ def train(case: Case, team: Team, images: torch.Tensor, labels: torch.Tensor) ->
             group["lr"] = rate
         first = (step * team.workers + team.rank) * BATCH
         pooled = torch.zeros(())
-        for part, place in enumerate(torch.arange(first, first + BATCH).chunk(case.accumulation), start=1):
+        for part, rows in enumerate(torch.arange(first, first + BATCH).chunk(case.accumulation), start=1):
             with strategy.exchange(last=part == case.accumulation):
-                loss = F.cross_entropy(strategy.model(images[place]), labels[place]) / case.accumulation
+                loss = F.cross_entropy(strategy.model(images[rows]), labels[rows]) / case.accumulation
                 loss.backward()
             pooled += loss.detach()
         if case.clip_norm is not None:
@@ -137,15 +137,15 @@ def train(case: Case, team: Team, images: torch.Tensor, labels: torch.Tensor) ->
         "untouched": np.array(torch.equal(before, _own(strategy.module))),
         "own": before.numpy(),
         "evaluated": answer.numpy(),
-        "gone": weakref.ref(strategy.model),  # dead, once this function has returned and the garbage is out
+        "gone": weakref.ref(strategy.model),  # must be dead after this function returns and garbage is collected
     }
 
 
 def _own(module: nn.Module) -> torch.Tensor:
-    """This rank's parameters, or its shards of them."""
+    """Return the parameters of this rank, or its shards of them."""
     with torch.no_grad():
-        own = [each.to_local() if isinstance(each, DTensor) else each for each in module.parameters()]
-        return torch.cat([tensor.reshape(-1) for tensor in own])
+        tensors = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in module.parameters()]
+        return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def main() -> None:
@@ -162,11 +162,11 @@ def main() -> None:
     groups = len(dist.distributed_c10d._world.pg_map)
     arrays_out: dict[str, object] = {}
     for name, case in CASES.items():
-        gc.freeze()  # so that collecting looks at what this case made, not at all of torch
-        seen = train(case, world if case.whole_world else sub_group, images, labels)
+        gc.freeze()  # so that collection looks only at the objects of this case, not at all of torch
+        results = train(case, world if case.whole_world else sub_group, images, labels)
         gc.collect()
-        seen["kept"] = np.array(seen.pop("gone")() is not None)  # type: ignore[operator]
-        arrays_out |= {f"{name}/{what}": value for what, value in seen.items()}
+        results["kept"] = np.array(results.pop("gone")() is not None)  # type: ignore[operator]
+        arrays_out |= {f"{name}/{key}": value for key, value in results.items()}
     arrays_out["groups"] = np.array([groups, len(dist.distributed_c10d._world.pg_map)])
     np.savez(Path(sys.argv[1]) / f"rank{crew.rank}.npz", **arrays_out)  # type: ignore[arg-type]
     crew.leave()

@@ -98,7 +98,7 @@ def test_a_second_driver_is_refused(endings: dict[str, Ending]) -> None:
 
 def test_ctrl_c_keeps_everything(endings: dict[str, Ending]) -> None:
     assert endings["ctrl-c"].code == 130
-    assert "stopped; finished trials are kept" in endings["ctrl-c"].output
+    assert "Stopped. Finished trials are kept" in endings["ctrl-c"].output
     assert endings["ctrl-c"].kept == endings["second"].kept
     assert endings["ctrl-c"].processes == []
 

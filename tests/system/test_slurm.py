@@ -163,7 +163,7 @@ def test_the_quickstart_over_one_and_two_nodes_to_its_report(driver: Driver, tmp
         "run_on.slurm.max_jobs=2",
     )
     output = driver.run("--small", "--workers", "1,2,4", *asked, "--smoke")
-    assert "workers start and meet" in output
+    assert "workers start and connect" in output
     assert "5 jobs: " in output
     driver.assert_whole({}, 12)
     ends = driver.ends()
@@ -223,7 +223,7 @@ def test_a_time_limit_is_no_failure_and_a_hang_tells_where_it_stands(driver: Dri
     before = records(driver.folder)
     driver.release()
     output = hanging.finish(stopped)
-    assert "asking its ranks where they stand" in output
+    assert "asking its ranks for their stacks" in output
     hanging.assert_whole({}, 5)
     first, second = hanging.ends().values()
     assert "no sign of life" in first["cause"]
@@ -320,7 +320,7 @@ def test_detached_killed_stopped_and_adopted_it_is_one_job(driver: Driver) -> No
     stopped = driver.start(*ONE)
     driver.hear(stopped, "following job")
     stopped.send_signal(signal.SIGINT)
-    assert "goes on" in driver.finish(stopped, code=130)
+    assert "keeps running" in driver.finish(stopped, code=130)
     driver.release()
     output = driver.run(*ONE)
     assert f"following job {driver.job()}" in output

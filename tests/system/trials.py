@@ -1,4 +1,4 @@
-"""Trials that several files of tests look at, for one launch to run them all."""
+"""Trials that several test files use. One launch runs them all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CURVE_STEPS, CURVE_BATCH = 20, 64
 
 
 def curve_trial(workers: int) -> TrialSpec:
-    """The same global batch, whatever the number of workers."""
+    """Return a trial whose global batch does not depend on the number of workers."""
     return TrialSpec(
         id=f"000{workers}-w{workers}",
         workers=workers,
@@ -40,9 +40,9 @@ CURVES = {workers: curve_trial(workers) for workers in (2, 1, 4)}
 
 NOISE_STEPS, NOISE_BATCH = 60, 32
 STILL: dict[str, Any] = {"peak_lr": 0.0, "train": TrainSpec(steps=NOISE_STEPS, measure_noise_scale=True)}
-"""The model stays as it is, so that all trials of this kind see the same samples at the same weights."""
+"""The model does not change, so that all trials of this kind see the same samples at the same weights."""
 LEARNING: dict[str, Any] = {"workers": 2, "batch_per_worker": 225, "accumulation": 2, "peak_lr": 0.02}
-"""An epoch of 14 steps, of which the last has 300 of 900 samples."""
+"""One epoch has 14 steps. The last has 300 samples instead of 900."""
 MEASURED: dict[str, dict[str, Any]] = {
     "workers": {"workers": 2, "batch_per_worker": NOISE_BATCH // 2, **STILL},
     "halves": {"workers": 1, "batch_per_worker": NOISE_BATCH // 2, "accumulation": 2, **STILL},

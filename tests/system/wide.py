@@ -1,4 +1,4 @@
-"""A workload of the user's own whose samples take much memory and next to no time, and studies of it that end badly."""
+"""A custom workload whose samples take much memory but hardly any time, for studies that run out of memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def task():
         "metrics": {"accuracy": lambda outputs, labels: (outputs.argmax(1) == labels).float()},
     }
 """
-"""A sample takes 0.8 MB in a step."""
+"""Each sample takes 0.8 MB in a step."""
 STUDY = """\
 name: wide
 workload: "wide:task"
@@ -45,11 +45,12 @@ oversubscribe: true
 skip: {skip}
 """
 ROOM = 240e6
-"""Beyond what a process holds that has only imported: the group, the model and its gradients, some 120 samples."""
+"""Bytes that a worker may allocate after its imports: enough for the process group, the model, its gradients and about
+120 samples."""
 
 
 def imported_bytes() -> int:
-    """What a worker of this torch holds before it does anything."""
+    """Return how much memory a worker has allocated after its imports."""
     check = (
         "import worldsize.worker.session; from worldsize.worker.measure.memory import allocated_bytes as a; print(a())"
     )
@@ -68,7 +69,10 @@ def run_wide(
     expected: int = 0,
     **environment: str,
 ) -> dict[str, Any]:
-    """Into `folder`/study; `expected`: the exit code. What is planted in workers is found through PYTHONPATH."""
+    """Run the study in `folder`/study and return its JSON output. `expected` is the exit code.
+
+    PYTHONPATH lets the workers find the module that plants faults.
+    """
     text = STUDY.format(workers=workers, batches=batches, rates=rates, train=train, skip=skip, limit_gb=limit / 1e9)
     (folder / "wide.py").write_text(WIDE)
     (folder / "wide.yaml").write_text(text)
@@ -83,5 +87,5 @@ def run_wide(
         check=False,
     )
     assert done.returncode == expected, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    output: dict[str, Any] = json.loads(done.stdout)
+    return output

@@ -15,7 +15,10 @@ from worldsize.spec.optimizer import USUAL_LR, USUAL_MOMENTUM, OptimizerName
 from worldsize.spec.study import StudySpec
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 CODE = "\n".join(
     path.read_text(encoding="utf-8") for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
 )
@@ -35,6 +38,14 @@ def names_in(page: Path) -> set[str]:
 @pytest.mark.parametrize("text", STUDIES)
 def test_a_study_in_a_guide_can_be_read(text: str) -> None:
     StudyFile(text, "guide").spec()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_of_the_repository(page: Path) -> None:
+    """Links between pages of the site, and their anchors, are also checked by `make docs`."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert (page.parent / target).exists(), target
 
 
 def test_guides_have_studies() -> None:

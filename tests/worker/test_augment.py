@@ -218,7 +218,7 @@ def test_autocast_does_not_blur_where_pixels_come_from():
 
 @pytest.mark.parametrize("batch", [torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(3, 8, 8)])
 def test_only_batches_of_floating_point_images_are_taken(batch):
-    with pytest.raises(ValueError, match="give floating point, N x C x H x W"):
+    with pytest.raises(ValueError, match="use a floating-point tensor of shape N x C x H x W"):
         augment(batch, spec(**LIGHT), generator_for(0, 0, 0))
 
 
@@ -250,5 +250,5 @@ def test_other_values_are_refused(fields):
 
 
 def test_a_cutout_needs_a_value_to_put_there():
-    with pytest.raises(ValidationError, match=r"cutout=8 .*use a number, such as 0"):
+    with pytest.raises(ValidationError, match=r"cutout=8 .*use a number for fill"):
         spec(cutout=8, fill="edge")

@@ -17,7 +17,7 @@ from worldsize.errors import InputError
 from worldsize.folder.launches import LaunchFolder, RankFailure
 from worldsize.folder.record import Try
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.launch.autopsy import find_cause, tries_told
+from worldsize.launch.autopsy import find_cause, reported_tries
 from worldsize.launch.commands import worker_environment
 from worldsize.launch.prepare import memory_limit_gb
 from worldsize.machine import Machine
@@ -162,12 +162,12 @@ STUDY = "name: s\nworkload: digits\naxes:\n  workers: [1, 2]\n  batch_per_worker
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("train: {epochs: 1}", "line 7: train needs to know its batch"),
+        ("train: {epochs: 1}", "line 7: train needs a known batch"),
         ("small: {}", ""),
-        ("--set axes.strategy=[fsdp]", "fsdp exchanges inside forward"),
-        ("--set axes.strategy=[{name: ddp, sync_batch_norm: true}]", "ddp sync batch norm exchanges inside forward"),
+        ("--set axes.strategy=[fsdp]", "fsdp communicates during forward"),
+        ("--set axes.strategy=[{name: ddp, sync_batch_norm: true}]", "ddp sync batch norm communicates during forward"),
         ("--set axes.batch_per_worker={largest: true, max: 16}", "max=16 is less than first=32"),
-        ("--set axes.batch_per_worker={largest: false}", "largest=false asks for nothing: list the batches"),
+        ("--set axes.batch_per_worker={largest: false}", "largest=false has no meaning; write largest: true"),
         ("--set axes.batch_per_worker={largest: true, frist: 8}", 'Did you mean "first"?'),
         ("--set memory_limit_gb=0", "memory_limit_gb=0: input should be greater than 0"),
     ],
@@ -226,7 +226,7 @@ def test_a_search_that_died_keeps_its_tries(tmp_path: Path) -> None:
     ]
     folder.trial(trial.id).mkdir(parents=True)
     (folder.trial(trial.id) / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
-    assert tries_told(folder, trial.id) == (done, Try(batch_per_worker=64, outcome="out_of_memory"))
+    assert reported_tries(folder, trial.id) == (done, Try(batch_per_worker=64, outcome="out_of_memory"))
 
 
 def test_under_a_limit_the_allocator_is_pinned() -> None:

@@ -264,7 +264,7 @@ def test_dropout_acts_in_training_only():
 
 
 def test_a_text_longer_than_the_context_is_refused():
-    with pytest.raises(ValueError, match="17 tokens is longer than context=16"):
+    with pytest.raises(ValueError, match="17 tokens are longer than context=16"):
         built("decoder")(torch.zeros(1, 17, dtype=torch.uint8))
 
 
@@ -289,7 +289,7 @@ def test_a_text_longer_than_the_context_is_refused():
         ("decoder", {"channels": 1, "context": 64}, "context=64 contradicts size=32"),
         ("decoder", {"channels": 1, "vocab": 256}, "vocab=256 contradicts classes=10"),
         ("decoder", {"channels": 1, "positions": "sine"}, "positions='sine' is not one of learned, rotary"),
-        ("decoder", {"channels": 1, "width": 12, "heads": 4}, "need it even"),
+        ("decoder", {"channels": 1, "width": 12, "heads": 4}, "need an even number"),
         ("decoder", {}, "channels=3"),
     ],
 )
@@ -334,7 +334,7 @@ def test_torchvisions_own_weights_are_loaded_all_but_the_head():
     loaded = load_torchvision_weights(model, "torchvision:vgg11")
     assert loaded.loaded == ("features.weight", "features.bias")
     assert [name for name, _ in loaded.left_out] == ["classifier.1.weight", "classifier.1.bias"]
-    with pytest.raises(InputError, match="belongs to a model of torchvision, not to resnet18"):
+    with pytest.raises(InputError, match="needs a torchvision model, but the model is resnet18"):
         load_torchvision_weights(model, "resnet18")
 
 
@@ -350,7 +350,7 @@ def test_where_torchvision_is_its_models_are_built():
     [
         ("vgg12", 3, {}, 'Did you mean "vgg11"'),
         ("vgg11", 1, {}, "channels=1"),
-        ("vgg11", 3, {"depth": 4}, "does not take these options .*depth"),
+        ("vgg11", 3, {"depth": 4}, "does not accept these options .*depth"),
     ],
 )
 @pytest.mark.usefixtures("torchvision")

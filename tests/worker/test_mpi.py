@@ -42,7 +42,7 @@ def test_rank_0_says_where_to_meet_and_the_others_wait_for_this_run(tmp_path: Pa
 
 def test_waiting_for_rank_0_has_an_end(tmp_path: Path) -> None:
     time = iter(range(0, 10_000, 100))
-    with pytest.raises(LaunchError, match="is the folder shared"):
+    with pytest.raises(LaunchError, match="use a folder that is shared"):
         place({"PMI_RANK": "1", "PMI_SIZE": "2"}, tmp_path, sleep=lambda _: None, now=lambda: float(next(time)))
 
 

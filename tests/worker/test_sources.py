@@ -99,7 +99,7 @@ def test_another_stream_is_other_samples_of_the_same_regression():
         (3, 4, 10.0, 0.0, "at least 4 samples"),
         (10, 4, 0.5, 0.0, "condition_number=0.5"),
         (10, 4, math.nan, 0.0, "condition_number=nan"),
-        (10, 1, 5.0, 0.0, "two eigenvalues"),
+        (10, 1, 5.0, 0.0, "needs features=2 or more"),
         (10, 4, 5.0, -1.0, "noise=-1.0"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_source_that_raises_costs_its_own_column_and_is_named_once() -> None:
     assert len(rows) > 20
     assert np.isnan(rows[:, INDEX["gpu_power_w"]]).all()
     assert rows[:, INDEX["samples"]].tolist() == list(range(1, len(rows) + 1))
-    assert said == ["telemetry: no gpu power: OSError: the sensor is gone"]
+    assert said == ["telemetry: gpu power unavailable: OSError: the sensor is gone"]
 
 
 def test_a_source_that_fails_at_times_is_asked_again() -> None:
@@ -108,7 +108,7 @@ def test_a_reading_that_hangs_does_not_hold_up_training(monkeypatch: pytest.Monk
     beside.start()
     wait_for(lambda: calls[0] == 2)
     assert beside.stop()[:, INDEX["samples"]].tolist() == [1]
-    assert said == ["telemetry: no thread: TimeoutError: a reading took more than 0.05 s"]
+    assert said == ["telemetry: thread unavailable: TimeoutError: a reading took more than 0.05 s"]
     hung = beside._thread
     monkeypatch.setattr(telemetry_module, "PATIENCE_S", 10)
     beside.start()  # the next trial, beside the thread that hangs
@@ -130,7 +130,7 @@ def test_no_thread_to_be_had_is_said_and_survived(monkeypatch: pytest.MonkeyPatc
     beside = Telemetry({}, note=said.append)
     beside.start()
     assert beside.stop().shape == (0, len(COLUMNS))
-    assert said == ["telemetry: no thread: RuntimeError: can't start new thread"]
+    assert said == ["telemetry: thread unavailable: RuntimeError: can't start new thread"]
 
 
 def test_a_long_trial_is_thinned_and_keeps_both_ends() -> None:
@@ -199,7 +199,7 @@ def test_a_record_vouches_for_its_telemetry(tmp_path: Path) -> None:
     assert folder.record("t") == record
     assert np.array_equal(np.load(path, allow_pickle=False), rows, equal_nan=True)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"telemetry-rank00\.npy does not fit"):
+    with pytest.raises(ValueError, match=r"telemetry-rank00\.npy does not match"):
         folder.record("t")
 
 
@@ -310,8 +310,8 @@ def test_fields_that_a_gpu_does_not_offer_stay_empty_and_are_named() -> None:
     assert seen.keys().isdisjoint({"gpu_energy_j", "gpu_busy_percent", "gpu_memory_busy_percent"})
     assert seen["gpu_power_w"] == 612.5
     assert [line.partition(":")[2] for line in said] == [
-        " no gpu utilization: FunctionNotFoundError: Not Supported",
-        " no gpu energy: FunctionNotFoundError: Not Supported",
+        " gpu utilization unavailable: FunctionNotFoundError: Not Supported",
+        " gpu energy unavailable: FunctionNotFoundError: Not Supported",
     ]
 
 
@@ -383,7 +383,7 @@ def test_without_a_driver_the_rest_is_still_watched(monkeypatch: pytest.MonkeyPa
     row = dict(zip(COLUMNS, telemetry_of(crew, lambda: 0).sample(), strict=True))
     assert math.isnan(row["gpu_power_w"])
     assert row["host_cpu_s"] > 0
-    assert capsys.readouterr().out == "telemetry: no gpu: FunctionNotFoundError: Not Supported\n"
+    assert capsys.readouterr().out == "telemetry: gpu unavailable: FunctionNotFoundError: Not Supported\n"
 
 
 def test_a_cpu_has_no_gpu() -> None:

@@ -137,7 +137,7 @@ def test_a_text_file_is_read_as_bytes_and_its_end_is_the_test(tmp_path: Path) ->
     train_part, test_part = read_text(tmp_path / "text", TextOptions(context=10), 0.1)
     assert (len(train_part), len(test_part)) == (900, 100)
     assert bytes(test_part) == (tmp_path / "text").read_bytes()[900:]
-    with pytest.raises(DataError, match="no window of 600 bytes"):
+    with pytest.raises(DataError, match="too short for a training and a test window of 600 bytes"):
         read_text(tmp_path / "text", TextOptions(context=600), 0.1)
 
 
@@ -176,7 +176,7 @@ def test_unknown_options_name_the_nearest(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_not_there_is_named_with_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"path='nowhere' .*looked at .*nowhere"):
+    with pytest.raises(DataError, match=r"path='nowhere' .*tried .*nowhere"):
         load("image-folder", tmp_path, tmp_path, path="nowhere")
 
 
@@ -199,9 +199,9 @@ def partial():
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("averaged", "loss gives shape .* for 2 samples; it must give one value per sample"),
+        ("averaged", "loss returns shape .* for 2 samples; return one value per sample"),
         ("lopsided", "train must be two tensors"),
-        ("partial", "returns no loss, metrics, test, train"),
+        ("partial", "the dict has no loss, metrics, test, train"),
         ("missing", "name a function that Python can import"),
     ],
 )

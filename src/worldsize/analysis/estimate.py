@@ -1,8 +1,8 @@
-"""Estimates and their intervals; fits with coefficients that are not negative.
+"""Estimates, their intervals, and non-negative least squares.
 
-An `Estimate` is a value with its interval; a `Sample`, a mean over repeats with its error, gives one.
-Medians of correlated steps over repeats: bootstrap inside a repeat, Student's t between them.
-A single repeat gives a value without an interval, because it does not show how repeats differ.
+An `Estimate` is a value with an interval. A `Sample` is a mean over repeats with its standard error, and yields an
+`Estimate`. Steps are correlated: the error of their median comes from a block bootstrap within a repeat, and from
+Student's t between repeats. A single repeat has no interval, because it does not show how repeats differ.
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ from scipy.special import ndtri, stdtrit
 Floats = npt.NDArray[np.float64]
 
 LEVEL = 0.90
-"""Of intervals of what was measured."""
+"""Confidence level of intervals of measured values."""
 PROJECTED_LEVEL = 0.80
-"""Of intervals of what was not measured."""
+"""Confidence level of intervals of projected values."""
 REPLICATES = 1_000
-MOST_LOG = 700.0
-"""exp() of more overflows; an interval that reaches this far means that nothing is known."""
-LEAST_FOR_CHANGE = 12
-"""Fewer steps are too few to detect a change of pace."""
+"""Bootstrap resamples."""
+MAX_LOG = 700.0
+"""exp() of a larger value overflows. An interval that reaches this far means that nothing is known."""
+MIN_STEPS_FOR_CHANGE = 12
+"""Fewest steps in which a change of pace can be detected."""
 CHANGE_GAIN = 6.0
-"""Times log(n): steps are correlated, so more than the usual penalty of a change point."""
+"""Penalty of a change point, in units of log(n). Higher than usual, because steps are correlated."""
 ROUNDING = 1e-12
-"""A term of a fit with less than this share of the values is what rounding left, and is 0."""
-MOST_REPEATS = 1_000
-MOST_STEPS = 2_000
-"""A longer series is thinned: its median is already known far better than its repeats agree."""
+"""A fitted term below this share of the values is a rounding error, and is set to 0."""
+MAX_REPEATS = 1_000
+MAX_STEPS = 2_000
+"""A longer series is thinned: the error of its median is already far below the spread of the repeats."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value and the interval that it lies in."""
+    """A value and its confidence interval."""
 
     value: float
     low: float | None = None
     high: float | None = None
-    """Both are None if there is no interval: a single run, or exact by definition (the baseline of a speedup)."""
+    """`low` and `high` are None if there is no interval: a single run, or a value that is exact by definition (the
+    baseline of a speedup)."""
     level: float = LEVEL
     """Share of such intervals that contain the true value."""
     n: int = 0
-    """Runs behind it; 0 if it does not come from runs."""
+    """Number of runs that the value comes from; 0 if it does not come from runs."""
 
     @property
     def has_interval(self) -> bool:
@@ -59,7 +61,7 @@ class Estimate:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The ends of the interval; without one, the value is both."""
+        """The ends of the interval; without an interval, the value twice."""
         return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
 
     @property
@@ -72,7 +74,7 @@ class Estimate:
         return replace(self, low=low, high=high)
 
     def map(self, function: Callable[[float], float]) -> Estimate:
-        """The same for a quantity that rises or falls with this one."""
+        """Apply a monotone function to the value and to both ends of the interval."""
         value = function(self.value)
         if not self.has_interval:
             return replace(self, value=value)
@@ -83,38 +85,39 @@ class Estimate:
         return self.map(lambda value: value * factor)
 
     def into(self, amount: float) -> Estimate:
-        """amount / value, such as the time that an amount takes at this rate."""
+        """Return amount / value, such as the time to process an amount at this rate."""
         return self.map(lambda value: amount / value if value else math.inf)
 
-    def clipped(self, least: float, most: float) -> Estimate:
-        """The same with its interval inside the possible values."""
+    def clipped(self, lowest: float, highest: float) -> Estimate:
+        """Clip the interval to the range of possible values."""
         if not self.has_interval:
             return self
-        low, high = (min(max(end, least), most) for end in self.ends)
+        low, high = (min(max(end, lowest), highest) for end in self.ends)
         return replace(self, low=low, high=high)
 
     def plus(self, other: Estimate) -> Estimate:
-        """The sum; independent errors add in quadrature. None of a single run is known, so the sum has no interval."""
-        value, parts = self.value + other.value, (self, other)
-        known = [part for part in parts if part.has_interval]
-        if not known or any(part.is_single_run for part in parts):
+        """Return the sum; independent errors add in quadrature. The error of a single run is unknown, so a sum with a
+        single run has no interval."""
+        value, terms = self.value + other.value, (self, other)
+        with_interval = [term for term in terms if term.has_interval]
+        if not with_interval or any(term.is_single_run for term in terms):
             return Estimate(value=value, level=self.level, n=max(self.n, other.n) and 1)
-        down, up = (math.hypot(*(part.ends[end] - part.value for part in known)) for end in (0, 1))
-        return replace(known[0], value=value, low=value - down, high=value + up)
+        down, up = (math.hypot(*(term.ends[end] - term.value for term in with_interval)) for end in (0, 1))
+        return replace(with_interval[0], value=value, low=value - down, high=value + up)
 
     def times(self, other: Estimate) -> Estimate:
-        """The product of positive quantities: the sum of their logarithms."""
+        """Return the product of two positive quantities, computed as the sum of their logarithms."""
         return from_logs(self.map(math.log).plus(other.map(math.log)))
 
 
 def block_length(steps: int) -> int:
-    """n^(1/3), the usual length: steps are correlated, so the bootstrap draws whole blocks."""
+    """Return n^(1/3), the usual block length. The bootstrap draws whole blocks, because steps are correlated."""
     return max(1, int(steps ** (1 / 3) + 0.5))
 
 
 def bootstrap_medians(step_s: Floats, rng: np.random.Generator) -> Floats:
-    """Medians of circular-block resamples of one series."""
-    step_s = step_s[:: -(-len(step_s) // MOST_STEPS)]
+    """Return the medians of circular-block bootstrap resamples of one series."""
+    step_s = step_s[:: -(-len(step_s) // MAX_STEPS)]
     length = block_length(len(step_s))
     blocks = -(-len(step_s) // length)
     starts = rng.integers(0, len(step_s), (REPLICATES, blocks, 1))
@@ -123,15 +126,15 @@ def bootstrap_medians(step_s: Floats, rng: np.random.Generator) -> Floats:
 
 
 def warmup_end(step_s: Floats) -> int:
-    """The index of the first step after warm-up; 0 if the beginning is like the rest.
+    """Return the index of the first step after warm-up; 0 if the beginning does not differ from the rest.
 
-    One split of log(t) into a slower beginning and the rest, gain = n1 n2 / n * (difference of means)^2 / variance,
-    accepted if the gain is larger than chance would produce over all splits. Outliers are clipped to 5 deviations
-    first. The variance comes from differences of neighboring steps, which the change itself does not affect. Only the
-    first half is searched.
+    log(t) is split once, into a slower beginning and the rest, where gain = n1 n2 / n * (difference of means)^2 /
+    variance is largest. The split is accepted if the gain is larger than chance would produce over all splits.
+    Outliers are first clipped to 5 deviations. The variance is estimated from differences of neighboring steps, which
+    the change point does not affect. Only the first half is searched.
     """
     n = len(step_s)
-    if n < LEAST_FOR_CHANGE:
+    if n < MIN_STEPS_FOR_CHANGE:
         return 0
     logs = np.log(step_s)
     middle, scale = np.median(logs), _deviation(logs)
@@ -146,45 +149,45 @@ def warmup_end(step_s: Floats) -> int:
 
 
 def outliers(step_s: Floats) -> npt.NDArray[np.bool_]:
-    """A mask of the steps further from the median than 5 deviations, in logarithms. They are kept, not removed."""
-    if len(step_s) < LEAST_FOR_CHANGE:
+    """Return a mask of the steps more than 5 deviations from the median, in logarithms. Outliers are not removed."""
+    if len(step_s) < MIN_STEPS_FOR_CHANGE:
         return np.zeros(len(step_s), dtype=bool)
     logs = np.log(step_s)
     return np.asarray(np.abs(logs - np.median(logs)) > 5 * _deviation(logs))
 
 
 def _deviation(values: Floats) -> float:
-    """1.4826 * median |x - median|: the standard deviation for normal values, robust to outliers."""
+    """Return 1.4826 * median |x - median|, a robust estimate of the standard deviation of normal values."""
     return max(1.4826 * float(np.median(np.abs(values - np.median(values)))), 1e-9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A mean over repeats with its error. Quantities that are compared by their ratio are sampled in logarithms, where
-    ratios are differences."""
+    """A mean over repeats with its standard error. Quantities that are compared by their ratio are sampled in
+    logarithms, so that ratios become differences."""
 
     value: float
     error: float = 0.0
-    """Standard error, from the spread of the repeats. 0 for one repeat."""
+    """Standard error, from the spread of the repeats. 0 for a single repeat."""
     freedom: float = 0.0
-    """Degrees of freedom of `error`. 0 for one repeat, whose spread is unknown."""
+    """Degrees of freedom of `error`. 0 for a single repeat, whose spread is unknown."""
     floor: float = 0.0
-    """Standard error from inside the repeats (their steps, the rounding of their values): a lower bound, since repeats
-    may agree by chance."""
+    """Standard error from within the repeats (their steps, the rounding of their values). A lower bound of the total
+    error, since repeats can agree by chance."""
     repeats: Mapping[int, float] = field(default_factory=dict)
-    """Value by repeat number. A difference pairs them, so that what both saw (drift, the seed) cancels."""
+    """Value by repeat number. A difference pairs equal numbers, so that common effects (drift, the seed) cancel."""
 
     @classmethod
     def of(cls, repeats: Mapping[int, float], floor: float = 0.0) -> Sample:
-        """The mean, with error s / sqrt(n) and n - 1 degrees of freedom."""
+        """Return the mean, with error s / sqrt(n) and n - 1 degrees of freedom."""
         values = np.array(list(repeats.values()))
         n = len(values)
         error = float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
         return cls(value=float(values.mean()), error=error, freedom=n - 1.0, floor=floor, repeats=repeats)
 
     def minus(self, other: Sample) -> Sample:
-        """The difference. Repeats with the same number ran side by side, so they are paired, and those whose partner is
-        missing are left out; without two pairs, the two means are compared."""
+        """Return the difference. Repeats with the same number ran side by side, so they are paired; a repeat without a
+        partner is left out. With fewer than two pairs, the two means are compared."""
         floor = math.hypot(self.floor, other.floor)
         common = sorted(self.repeats.keys() & other.repeats.keys())
         if len(common) > 1:
@@ -192,19 +195,19 @@ class Sample:
         return self.apart(other)
 
     def apart(self, other: Sample) -> Sample:
-        """The difference of two samples that share nothing: error^2 = e1^2 + e2^2, with degrees of freedom by Welch and
-        Satterthwaite, error^4 / (e1^4/f1 + e2^4/f2), mostly those of the noisier side.
+        """Return the difference of two independent samples: error^2 = e1^2 + e2^2. Degrees of freedom by Welch and
+        Satterthwaite: error^4 / (e1^4/f1 + e2^4/f2), which the noisier sample dominates.
 
-        A single repeat does not show its own noise, and is assumed to be as noisy as one repeat of the other side.
+        A single repeat does not show its noise, and is assumed to be as noisy as one repeat of the other sample.
         """
         value, floor = self.value - other.value, math.hypot(self.floor, other.floor)
         if not (self.freedom and other.freedom):
-            known = max(self, other, key=lambda sample: sample.freedom)
-            error = known.error * math.sqrt(known.freedom + 2)
-            return Sample(value=value, error=error, freedom=known.freedom, floor=floor)
+            repeated = max(self, other, key=lambda sample: sample.freedom)
+            error = repeated.error * math.sqrt(repeated.freedom + 2)
+            return Sample(value=value, error=error, freedom=repeated.freedom, floor=floor)
         error = math.hypot(self.error, other.error)
-        parts = self.error**4 / self.freedom + other.error**4 / other.freedom
-        freedom = error**4 / parts if parts else min(self.freedom, other.freedom)
+        denominator = self.error**4 / self.freedom + other.error**4 / other.freedom
+        freedom = error**4 / denominator if denominator else min(self.freedom, other.freedom)
         return Sample(value=value, error=error, freedom=freedom, floor=floor)
 
     def plus(self, shift: float) -> Sample:
@@ -217,14 +220,15 @@ class Sample:
 
     @property
     def squares(self) -> float:
-        """Sum of the squared distances of the repeats from their mean."""
+        """Sum of squared deviations of the repeats from their mean."""
         return self.freedom * len(self.repeats) * self.error**2
 
     def steadied(self, variance: float) -> Sample:
-        """The same, its noise pooled with that of one more run: s^2 = (f s^2 + variance) / (f + 1), f = n - 1.
+        """Pool the variance with a prior that counts as one more run: s^2 = (f s^2 + variance) / (f + 1), f = n - 1.
 
-        `variance` is what other settings show about single runs. A few repeats may agree by chance, and two or three
-        hardly show their own spread; with the weight of a single run, settings may still differ in their noise.
+        `variance` is the variance of a single run, estimated from other settings. Two or three repeats hardly show
+        their own spread and can agree by chance. The prior weighs only one run, so that noise can still differ between
+        settings.
         """
         n = len(self.repeats)
         if not n or not self.freedom:
@@ -234,32 +238,32 @@ class Sample:
         return replace(self, error=error, freedom=freedom)
 
     def reach(self, level: float = LEVEL) -> float:
-        """Half of the interval: Student's t over repeats, because few repeats show little of their spread; at least
-        what the floor says."""
+        """Return the half-width of the interval: by Student's t over repeats, because few repeats show little of their
+        spread, but at least the half-width that `floor` gives."""
         share = (1 + level) / 2
         between = float(stdtrit(self.freedom, share)) * self.error if self.freedom else 0.0
         return max(between, float(ndtri(share)) * self.floor)
 
     def repeats_for(self, reach: float) -> int:
-        """Repeats after which it would reach less far than this, with the same noise; at most MOST_REPEATS."""
+        """Return the number of repeats at which the half-width would fall below `reach`; at most MAX_REPEATS."""
         noise = self.error * math.sqrt(self.freedom + 1)
-        more = (replace(self, error=noise / math.sqrt(n), freedom=n - 1.0, floor=0.0) for n in range(2, MOST_REPEATS))
-        return next((n for n, sample in enumerate(more, 2) if sample.reach() < reach), MOST_REPEATS)
+        samples = (replace(self, error=noise / math.sqrt(n), freedom=n - 1.0, floor=0.0) for n in range(2, MAX_REPEATS))
+        return next((n for n, sample in enumerate(samples, 2) if sample.reach() < reach), MAX_REPEATS)
 
     def estimate(self, level: float = LEVEL) -> Estimate:
-        """value +- reach; a single repeat has no interval."""
+        """Return value +- reach; a single repeat has no interval."""
         n = len(self.repeats) or (round(self.freedom) + 1 if self.freedom else 0)
         estimate = Estimate(value=self.value, level=level, n=n)
         reach = self.reach(level)
         return estimate.with_ends(self.value - reach, self.value + reach) if self.freedom else estimate
 
     def exp(self, level: float = LEVEL) -> Estimate:
-        """The quantity itself, of a sample in logarithms."""
+        """Return the estimate of the quantity whose logarithms were sampled."""
         return from_logs(self.estimate(level))
 
 
 def median_step(repeats: Mapping[int, Floats], seed: int = 0) -> Sample:
-    """Mean over repeats of the log of the median over steps: exp of it is their geometric mean."""
+    """Return the mean over repeats of log(median over steps). Its exp is the geometric mean of the medians."""
     rng = np.random.default_rng(seed)
     spreads = [float(np.log(bootstrap_medians(steps, rng)).std()) for steps in repeats.values()]
     medians = {repeat: math.log(float(np.median(steps))) for repeat, steps in repeats.items()}
@@ -267,16 +271,16 @@ def median_step(repeats: Mapping[int, Floats], seed: int = 0) -> Sample:
 
 
 def from_logs(logged: Estimate) -> Estimate:
-    return logged.map(lambda log: math.exp(min(log, MOST_LOG)))
+    return logged.map(lambda log: math.exp(min(log, MAX_LOG)))
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """mean +- t(n - 1) * s / sqrt(n)."""
+    """Return mean +- t(n - 1) * s / sqrt(n)."""
     return Sample.of(dict(enumerate(values))).estimate()
 
 
 def log_interval(values: Sequence[float]) -> Estimate:
-    """Geometric mean with its interval, for positive quantities that vary by factors."""
+    """Return the geometric mean with its interval, for positive quantities that vary by factors."""
     return from_logs(mean_interval([math.log(value) for value in values]))
 
 
@@ -284,15 +288,16 @@ def log_interval(values: Sequence[float]) -> Estimate:
 class Fit:
     coefficients: Floats
     converged: bool
-    """False: the exact solver gave up; the coefficients are those of an iterative one."""
+    """False if the exact solver gave up; the coefficients then come from an iterative solver."""
 
 
 def fit_nonnegative(
     terms: Floats, values: Floats, *, weights: Floats, pull: Floats | None = None, towards: Floats | None = None
 ) -> Fit:
-    """The c >= 0 with the least sum (weights (terms c - values))^2 + sum (pull (c - towards))^2.
+    """Minimize sum (weights (terms c - values))^2 + sum (pull (c - towards))^2 over c >= 0.
 
-    Columns are scaled to length 1, because one may be thousands of times another. A column of zeros gets a 0.
+    Columns are scaled to length 1, because their sizes can differ by a factor of thousands. The coefficient of a column
+    of zeros is 0.
     """
     rows, targets = terms * weights[:, None], values * weights
     if pull is not None:
@@ -303,7 +308,7 @@ def fit_nonnegative(
     converged = True
     try:
         scaled, _ = nnls(rows / lengths, targets)
-    except RuntimeError:  # scipy's word for too many iterations
+    except RuntimeError:  # scipy raises this after too many iterations
         scaled, converged = lsq_linear(rows / lengths, targets, (0.0, np.inf)).x, False
     scaled[scaled < ROUNDING * np.linalg.norm(targets)] = 0.0
     return Fit(coefficients=scaled / lengths, converged=converged)

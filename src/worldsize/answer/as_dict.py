@@ -1,4 +1,4 @@
-"""Results as plain dicts: what `--json` prints and report.json holds."""
+"""Results as plain dicts, for `--json` and report.json."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def as_dict(results: Results) -> dict[str, Any]:
         },
         "table": results.table(),
         "largest_batch": [{**plain(batch), "setting": plain_setting(batch.setting)} for batch in results.largest],
-        "steps": [_step(step) for step in results.steps],
+        "steps": [_step(step, results.facts.train_samples) for step in results.steps],
         "hardware": [{**flat_setting(setting), **plain(hardware)} for setting, hardware in results.hardware],
         "links": [_link(kind, link) for kind, link in results.links],
         "mfu": [{**flat_setting(setting), **plain(mfu)} for setting, mfu in results.mfus.items()],
@@ -58,7 +58,7 @@ def as_dict(results: Results) -> dict[str, Any]:
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """Return a dataclass as a dict, each estimate in it as value, low and high."""
+    """Return a dataclass as a dict, with each estimate as value, low and high."""
     return asdict(value, dict_factory=_ends)
 
 
@@ -71,9 +71,9 @@ def _ends(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def flat(row: ScalingRow | VariantSummary) -> dict[str, Any]:
-    """Return a row as a dict, with the fields of its setting beside its own."""
+    """Return a row as a dict that also contains the fields of its setting."""
     entry = plain(row)
-    for name in ("setting", "pace", "metric_sample"):  # a setting is flattened, and samples stay behind their intervals
+    for name in ("setting", "pace", "metric_sample"):  # settings are flattened, and intervals replace samples
         entry.pop(name, None)
     if isinstance(row, ScalingRow):
         entry["metric_repeats"] = row.metric.n if row.metric else 0
@@ -93,9 +93,15 @@ def columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return cells
 
 
-def _step(step: StepParts) -> dict[str, Any]:
-    traffic = step.traffic
-    entry = {**plain(step), "setting": plain_setting(step.setting)}
+def _step(step: StepParts, train_samples: int) -> dict[str, Any]:
+    traffic, added = step.traffic, step.communication_s
+    entry = {
+        **plain(step),
+        "setting": plain_setting(step.setting),
+        "communication_s": added and plain(added),
+        "communication_share": (share := step.communication_share) and plain(share),
+        "communication_epoch_s": added and plain(added.scaled(train_samples / step.setting.global_batch)),
+    }
     if traffic is not None:
         entry["traffic"] |= {"algbw": traffic.algbw, "busbw": traffic.busbw}
     return entry
@@ -107,16 +113,17 @@ def _link(kind: str, link: Link) -> dict[str, Any]:
     entry["bandwidth_bytes_per_s"] = {
         key: value if math.isfinite(value) else None for key, value in entry["bandwidth_bytes_per_s"].items()
     }
-    return {"kind": kind, **entry, "poor": link.is_poor}
+    repetitions = sum(size.repetitions for size in link.sizes)
+    return {"kind": kind, **entry, "repetitions": repetitions, "poor": link.is_poor}
 
 
 def plain_setting(setting: Setting) -> dict[str, Any]:
-    """Return the fields of a setting, the strategy as its label."""
+    """Return the fields of a setting, with the strategy as its label."""
     return {**asdict(setting), "strategy": setting.strategy.label}
 
 
 def flat_setting(setting: Setting) -> dict[str, Any]:
-    """Return the fields of a setting and its global batch, as every row has them."""
+    """Return the fields of a setting and its global batch, as in every row."""
     return {**plain_setting(setting), "global_batch": setting.global_batch}
 
 

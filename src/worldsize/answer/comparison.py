@@ -1,4 +1,4 @@
-"""Study folders side by side: differences in results, configuration and environment."""
+"""Compare study folders: differences in results, configuration and environment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from worldsize.spec.setting import Setting
 
 NAMES = string.ascii_uppercase
 LEAST_LOAD = 0.2
-"""Cores. The background load of an idle system is lower."""
+"""Number of busy cores. The background load of an idle system is lower."""
 UNCOMPARED = ("name", "small")
 """Fields of a study file that do not affect measurements."""
 
@@ -52,7 +52,7 @@ class StudyComparison:
     configuration: Mapping[str, tuple[str, ...]]
     """Changes in the study file of each other study, relative to the first: `train.epochs: 2 -> 3`."""
     environment: Mapping[str, tuple[str, ...]]
-    """Facts that differ between studies, such as `torch`, with the value in each study."""
+    """Facts that differ between studies, such as the version of `torch`, with the value in each study."""
     gap_s: float | None
     """Longest time between the end of one study and the start of the next; None if they overlap."""
     foreign_cores: tuple[float | None, ...]
@@ -60,9 +60,9 @@ class StudyComparison:
 
     @property
     def other_load(self) -> bool:
-        """Whether other work took clearly more of the machine during one study than during another."""
-        known = [cores for cores in self.foreign_cores if cores is not None]
-        return len(known) > 1 and max(known) - min(known) > LEAST_LOAD
+        """Whether other work used clearly more of the machine during one study than during another."""
+        loads = [cores for cores in self.foreign_cores if cores is not None]
+        return len(loads) > 1 and max(loads) - min(loads) > LEAST_LOAD
 
     @property
     def cautions(self) -> dict[str, list[Finding]]:
@@ -79,7 +79,7 @@ class StudyComparison:
 
 
 def compare_studies(baseline: Results | Path | str, *others: Results | Path | str) -> StudyComparison:
-    """Compare studies, or study folders, at the settings they share; differences are relative to the first one."""
+    """Compare studies or study folders at the settings they share. Differences are relative to the first one."""
     studies = [as_results(study) for study in (baseline, *others)]
     if len(studies) > len(NAMES):
         raise InputError(f"{len(studies)} studies are too many to compare at once; give at most {len(NAMES)}")
@@ -169,26 +169,26 @@ def _side(name: str, results: Results, goal: tuple[bool, bool]) -> Side:
 
 
 def _same_goal(first: Results, other: Results) -> tuple[bool, bool]:
-    """Whether the metrics, and whether the targets, of two studies are comparable."""
+    """Return whether the metrics of two studies are comparable, and whether their targets are."""
     metric = first.facts.metric == other.facts.metric and first.spec.workload.name == other.spec.workload.name
     return metric, first.goal is not None and metric and first.goal == other.goal
 
 
 def _learned(ranking: VariantRanking, results: Results, metric: bool, target: bool) -> Iterable[tuple[str, Sample]]:
-    """Metric and steps of the best variant. Nothing if any run diverged or stopped: the rest is a biased sample."""
+    """Yield metric and steps of the best variant; nothing if any run diverged or stopped, which biases the sample."""
     best = ranking.variants[0]
     if best.diverged or best.stopped:
         return
     if metric and best.metrics:
-        known = METRICS.get(results.facts.metric)
-        grain = 1 / results.facts.test_samples if known and known.is_counted else 0.0
-        yield METRIC, of_values(list(best.metrics.values()), grain)
+        metric_facts = METRICS.get(results.facts.metric)
+        resolution = 1 / results.facts.test_samples if metric_facts and metric_facts.is_counted else 0.0
+        yield METRIC, of_values(list(best.metrics.values()), resolution)
     if target and best.target is not None and best.target.always:
         yield STEPS, best.target.log_steps
 
 
 def _numbered(value: Any) -> Any:
-    """Number the entries of lists, as in `axes.optimizer.0.lr`, so that only changed fields are listed."""
+    """Turn lists into numbered entries, as in `axes.optimizer.0.lr`, so that only changed fields are listed."""
     if isinstance(value, dict):
         return {key: _numbered(item) for key, item in value.items()}
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -197,10 +197,10 @@ def _numbered(value: Any) -> Any:
 
 
 def _environment(studies: Sequence[Results]) -> dict[str, tuple[str, ...]]:
-    """Facts about the environment, as recorded by the workers, that differ between studies."""
+    """Return the facts about the environment, as recorded by the workers, that differ between studies."""
     environments = [_facts(results) for results in studies]
     keys = dict.fromkeys(key for facts in environments for key in facts)
-    values = {key: tuple(", ".join(facts.get(key, ())) or "not known" for facts in environments) for key in keys}
+    values = {key: tuple(", ".join(facts.get(key, ())) or "unknown" for facts in environments) for key in keys}
     return {key: by_study for key, by_study in values.items() if len(set(by_study)) > 1}
 
 
@@ -216,14 +216,14 @@ def _facts(results: Results) -> dict[str, list[str]]:
 
 
 def _foreign_cores(results: Results) -> float | None:
-    """Average over the trials that ran on a single host: only there is the load of all cores known."""
+    """Return the average over the trials that ran on a single host. Only there is the load of all cores known."""
     pairs = [
         (results.trials[trial_id], record)
         for trial_id, record in results.records.items()
         if len(set(_listed(record.environment.get("hosts")))) == 1
     ]
-    known = [cores for ranks in usages(results.folder, pairs) if (cores := foreign_cores(ranks)) is not None]
-    return sum(known) / len(known) if known else None
+    loads = [cores for ranks in usages(results.folder, pairs) if (cores := foreign_cores(ranks)) is not None]
+    return sum(loads) / len(loads) if loads else None
 
 
 def _listed(value: Any) -> list[str]:
@@ -231,7 +231,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def _gap_s(studies: Sequence[Results]) -> float | None:
-    """Longest gap between studies. A machine changes over hours, which the intervals of one study cannot show."""
+    """Return the longest gap between studies. A machine changes over hours, which no interval of one study shows."""
     times = []
     for results in studies:
         records = results.records.values()

@@ -1,4 +1,4 @@
-"""Data for figures of training beyond the tables: outcomes, learning curves, the noise scale over time."""
+"""Data for figures about training: outcomes, learning curves, the noise scale over time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from worldsize.folder.record import Epoch
 from worldsize.spec.setting import Setting, setting_order
 
 MOST_EPOCHS = 80
-"""A longer curve is thinned to this many points, more densely at its beginning, where it changes most."""
+"""A longer curve is thinned to this many points. They are denser at its beginning, where it changes most."""
 MOST_SAMPLES = 150
-"""Points of the noise scale over the course of training."""
+"""Maximum number of points of the noise scale over the course of training."""
 MOST_NOISE = 8
+"""Maximum number of variants for which the noise scale is drawn."""
 
 Groups = dict[tuple[Setting, str], list[TrialResult]]
 
 
 def ended(results: Results) -> list[TrialResult]:
-    """Trials that ended with a usable outcome."""
+    """Return the trials that ended with a usable outcome."""
     pairs = ((results.trials[trial_id], record) for trial_id, record in results.records.items())
     return [
         (trial, record)
@@ -47,15 +48,15 @@ def by_variant(pairs: Sequence[TrialResult]) -> Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What training with one variant took and reached, over the repeats that learned."""
+    """Time and results of training with one variant, over the repeats that learned."""
 
     setting: Setting
     variant: str
     peak_lr: float
-    """After the learning rate rule."""
+    """After the learning-rate rule."""
     repeats: int
     learned: int
-    """Repeats that were trained to the end: those behind the estimates."""
+    """Number of repeats that trained to the end. The estimates are over these."""
     train_s: Estimate | None
     wall_s: Estimate | None
     epochs: Estimate | None
@@ -65,7 +66,7 @@ class Trained:
 
 
 def training(results: Results, groups: Groups) -> list[Trained]:
-    """Training time, final losses and final metric, over the repeats that learned."""
+    """Return training time, final losses and final metric, over the repeats that learned."""
     metric = results.facts.metric
     rows = []
     for (setting, variant), pairs in groups.items():
@@ -89,11 +90,11 @@ def training(results: Results, groups: Groups) -> list[Trained]:
 
 
 def _mean(values: Sequence[float | None], *, by_factors: bool = True) -> Estimate | None:
-    """The mean with its interval. `by_factors` keeps the interval of values that cannot be negative above 0."""
-    known = [value for value in values if value is not None]
-    if not known:
+    """Return the mean with its interval. `by_factors` keeps the interval of positive values above 0."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return None
-    return log_interval(known) if by_factors and all(value > 0 for value in known) else mean_interval(known)
+    return log_interval(numbers) if by_factors and all(number > 0 for number in numbers) else mean_interval(numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ class CurvePoint:
 
     epoch: int
     step: float
-    """Steps until then, over all epochs."""
+    """Number of steps up to the end of this epoch."""
     train_loss: Estimate | None
     test_loss: Estimate | None
     train_metric: Estimate | None
@@ -118,21 +119,21 @@ class Curve:
     family: str
     """Optimizer family: sgd, momentum, adam."""
     variant_without_lr: str
-    """What variants share that differ only in the learning rate."""
+    """Label shared by variants that differ only in the learning rate."""
     peak_lr: float
-    """After the learning rate rule."""
+    """After the learning-rate rule."""
     repeats: int
     diverged: int
     diverged_at_steps: tuple[int, ...]
     epochs: int
     points: tuple[CurvePoint, ...]
-    """Fewer than epochs if the curve is thinned."""
+    """Fewer points than `epochs` if the curve is thinned."""
 
 
 def curves(results: Results, groups: Groups) -> list[Curve]:
-    """Learning curve of each variant: mean and range over the repeats that learned, at the epochs they all have.
+    """Return the learning curve of each variant: mean and range over the repeats that learned, at their common epochs.
 
-    If none learned, the repeat that got furthest.
+    If no repeat learned, the curve is that of the repeat that got furthest.
     """
     metric = results.facts.metric
     rows = []
@@ -140,11 +141,11 @@ def curves(results: Results, groups: Groups) -> list[Curve]:
         trial = pairs[0][0]
         diverged = [record for _, record in pairs if record.outcome == "diverged"]
         learned = [record.epochs for _, record in pairs if record.outcome != "diverged" and record.epochs]
-        shown = learned or [max((record.epochs for record in diverged), key=len, default=())]
-        length = min(map(len, shown), default=0)
+        shown_repeats = learned or [max((record.epochs for record in diverged), key=len, default=())]
+        length = min(map(len, shown_repeats), default=0)
         if not length and not diverged:
             continue
-        steps = np.mean([np.cumsum([epoch.steps for epoch in epochs[:length]]) for epochs in shown], axis=0)
+        steps = np.mean([np.cumsum([epoch.steps for epoch in epochs[:length]]) for epochs in shown_repeats], axis=0)
         rows.append(
             Curve(
                 setting=setting,
@@ -159,7 +160,7 @@ def curves(results: Results, groups: Groups) -> list[Curve]:
                 ),
                 epochs=length,
                 points=tuple(
-                    _point(index, float(steps[index]), [epochs[index] for epochs in shown], metric)
+                    _point(index, float(steps[index]), [epochs[index] for epochs in shown_repeats], metric)
                     for index in thinned(length, MOST_EPOCHS)
                 ),
             )
@@ -168,7 +169,7 @@ def curves(results: Results, groups: Groups) -> list[Curve]:
 
 
 def thinned(length: int, most: int) -> list[int]:
-    """Indices to keep: all of a short series; always the first and the last."""
+    """Return the indices to keep: all of a short series, and always the first and the last."""
     if length <= most:
         return list(range(length))
     half = most // 2
@@ -189,14 +190,14 @@ def _point(index: int, step: float, epochs: Sequence[Epoch], metric: str) -> Cur
 
 
 def _over_repeats(values: Sequence[float | None]) -> Estimate | None:
-    """Mean, lowest and highest value."""
-    known = [value for value in values if value is not None]
-    if not known or not math.isfinite(mean := sum(known) / len(known)):
+    """Return the mean, the lowest and the highest value."""
+    numbers = [value for value in values if value is not None]
+    if not numbers or not math.isfinite(mean := sum(numbers) / len(numbers)):
         return None
-    return Estimate(value=mean, low=min(known), high=max(known), level=1.0, n=len(known))
+    return Estimate(value=mean, low=min(numbers), high=max(numbers), level=1.0, n=len(numbers))
 
 
-def _plain(values: npt.NDArray[np.float64]) -> list[float | None]:
+def _finite_or_none(values: npt.NDArray[np.float64]) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
@@ -208,11 +209,11 @@ class NoiseOverTime:
     variant: str
     step: tuple[int, ...]
     samples: tuple[float | None, ...]
-    """None: unknown, because the gradient cannot be distinguished from 0."""
+    """None where the noise scale is unknown, because the gradient cannot be distinguished from 0."""
 
 
 def noise_over_time(results: Results, groups: Groups) -> list[NoiseOverTime]:
-    """Noise scale over the course of training, for the first repeat of each variant that recorded it."""
+    """Return the noise scale over the course of training, for the first repeat of each variant that recorded it."""
     rows: list[NoiseOverTime] = []
     for (setting, variant), pairs in groups.items():
         record = next((record for _, record in pairs if record.noise and record.outcome != "diverged"), None)
@@ -228,7 +229,9 @@ def noise_over_time(results: Results, groups: Groups) -> list[NoiseOverTime]:
                 setting=setting,
                 variant=variant,
                 step=tuple(int(index) + 1 for index in indices),
-                samples=tuple(value if value is not None and value > 0 else None for value in _plain(series[indices])),
+                samples=tuple(
+                    value if value is not None and value > 0 else None for value in _finite_or_none(series[indices])
+                ),
             )
         )
     return rows

@@ -1,4 +1,4 @@
-"""What a report is made of: the results of a study, and what is derived from them, each once and only if needed."""
+"""The data behind a report: the results of a study and everything derived from them, computed once and on demand."""
 
 from __future__ import annotations
 

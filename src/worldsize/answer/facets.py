@@ -1,4 +1,4 @@
-"""What a study asks: the axes along which it has several values."""
+"""The questions of a study: the axes on which it has several values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Facet = Literal["workers", "largest-batch", "batch", "strategy", "precision", "o
 
 
 def facets(spec: StudySpec) -> tuple[Facet, ...]:
-    """The first one is the main question; none for a study of a single point."""
+    """Return the axes with several values, the main question first. Empty for a study of a single point."""
     axes = spec.axes
     optimizers = sum(entry.size for entry in axes.optimizer)
-    several: dict[Facet, bool] = {
+    varies: dict[Facet, bool] = {
         "workers": axes.is_auto or len(axes.workers) > 1,
         "largest-batch": axes.largest is not None,
         "batch": axes.largest is None and len(axes.batches) > 1,
@@ -22,4 +22,4 @@ def facets(spec: StudySpec) -> tuple[Facet, ...]:
         "optimizer": optimizers > 1 and spec.train is not None,
         "weights": len(axes.weights or ()) > 1,
     }
-    return tuple(facet for facet, varies in several.items() if varies)
+    return tuple(facet for facet, has_several in varies.items() if has_several)

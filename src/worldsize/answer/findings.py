@@ -1,4 +1,4 @@
-"""Findings that go with the answer: what went wrong and what is worth knowing. The report puts them into words."""
+"""Findings that accompany the answer: problems, and facts worth knowing. The report puts them into words."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 SHARP_EDGE = 1.25
 """An edge is reported as a number if the two rates around it differ by at most this factor, else as a range."""
 STOLEN_SHARE, STOLEN_S = 0.05, 0.1
-"""A trial counts as disturbed from this share of the CPU time its machine wanted and this many core-seconds. A quiet
-host takes less than 1 %. The counter has a resolution of 0.01 s, and two ticks are a large share of a short probe."""
+"""A trial counts as disturbed if other guests took at least this share of the CPU time its machine requested, and at
+least this many core-seconds. On a quiet host the share is below 1 %. The counter has a resolution of 0.01 s, and two
+ticks are a large share of a short probe."""
 FEW_TRIALS, FEW_SHARE = 1, 0.05
-"""Up to this many disturbed trials are not reported: another guest on the host may have started something."""
+"""Disturbed trials are not reported up to this number or share of the trials, whichever is larger: a brief load of
+another guest is normal."""
 GAP_SHARE = 0.02
 """A gap between training and test metric below this share of the metric is not reported."""
 
@@ -61,14 +63,14 @@ def _stragglers(results: Results) -> Iterator[Finding]:
         slow = straggler(step.parts)
         if slow is not None:
             setting = step.setting
-            others = [other.setting for other in results.steps if other.setting.workers == setting.workers]
-            where = _distinguishing(setting, others)
+            same_count = [other.setting for other in results.steps if other.setting.workers == setting.workers]
+            where = _distinguishing(setting, same_count)
             numbers = {"workers": setting.workers, "rank": slow[0], "extra_ms": slow[1] * 1e3}
             yield Finding(code="straggler", numbers=numbers, where=where)
 
 
 def _stolen(results: Results) -> Iterator[Finding]:
-    """CPU time stolen by other guests: such timings say little about the machine, and less about its scaling."""
+    """CPU time taken by other guests. Such timings say little about the machine and even less about its scaling."""
     trials = results.stolen
     disturbed = [trial.share for trial in trials if trial.share >= STOLEN_SHARE and trial.seconds >= STOLEN_S]
     if len(disturbed) > max(FEW_TRIALS, FEW_SHARE * len(trials)):
@@ -77,17 +79,17 @@ def _stolen(results: Results) -> Iterator[Finding]:
 
 
 def _adaptive(results: Results) -> Finding:
-    """Worker-seconds of the probes that ran, relative to the full grid at the same seconds per probe."""
+    """Worker-seconds of the probes that ran, compared with the full grid at the same seconds per probe."""
     probes = [trial for trial in results.trials.values() if trial.kind == "probe"]
-    took: dict[int, list[float]] = defaultdict(list)
+    seconds_by_count: dict[int, list[float]] = defaultdict(list)
     for trial in probes:
         if trial.id in results.records:
-            took[trial.workers].append(results.records[trial.id].wall_s)
-    all_s = [seconds for times in took.values() for seconds in times]
+            seconds_by_count[trial.workers].append(results.records[trial.id].wall_s)
+    all_s = [seconds for times in seconds_by_count.values() for seconds in times]
     grid = [trial.workers for trial in full_grid(results.spec)]
-    spent = sum(workers * sum(times) for workers, times in took.items())
-    # A count that was never probed is assumed to take as long as the others.
-    grid_s = sum(workers * float(np.mean(took.get(workers) or all_s)) for workers in grid) if all_s else 0.0
+    spent = sum(workers * sum(times) for workers, times in seconds_by_count.items())
+    # A probe of a count that never ran is assumed to take as long as the average probe.
+    grid_s = sum(workers * float(np.mean(seconds_by_count.get(workers) or all_s)) for workers in grid) if all_s else 0.0
     numbers = {"probes": float(len(probes)), "of": float(len(grid)), "worker_s": spent}
     return Finding(code="adaptive", numbers={**numbers, "percent": 100 * spent / grid_s if grid_s else 100.0})
 
@@ -104,33 +106,33 @@ def _memory(results: Results) -> Iterator[Finding]:
         code = "largest-batch-none" if largest.fits is None else f"largest-batch-{largest.ended}"
         where = _distinguishing(largest.setting, [other.setting for other in results.largest], but="batch_per_worker")
         yield Finding(code=code, numbers=numbers, where=where)
-    full: dict[tuple[int, int], int] = Counter(
+    out_of_memory: dict[tuple[int, int], int] = Counter(
         (trial.workers, trial.batch_per_worker)
         for name, record in results.records.items()
         if record.outcome == "out_of_memory" and not (trial := results.trials[name]).largest
     )
-    for (workers, batch), trials in sorted(full.items()):
+    for (workers, batch), trials in sorted(out_of_memory.items()):
         yield Finding(code="out-of-memory", numbers={"workers": workers, "batch": batch, "trials": trials})
 
 
 def _distinguishing(setting: Setting, among: list[Setting], but: str | None = None) -> dict[str, int | str]:
-    """Fields in which the settings differ, with the values of this setting."""
-    others = [plain_setting(other) for other in among]
+    """Return the fields in which the settings differ, with the values of this setting."""
+    all_fields = [plain_setting(candidate) for candidate in among]
     return {
         name: value
         for name, value in plain_setting(setting).items()
-        if name != but and len({other[name] for other in others}) > 1
+        if name != but and len({fields[name] for fields in all_fields}) > 1
     }
 
 
 def _targets(results: Results) -> Iterator[Finding]:
     """Trials that ran to their last epoch without reaching the target; other findings cover those that ended early."""
     until = results.spec.train.until if results.spec.train else None
-    aimed = [variant for ranking in results.variant_rankings for variant in ranking.variants if variant.target]
-    if until is None or not aimed:
+    with_target = [variant for ranking in results.variant_rankings for variant in ranking.variants if variant.target]
+    if until is None or not with_target:
         return
-    targets = [variant.target for variant in aimed if variant.target]
-    early = sum(variant.diverged + variant.stopped + variant.plateaued for variant in aimed)
+    targets = [variant.target for variant in with_target if variant.target]
+    early = sum(variant.diverged + variant.stopped + variant.plateaued for variant in with_target)
     missed = sum(target.repeats - target.reached for target in targets) - early
     if missed > 0:
         target = targets[0].target
@@ -147,7 +149,7 @@ def _targets(results: Results) -> Iterator[Finding]:
 
 
 def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
-    """The setting that reaches the target soonest: throughput alone hides that larger batches need more epochs."""
+    """The setting that reaches the target soonest. Throughput alone hides that larger batches need more epochs."""
     times = {
         ranking.setting: seconds.value
         for ranking in results.variant_rankings
@@ -161,16 +163,16 @@ def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
 
 def _edges(results: Results) -> Iterator[Finding]:
     known = {name: value for record in results.records.values() for name, value in record.known.items()}
-    alone = len(results.variant_rankings) == 1
+    single_setting = len(results.variant_rankings) == 1
     for (setting, _, label), edge in results.edges.items():
         numbers = {"lr": edge.estimate, "held": edge.stable_lr, "diverged": edge.diverged}
-        names = {"optimizer": label if alone else f"{label} (global batch {setting.global_batch})"}
+        names = {"optimizer": label if single_setting else f"{label} (global batch {setting.global_batch})"}
         sharp = edge.diverged <= edge.stable_lr * SHARP_EDGE
         yield Finding(code="rate-edge" if sharp else "rate-edge-wide", numbers=numbers, names=names)
         if sharp and label == "sgd" and "largest_stable_rate" in known:
             theory = known["largest_stable_rate"]
-            off = (edge.estimate / theory - 1) * 100
-            yield Finding(code="rate-edge-theory", numbers={"theory": theory, "off": off})
+            off_percent = (edge.estimate / theory - 1) * 100
+            yield Finding(code="rate-edge-theory", numbers={"theory": theory, "off": off_percent})
         if not edge.monotone:
             numbers = {"diverged": edge.diverged, "held": edge.highest_stable_lr}
             yield Finding(code="rate-edge-blurred", numbers=numbers, names=names)
@@ -188,8 +190,8 @@ def _edges_not_found(results: Results) -> Iterator[Finding]:
 
 
 def _large_batches(results: Results) -> Iterator[Finding]:
-    """What scaling the learning rate recovers at large batches. Only at equal epochs: at equal steps, a larger batch
-    sees more samples."""
+    """How much of the metric lost at large batches a scaled learning rate recovers. Only for equal epochs: with equal
+    steps, a larger batch sees more samples."""
     if results.spec.train is None or results.spec.train.epochs is None:
         return
     for recovery in recovered(results.variant_rankings, higher_is_better=results.facts.higher_is_better):
@@ -209,7 +211,7 @@ def _overfitting(results: Results, setting: Setting) -> Iterator[Finding]:
     best = next((ranking.variants[0] for ranking in results.variant_rankings if ranking.setting == setting), None)
     if best is None or best.gap is None or best.metric is None:
         return
-    # One run does not show run-to-run variation: then only a gap that is large relative to the metric counts.
+    # A single run does not show run-to-run variation, so half of its gap must exceed the threshold.
     low = best.gap.ends[0] if best.gap.has_interval else best.gap.value / 2
     if low > GAP_SHARE * abs(best.metric.value):
         numbers = {"gap": best.gap.value, "value": best.metric.value}

@@ -1,6 +1,6 @@
-"""Trials and their records -> inputs of the analysis: setting and variant, step times, learning curves.
+"""Convert trials and their records into inputs of the analysis: setting and variant, step times, learning curves.
 
-Also the inputs of a projection: parts of the step, the machine, and the overhead outside the step.
+Also into inputs of a projection: parts of the step, the machine, and the overhead outside the step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TrialResult = tuple[TrialSpec, TrialRecord]
 
 
 def usable_trials(trial: TrialSpec, record: TrialRecord) -> Iterator[TrialResult]:
-    """Yield the trial itself, or, for a search for the largest batch, each batch that fits, as a probe of its own with
+    """Yield the trial itself, or, for a search for the largest batch, each batch that fits, as a separate probe with
     that single try."""
     if record.outcome in ("failed", "out_of_memory") or trial.kind == "pretrain":
         return
@@ -61,7 +61,8 @@ def batch_tries(trial: TrialSpec, record: TrialRecord) -> Iterator[BatchTry]:
 
 
 def probes_first(pairs: Iterable[TrialResult]) -> dict[Setting, list[TrialResult]]:
-    """Trials of each setting: only its probes if there are any, because training also evaluates and saves."""
+    """Group trials by setting. Keep only the probes of a setting if it has any, because training also evaluates and
+    saves."""
     by_setting: dict[Setting, list[TrialResult]] = defaultdict(list)
     for trial, record in pairs:
         by_setting[trial.setting].append((trial, record))
@@ -107,7 +108,7 @@ def trained(trial: TrialSpec, record: TrialRecord, metric: str) -> TrainingRun:
 
 
 def spans(folder: StudyFolder, pairs: list[TrialResult]) -> dict[int, Floats]:
-    """Array of steps x ranks x SPANS for each repeat."""
+    """Return an array of steps x ranks x SPANS for each repeat."""
     by_repeat: dict[int, list[Floats]] = defaultdict(list)
     for trial, record in pairs:
         by_repeat[trial.repeat].append(folder.span_s(record))
@@ -117,7 +118,7 @@ def spans(folder: StudyFolder, pairs: list[TrialResult]) -> dict[int, Floats]:
 def exchange(
     folder: StudyFolder, pairs: list[TrialResult], workers: int
 ) -> tuple[Exposed | None, list[float], Traffic | None]:
-    """Exposed time of the gradient exchange, its total time by torch's own clock, and the traffic."""
+    """Return the exposed time of the gradient exchange, its total time by torch's own clock, and the traffic."""
     blocks = [folder.exposed(record) for _, record in pairs if record.exposed]
     totals = [record.exchange["total_s"] for _, record in pairs if record.exchange.get("total_s")]
     size = next((record.exchange["bytes"] for _, record in pairs if "bytes" in record.exchange), None)
@@ -128,18 +129,20 @@ def exchange(
 
 
 def usages(folder: StudyFolder, pairs: list[TrialResult]) -> list[list[Usage]]:
-    """Hardware usage of the ranks of each trial with telemetry. Ranks with a single sample are left out: it spans no
-    time."""
+    """Return the hardware usage of the ranks of each trial with telemetry.
+
+    Ranks with a single sample are omitted, because it spans no time.
+    """
     by_trial = []
     for _, record in pairs:
         columns = record.telemetry_columns
-        watched = [_rows_of_try(record, columns, rows) for rows in folder.telemetry(record)]
-        by_trial.append([usage(columns, rows) for rows in watched if len(rows) > 1])
+        samples_by_rank = [_rows_of_try(record, columns, rows) for rows in folder.telemetry(record)]
+        by_trial.append([usage(columns, rows) for rows in samples_by_rank if len(rows) > 1])
     return [ranks for ranks in by_trial if ranks]
 
 
 def _rows_of_try(record: TrialRecord, columns: Sequence[str], rows: Floats) -> Floats:
-    """All rows; for one batch of a search, only those from while it was timed."""
+    """Return all rows or, for one batch of a search, only those recorded while that batch was timed."""
     if len(record.tries) != 1:
         return rows
     (attempt,) = record.tries
@@ -150,23 +153,23 @@ def _rows_of_try(record: TrialRecord, columns: Sequence[str], rows: Floats) -> F
 
 
 def noise_scales(folder: StudyFolder, pairs: Iterable[TrialResult]) -> list[tuple[Setting, str, NoiseScale]]:
-    """Noise scale of each variant that measured it, over the second half of its steps and all its repeats."""
+    """Return the noise scale of each variant that measured it, over the second half of its steps and all repeats."""
     rows: dict[tuple[Setting, str], list[tuple[Floats, Floats]]] = defaultdict(list)
     for trial, record in pairs:
-        parts = trial.workers * trial.accumulation  # a single part has nothing to compare its gradient with
+        parts = trial.workers * trial.accumulation  # the noise scale compares gradients of two or more parts
         if record.noise and record.outcome != "diverged" and parts > 1:
             small, big = of_ranks(folder.noise(record))
             half = len(big) // 2
             rows[trial.setting, trial.variant].append((small[half:], big[half:]))
     scales = []
     for (setting, variant), blocks in rows.items():
-        small, big = (np.concatenate(side) for side in zip(*blocks, strict=True))
+        small, big = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
         scales.append((setting, variant, noise_scale(small, big, setting.global_batch / small.shape[1])))
     return scales
 
 
 def links(folder: StudyFolder) -> list[tuple[str, Link]]:
-    """Latency and bandwidth between ranks, by kind (inside a node, across nodes, all), over all launches."""
+    """Return latency and bandwidth between ranks, by kind (inside a node, across nodes, all), over all launches."""
     times: dict[tuple[str, str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for launch in launch_folders(folder):
         measured = launch.interconnect
@@ -181,7 +184,7 @@ START = ("process start", "process end")
 
 
 def step_timings(results: Results, like: Setting) -> list[StepTiming]:
-    """Step timing of every measured setting with this strategy and precision, at any batch."""
+    """Return the step timing of every measured setting with this strategy and precision, at any batch."""
     step_s = {row.setting: row.step_s.value for row in results.rows}
     cores = {setting: hardware.process_cores for setting, hardware in results.hardware}
     timings = []
@@ -211,21 +214,21 @@ def step_timings(results: Results, like: Setting) -> list[StepTiming]:
 
 
 def node(results: Results, like: Setting, workers_per_node: int | None) -> Node:
-    """The machine, as described by the records."""
+    """Describe a node of the machine from the records."""
     record = _any_record(results)
     facts = record.environment if record else {}
     hosts = facts.get("hosts")
-    on_hosts = Counter(map(str, hosts)) if isinstance(hosts, list) else Counter()
-    most_on_host = max(on_hosts.values(), default=0)
+    ranks_by_host = Counter(map(str, hosts)) if isinstance(hosts, list) else Counter()
+    max_on_host = max(ranks_by_host.values(), default=0)
     cores, gpus = facts.get("cores"), facts.get("gpus")
     threads = results.spec.threads_per_worker
-    most = max((row.setting.workers for row in results.rows), default=1)
+    largest_count = max((row.setting.workers for row in results.rows), default=1)
     shared_cores = cores if isinstance(cores, int) and _on_cpu(results) else None
-    per_node = max(shared_cores // threads, 1) if shared_cores else most
+    per_node = max(shared_cores // threads, 1) if shared_cores else largest_count
     if isinstance(gpus, int):
         per_node = gpus
-    # Several hosts show how many workers fit on each; a single host may have been overcommitted.
-    per_node = workers_per_node or (most_on_host if len(on_hosts) > 1 else max(per_node, most_on_host))
+    # Several hosts show how many workers fit on each; a single host might have been oversubscribed.
+    per_node = workers_per_node or (max_on_host if len(ranks_by_host) > 1 else max(per_node, max_on_host))
     return Node(
         workers_per_node=per_node,
         cores=shared_cores,
@@ -235,8 +238,10 @@ def node(results: Results, like: Setting, workers_per_node: int | None) -> Node:
 
 
 def overheads(results: Results, workers_per_node: int) -> list[Overhead]:
-    """Overhead outside the steps of every training trial that did not fail. The probe of the interconnect is not
-    counted: it is not part of training."""
+    """Return the overhead outside the steps of every training trial that did not fail.
+
+    The interconnect probe is excluded, because it is not part of training.
+    """
     entries = []
     for trial_id, record in results.records.items():
         trial = results.trials[trial_id]
@@ -258,37 +263,37 @@ def overheads(results: Results, workers_per_node: int) -> list[Overhead]:
 
 
 def _start_s(results: Results, record: TrialRecord) -> float:
-    """Start and end of processes: paid once per launch, so a training run on its own pays all of it."""
+    """Return the time to start and end processes. A launch pays it once, so a single training run pays all of it."""
     end = LaunchFolder(results.folder.launch(record.launch)).end
     phases = (end.phases_s if end else None) or {}
     return sum(phases.get(name, 0.0) for name in START)
 
 
 def _probed(links: list[tuple[str, Link]], workers_per_node: int, cores: int | None) -> Network | None:
-    """For each kind of link, the group with the most workers; inside a node, preferably one with a core per thread.
-    Links that latency and bandwidth do not describe well are left out."""
+    """Choose a link of each kind: the one with the most workers; inside a node, preferably one with a core per thread.
+    Links that latency and bandwidth do not describe well are ignored."""
     inside, across = (
-        [link for kind, link in links if kind == wanted and not link.is_poor] for wanted in ("inside", "across")
+        [link for kind, link in links if kind == link_kind and not link.is_poor] for link_kind in ("inside", "across")
     )
     if not inside and not across:
         return None
-    freest = max(inside, key=lambda link: (-threads_per_core(link.workers, cores), link.workers), default=None)
-    widest = max(across, key=lambda link: link.workers, default=None)
+    inside_link = max(inside, key=lambda link: (-threads_per_core(link.workers, cores), link.workers), default=None)
+    across_link = max(across, key=lambda link: link.workers, default=None)
     return Network(
         # Oversubscribed cores slow a link down by about the number of threads per core: 16 workers on 16 cores had 1.6
         # to 2.1 times the latency of 6 workers, and 1 / 1.8 of their bandwidth.
-        inside=_wire(freest, crowd=threads_per_core(freest.workers, cores)) if freest else None,
-        # One rank per node took part, so it had the link of its node to itself.
-        across=_wire(widest, shared=True) if widest else None,
+        inside=_wire(inside_link, slowdown=threads_per_core(inside_link.workers, cores)) if inside_link else None,
+        # One rank per node took part, so it did not share the link of its node.
+        across=_wire(across_link, shared=True) if across_link else None,
         workers_per_node=workers_per_node,
         source="measured",
     )
 
 
-def _wire(link: Link, *, crowd: float = 1.0, shared: bool = False) -> Wire:
+def _wire(link: Link, *, slowdown: float = 1.0, shared: bool = False) -> Wire:
     return Wire(
-        latency_s=link.latency_s.value / crowd,
-        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s.value * crowd,
+        latency_s=link.latency_s.value / slowdown,
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s.value * slowdown,
         shared_by_node=shared,
     )
 
@@ -305,9 +310,9 @@ def _payload(results: Results, like: Setting) -> float | None:
 
 
 def _any_record(results: Results) -> TrialRecord | None:
-    """The record of the trial with the most workers, which lists all hosts."""
-    ended = [record for record in results.records.values() if record.environment]
-    return max(ended, key=lambda record: results.trials[record.trial].workers, default=None)
+    """Return the record of the trial with the most workers, because it lists all hosts."""
+    candidates = [record for record in results.records.values() if record.environment]
+    return max(candidates, key=lambda record: results.trials[record.trial].workers, default=None)
 
 
 def _on_cpu(results: Results) -> bool:

@@ -1,7 +1,7 @@
 """Descriptive fits: classical scaling laws, and steps to the target as a function of the batch.
 
-Projections do not use them: those are built from spans and links (`predict`). A law with two or three parameters would
-claim more certainty than the data support.
+Projections (`predict`) use spans and links instead of these fits: a law with two or three parameters would claim more
+certainty than the data support.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from worldsize.answer.results import Results
 from worldsize.spec.setting import Setting
 
 LEAST_COUNTS = 3
-"""Any of these curves passes through two points."""
+"""Each of these laws can pass through any two points."""
 FITS = (fit_amdahl, fit_gustafson, fit_usl)
 
 
@@ -26,14 +26,14 @@ class LawRow:
     """A law fitted to a series, or the serial share by Karp and Flatt at one of its counts."""
 
     setting: Setting
-    """The smallest count of the series."""
+    """Setting of the smallest count in the series."""
     counts: int
     """Number of counts in the series."""
     law: str
     workers: int | None = None
-    """The count of a serial share by Karp and Flatt; None: the law describes all counts."""
+    """Worker count of a serial share by Karp and Flatt; None for a law, which describes all counts."""
     as_meant: bool = True
-    """False: the law was made for the other way of scaling, and only describes the curve."""
+    """False if the law assumes the other kind of scaling (weak or strong); then it only describes the curve."""
     serial_fraction: float | None = None
     contention: float | None = None
     coherence: float | None = None
@@ -43,17 +43,17 @@ class LawRow:
 
 
 def scaling_laws(results: Results) -> list[LawRow]:
-    """Fits for each series with at least three counts: a row per law, and one per count for Karp-Flatt."""
-    long = [series for series in results.series if len(series.rows) >= LEAST_COUNTS]
-    return [row for series in long for row in _of_series(series)]
+    """Return the fits for each series with at least three counts: a row per law, and one per count for Karp-Flatt."""
+    long_series = [series for series in results.series if len(series.rows) >= LEAST_COUNTS]
+    return [row for series in long_series for row in _series_rows(series)]
 
 
-def _of_series(series: Series) -> list[LawRow]:
+def _series_rows(series: Series) -> list[LawRow]:
     setting = series.rows[0].setting
     counts = [row.setting.workers for row in series.rows]
     rates = [row.samples_per_s.value for row in series.rows]
     fits = [fit(counts, rates, setting.scaling) for fit in FITS]
-    rows = [_of_fit(fit, setting, len(counts)) for fit in fits if fit.converged]
+    rows = [_law_row(fit, setting, len(counts)) for fit in fits if fit.converged]
     shares = karp_flatts(counts, rates).items()
     return rows + [
         LawRow(setting=setting, counts=len(counts), law="karp-flatt", workers=workers, serial_fraction=share)
@@ -61,32 +61,32 @@ def _of_series(series: Series) -> list[LawRow]:
     ]
 
 
-def _of_fit(fit: LawFit, setting: Setting, counts: int) -> LawRow:
-    known = {name: value for name, value in fit.parameters.items() if math.isfinite(value)}
+def _law_row(fit: LawFit, setting: Setting, counts: int) -> LawRow:
+    parameters = {name: value for name, value in fit.parameters.items() if math.isfinite(value)}
     return LawRow(
         setting=setting,
         counts=counts,
         law=fit.law,
         as_meant=fit.fits_mode,
-        serial_fraction=known.get("serial_fraction"),
-        contention=known.get("contention"),
-        coherence=known.get("coherence"),
-        peak_workers=known.get("peak_workers"),
+        serial_fraction=parameters.get("serial_fraction"),
+        contention=parameters.get("contention"),
+        coherence=parameters.get("coherence"),
+        peak_workers=parameters.get("peak_workers"),
         residual=fit.rms_relative_residual,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantBatchModel:
-    """How the steps to the target of one variant fall with the batch."""
+    """How the number of steps to the target decreases with the batch, for one variant."""
 
     setting: Setting
-    """One worker with the smallest batch that reached the target; the model covers all settings of this method."""
+    """One worker with the smallest batch that reached the target. The model covers all settings of this method."""
     variant: str
     lr_power: float | None
     """The learning rate is proportional to batch^lr_power."""
     largest_batch: int
-    """The largest that reached the target."""
+    """The largest batch that reached the target."""
     model: BatchModel
 
     @property
@@ -95,23 +95,23 @@ class VariantBatchModel:
 
 
 def batch_models(results: Results) -> list[VariantBatchModel]:
-    """S_min and B_crit of the variants that reached the target at two or more batches."""
+    """Return S_min and B_crit of the variants that reached the target at two or more batches."""
     if results.goal is None:
         return []
     return [
-        _of_variant(study, study.steps)
+        _variant_model(study, study.steps)
         for study in results.batch_studies
         if study.steps and study.steps.basis == "batches"
     ]
 
 
-def _of_variant(study: BatchStudy, model: BatchModel) -> VariantBatchModel:
-    reached = [batch.global_batch for batch in model.batches if batch.steps is not None]
+def _variant_model(study: BatchStudy, model: BatchModel) -> VariantBatchModel:
+    batches_reached = [batch.global_batch for batch in model.batches if batch.steps is not None]
     method = study.method
     return VariantBatchModel(
         setting=Setting(
             workers=1,
-            batch_per_worker=reached[0],
+            batch_per_worker=batches_reached[0],
             accumulation=method.accumulation,
             scaling=method.scaling,
             strategy=method.strategy,
@@ -120,6 +120,6 @@ def _of_variant(study: BatchStudy, model: BatchModel) -> VariantBatchModel:
         ),
         variant=study.variant,
         lr_power=study.lr_power,
-        largest_batch=reached[-1],
+        largest_batch=batches_reached[-1],
         model=model,
     )

@@ -1,4 +1,4 @@
-"""How to run it again: configuration and command of every trial, and the recommended study as a file to copy."""
+"""How to rerun a study: configuration and command of every trial, and the recommended study as a file to copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from worldsize.spec.optimizer import USUAL_MOMENTUM
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import TrialSpec
 
-OWN = {"id", "kind", "repeat", "seed", "search", "scaling", "start"}
+HIDDEN = {"id", "kind", "repeat", "seed", "search", "scaling", "start"}
 """Fields of a trial that are shown elsewhere, or are the same in all trials."""
 
 
@@ -29,13 +29,13 @@ class TrialRun:
     trial: TrialSpec
     record: TrialRecord | None
     outcome: str
-    """That of its record; `left` if it has not run, `damaged` if its record cannot be read."""
+    """The outcome in its record; `left` if it has not run, `damaged` if its record cannot be read."""
     configuration: Mapping[str, Any]
-    """What differs from the other trials, as dotted fields."""
+    """Fields that differ from the other trials, with dotted names."""
     command: str
-    """Runs only this trial again."""
+    """The command that runs only this trial again."""
     environment: int | None
-    """Index of its environment."""
+    """Index into `TrialRuns.environments`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,11 @@ class TrialRuns:
     common: Mapping[str, Any]
     """Configuration that all trials share."""
     environments: tuple[Mapping[str, Any], ...]
-    """Distinct environments."""
+    """The distinct environments."""
 
 
 def trial_runs(results: Results) -> TrialRuns:
-    """All trials, with what they share."""
+    """Return all trials, and the configuration they share."""
     environments: dict[str, int] = {}
     runs = []
     common = _common(results)
@@ -72,7 +72,7 @@ def trial_runs(results: Results) -> TrialRuns:
 
 
 def _common(results: Results) -> dict[str, Any]:
-    """Configuration shared by all trials, shown once."""
+    """Return the configuration shared by all trials."""
     configurations = [_own_fields(trial) for trial in results.trials.values() if trial.kind != "pretrain"]
     if not configurations:
         return {}
@@ -85,8 +85,8 @@ def _common(results: Results) -> dict[str, Any]:
 
 
 def _own_fields(trial: TrialSpec) -> dict[str, Any]:
-    """Configuration of a trial as dotted fields, without defaults."""
-    return dict(_leaves(trial.model_dump(mode="json", exclude_defaults=True, exclude=OWN), ""))
+    """Return the configuration of a trial as fields with dotted names, without defaults."""
+    return dict(_leaves(trial.model_dump(mode="json", exclude_defaults=True, exclude=HIDDEN), ""))
 
 
 def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
@@ -98,7 +98,7 @@ def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
 
 
 def rerun_command(results: Results, trial: TrialSpec) -> list[str]:
-    """The command that runs only this trial, in its own folder: the study with each axis at a single value."""
+    """Return the command that runs only this trial, in its own folder: the study with each axis at a single value."""
     if trial.kind == "pretrain":
         return ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
     axes = results.spec.axes
@@ -120,15 +120,15 @@ def rerun_command(results: Results, trial: TrialSpec) -> list[str]:
         values |= {"train": False, "probe.repeats": 1}
     else:
         values |= {"probe": False, "adaptive": False}
-    given = {key: value for key, value in values.items() if _differs(results, key, value)}
-    options = [f"{key}={json.dumps(value)}" for key, value in given.items()]
+    changes = {key: value for key, value in values.items() if _differs(results, key, value)}
+    assignments = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
     command = ["worldsize", "run", str(results.folder.study_file), "--dir", f"runs/{trial.id}"]
     command += ["--on", trial.place] if trial.place else []
-    return command + [word for option in options for word in ("--set", option)]
+    return command + [word for assignment in assignments for word in ("--set", assignment)]
 
 
 def _differs(results: Results, key: str, value: Any) -> bool:
-    """Whether the value differs from the study's. Only differences are listed, to keep commands short."""
+    """Whether the value differs from the study. Commands list only differences, to be short."""
     node: Any = results.spec
     for part in key.split("."):
         node = getattr(node, part, None)
@@ -142,7 +142,7 @@ def _differs(results: Results, key: str, value: Any) -> bool:
 
 
 def recommended_study(results: Results) -> str | None:
-    """The recommended setting as a study file without defaults; None if nothing was measured."""
+    """Return the recommended setting as a study file without defaults; None if nothing was measured."""
     row = results.answer.row
     if row is None:
         return None
@@ -165,8 +165,13 @@ def recommended_study(results: Results) -> str | None:
         axes["precision"] = [trial.precision]
     if len(results.spec.starts) > 1:
         axes["weights"] = ["pretrained" if trial.workload.pretrained else "scratch"]
-    rest = {key: False if value is None else value for key, value in spec.items() if key != "workload"}
-    study = {"name": f"{results.spec.name[:50]}-recommended", "workload": spec["workload"], "axes": axes, **rest}
+    other_fields = {key: False if value is None else value for key, value in spec.items() if key != "workload"}
+    study = {
+        "name": f"{results.spec.name[:50]}-recommended",
+        "workload": spec["workload"],
+        "axes": axes,
+        **other_fields,
+    }
     stream = io.StringIO()
     yaml = YAML(typ="rt")
     yaml.default_flow_style = None
@@ -176,16 +181,16 @@ def recommended_study(results: Results) -> str | None:
 
 
 def short_optimizer(trial: TrialSpec) -> dict[str, Any]:
-    """The optimizer as one would write it in a study file."""
+    """Return the optimizer as a user would write it in a study file."""
     optimizer = trial.optimizer
-    given = optimizer.model_dump(mode="json", exclude_defaults=True)
+    fields = optimizer.model_dump(mode="json", exclude_defaults=True)
     if optimizer.momentum == 0 == USUAL_MOMENTUM.get(optimizer.name, 0.0):
-        del given["momentum"]
-    return {"name": optimizer.name} | given
+        del fields["momentum"]
+    return {"name": optimizer.name} | fields
 
 
 def _trial_of(results: Results, row: ScalingRow) -> TrialSpec:
-    """A training trial with the best variant of the row, or a probe if nothing was trained."""
+    """Return a training trial with the best variant of the row, or a probe if nothing was trained."""
     trials = [trial for trial in results.trials.values() if trial.kind != "pretrain" and _runs(trial, row.setting)]
     best = [trial for trial in trials if trial.kind == "train" and trial.variant == row.variant]
     return (best or trials)[0]

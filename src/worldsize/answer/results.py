@@ -63,9 +63,9 @@ class Results:
     def by_place(self) -> dict[str, Results]:
         """Results by place: different kinds of hardware are never pooled in an answer or a projection."""
         names = dict.fromkeys(trial.place for trial in self.trials.values())
-        return {place: self._only(place) for place in names} if len(names) > 1 else dict.fromkeys(names, self)
+        return {place: self._at_place(place) for place in names} if len(names) > 1 else dict.fromkeys(names, self)
 
-    def _only(self, place: str) -> Results:
+    def _at_place(self, place: str) -> Results:
         trials = {name: trial for name, trial in self.trials.items() if trial.place == place}
         return replace(
             self,
@@ -92,7 +92,7 @@ class Results:
 
     @cached_property
     def largest(self) -> list[LargestBatch]:
-        """Results of searches for the largest batch; empty if the study lists its batches."""
+        """Results of searches for the largest batch. Empty if the study lists its batches."""
         search = self.spec.axes.largest
         if search is None:
             return []
@@ -119,7 +119,7 @@ class Results:
 
     @cached_property
     def answer(self) -> Answer:
-        """The recommendation. With several places, that of the place with the highest throughput; see `by_place`."""
+        """The recommendation. With several places, the one with the highest throughput; see `by_place` for all."""
         if len(self.by_place) > 1:
             answers = [results.answer for results in self.by_place.values()]
             return max(answers, key=lambda answer: answer.row.samples_per_s.value if answer.row else 0.0)
@@ -133,47 +133,47 @@ class Results:
 
     @property
     def _compared(self) -> list[Series]:
-        """Series to recommend from. A search may try different batches at each count, and a batch tried at one count
-        says nothing about scaling. With a single count, use the smallest batch that is about as fast as any."""
+        """Series to recommend from. A search can try different batches at each count, and a batch tried at one count
+        says nothing about scaling. With a single count, use the smallest batch that is about as fast as the fastest."""
         if self.spec.axes.largest is None:
             return self.series
-        several = [series for series in self.series if len(series.rows) > 1]
-        enough = {replace(batch.setting, batch_per_worker=batch.enough) for batch in self.largest if batch.enough}
-        return several or [series for series in self.series if series.rows[0].setting in enough] or self.series
+        multi_count = [series for series in self.series if len(series.rows) > 1]
+        sufficient = {replace(batch.setting, batch_per_worker=batch.enough) for batch in self.largest if batch.enough}
+        return multi_count or [series for series in self.series if series.rows[0].setting in sufficient] or self.series
 
     @cached_property
     def steps(self) -> list[StepParts]:
         """Breakdown of a step for each setting, in the order of the scaling table."""
-        timed = from_records.probes_first(
+        timed_trials = from_records.probes_first(
             (trial, record) for trial, record in self._ended if record.outcome != "diverged" and record.spans
         )
-        return [self._parts(row.setting, timed[row.setting]) for row in self.rows]
+        return [self._parts(row.setting, timed_trials[row.setting]) for row in self.rows]
 
     @cached_property
     def hardware(self) -> list[tuple[Setting, Hardware]]:
         """Load and memory use of the hardware for each setting."""
-        watched = from_records.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
-        usages = {setting: from_records.usages(self.folder, pairs) for setting, pairs in watched.items()}
+        with_telemetry = from_records.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
+        usages = {setting: from_records.usages(self.folder, pairs) for setting, pairs in with_telemetry.items()}
         return [
             (setting, hardware(usages[setting])) for setting in sorted(usages, key=setting_order) if usages[setting]
         ]
 
     @cached_property
     def stolen(self) -> list[Stolen]:
-        """CPU time that the hypervisor gave to others while each trial ran, for the trials that recorded it."""
-        watched = [(self.trials[name], record) for name, record in self.records.items() if record.telemetry]
-        return [taken for ranks in from_records.usages(self.folder, watched) if (taken := stolen(ranks))]
+        """CPU time that the hypervisor withheld during each trial, for the trials that recorded it."""
+        with_telemetry = [(self.trials[name], record) for name, record in self.records.items() if record.telemetry]
+        return [withheld for ranks in from_records.usages(self.folder, with_telemetry) if (withheld := stolen(ranks))]
 
     @cached_property
     def mfus(self) -> dict[Setting, Estimate]:
         """Model FLOPs utilization of the settings whose cost per sample and peak rate are known.
 
-        Values above 1 are left out: then the assumed peak is wrong.
+        Values above 1 are omitted, because the assumed peak must be wrong.
         """
         shares = {}
-        known = {trial.setting: record.compute for trial, record in self._ended if record.compute}
+        compute = {trial.setting: record.compute for trial, record in self._ended if record.compute}
         for row in self.rows:
-            facts: dict[str, Any] = dict(known.get(row.setting, {}))
+            facts: dict[str, Any] = dict(compute.get(row.setting, {}))
             flop, peak = facts.get("flop_per_sample"), facts.get("peak_flop_s")
             if flop and peak:
                 workers = row.setting.workers
@@ -190,12 +190,12 @@ class Results:
         return self.batch_studies_for(self.goal)
 
     def batch_studies_for(self, target: Goal | None, variant: str | None = None) -> list[BatchStudy]:
-        """The same for another target of the metric that the answer quotes. `variant` limits it to one variant: a
+        """Return `batch_studies` for another target of the same metric. `variant` limits them to one variant, because a
         search has hundreds."""
-        chosen = [curve for curve in self._trained if variant is None or curve.variant == variant]
-        curves = chosen if target == self.goal else [replace(curve, goal=None) for curve in chosen]
+        runs = [run for run in self._trained if variant is None or run.variant == variant]
+        runs = runs if target == self.goal else [replace(run, goal=None) for run in runs]
         return batch_studies(
-            curves,
+            runs,
             target=target,
             noise_scales=self.noise_scales,
             most_metric=metric_bounds(self.facts.metric)[1],
@@ -203,8 +203,8 @@ class Results:
 
     @cached_property
     def links(self) -> list[tuple[str, Link]]:
-        mine = {trial.place for trial in self.trials.values()}
-        return [(kind, link) for kind, link in from_records.links(self.folder) if link.place in mine]
+        places = {trial.place for trial in self.trials.values()}
+        return [(kind, link) for kind, link in from_records.links(self.folder) if link.place in places]
 
     @property
     def goal(self) -> Goal | None:
@@ -268,25 +268,25 @@ class Results:
         )
 
     def _by_subtraction(self, setting: Setting) -> float | None:
-        """Step time minus that of one worker with the same batch per worker: a common estimate of communication."""
+        """Step time minus that of one worker with the same batch per worker, a common estimate of communication."""
         step_s = self.step_s()
-        alone = step_s.get(replace(setting, workers=1))
-        if setting.workers == 1 or setting.scaling == "strong" or alone is None:
+        one_worker_s = step_s.get(replace(setting, workers=1))
+        if setting.workers == 1 or setting.scaling == "strong" or one_worker_s is None:
             return None
-        return step_s[setting] - alone
+        return step_s[setting] - one_worker_s
 
 
 def load(folder: Path | str) -> Results:
-    """Read a study folder, finished or not, on any machine. Damaged records are listed, never used."""
+    """Read a study folder, finished or not, on any machine. Damaged records are listed but never used."""
     home = StudyFolder.existing(Path(folder))
     spec = read_study(home)
     records, damaged = {}, []
     stored = read_plan(home)
     plan = stored.plan
-    if strangers := {trial.place for trial in plan.trials.values()} - spec.places.keys():
+    if unknown_places := {trial.place for trial in plan.trials.values()} - spec.places.keys():
         raise StoreError(
-            f"{home.plan_file} has trials on {min(strangers)!r}, which is no place of {home.study_file}; put back "
-            "what belongs together, or use a new folder"
+            f"{home.plan_file} has trials for the place {min(unknown_places)!r}, which {home.study_file} lacks; "
+            "restore both files from the same study, or use a new folder"
         )
     for trial_id in plan.trials:
         try:
@@ -305,7 +305,7 @@ def as_results(study: Results | Path | str) -> Results:
 
 
 def read_study(home: StudyFolder) -> StudySpec:
-    """Return the study as it was run."""
+    """Return the study as it was run, with all defaults filled in."""
     try:
         spec = StudyFile.read(home.study_file).spec()
         if spec.is_resolved:

@@ -1,4 +1,4 @@
-"""When things happened: launches by phase, one step across ranks, load of the devices while it trained."""
+"""Data over time: launches by phase, one step across ranks, load of the devices during a trial."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from worldsize.folder.launches import launch_folders
 from worldsize.spec.setting import Setting
 
 MOST_SAMPLES = 150
-"""Telemetry samples per device."""
+"""Maximum number of telemetry samples per device."""
 MOST_RANKS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchTime:
-    """Wall time of a launch by phase, on the driver's clock; for a job, also its time in the queue."""
+    """Wall time of a launch by phase, on the driver's clock; for a batch job, also its time in the queue."""
 
     launch: str
     kind: str
     workers: int
     place: str
     wall_s: float
-    """For a job, from its last start to its end."""
+    """For a batch job, from its last start to its end."""
     phases_s: Mapping[str, float]
-    """Empty: rank 0 ended before it could say."""
+    """Empty if rank 0 ended before it could report them."""
     job: str | None
-    """None: it was not a job."""
+    """None if it was not a batch job."""
     queued_s: float | None
     """From submission to the first start."""
     attempts: int
     reason: str
-    """Why it ended; empty if its own processes ended it."""
+    """Why the launch ended; empty if its own processes ended it."""
 
 
 def launches(results: Results) -> list[LaunchTime]:
-    """Launches that ended and said where their time went, or were jobs."""
+    """Return the launches that ended and either reported their phases or were batch jobs."""
     rows = []
     for folder in launch_folders(results.folder):
         launch, end = folder.launch, folder.end
@@ -76,17 +76,17 @@ class OneStep:
     step_s: float
     spans: tuple[str, ...]
     begin_s: tuple[float, ...]
-    """When each rank begins. Ranks finish the exchange together, so they are aligned at its end."""
+    """Start time of each rank. Ranks finish the exchange together, so they are aligned at its end."""
     of_ranks: tuple[tuple[float, ...], ...]
     """Seconds of each span, for the first ranks."""
 
 
 def one_step(results: Results, pairs: Sequence[TrialResult]) -> OneStep | None:
-    """The median step at the largest worker count, where scaling ends."""
-    timed = [(trial, record) for trial, record in pairs if record.outcome != "diverged"]
-    if not timed:
+    """Return the median step at the largest worker count."""
+    candidates = [(trial, record) for trial, record in pairs if record.outcome != "diverged"]
+    if not candidates:
         return None
-    trial, record = max(timed, key=lambda pair: (pair[0].workers, pair[0].kind == "probe", -pair[0].repeat))
+    trial, record = max(candidates, key=lambda pair: (pair[0].workers, pair[0].kind == "probe", -pair[0].repeat))
     spans = results.folder.span_s(record)
     if trial.workers < 2 or not len(spans):
         return None
@@ -94,7 +94,7 @@ def one_step(results: Results, pairs: Sequence[TrialResult]) -> OneStep | None:
     step = int(np.argsort(step_s)[len(step_s) // 2])
     span_s = waiting_apart(record.columns, spans[step : step + 1])[0]
     names = [*record.columns, WAITING] if span_s.shape[1] > len(record.columns) else list(record.columns)
-    if WAITING in names:  # a rank waits before the transfer
+    if WAITING in names:  # ranks wait before the transfer
         order = [*range(names.index("communication")), names.index(WAITING), names.index("communication")]
         order += [index for index in range(len(names)) if index not in order]
         span_s, names = span_s[:, order], [names[index] for index in order]
@@ -114,11 +114,11 @@ def one_step(results: Results, pairs: Sequence[TrialResult]) -> OneStep | None:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLoad:
-    """Load of one device over time; None: not seen at that moment."""
+    """Load of one device over time; None where no value was recorded."""
 
     rank: int
     at_s: tuple[float, ...]
-    """Since the trial began."""
+    """Seconds since the trial began."""
     busy: tuple[float | None, ...]
     """Percent: utilization of a GPU, or share of a core that a process used."""
     memory_bytes: tuple[float | None, ...]
@@ -135,11 +135,11 @@ class Telemetry:
 
 
 def telemetry(results: Results, pairs: Sequence[TrialResult]) -> Telemetry | None:
-    """The devices of the longest trial on the most workers."""
-    watched = [(trial, record) for trial, record in pairs if record.telemetry]
-    if not watched:
+    """Return the load of the devices in the longest trial with the most workers."""
+    with_telemetry = [(trial, record) for trial, record in pairs if record.telemetry]
+    if not with_telemetry:
         return None
-    trial, record = max(watched, key=lambda pair: (pair[0].workers, pair[1].wall_s))
+    trial, record = max(with_telemetry, key=lambda pair: (pair[0].workers, pair[1].wall_s))
     rows = results.folder.telemetry(record)
     column = {name: index for index, name in enumerate(record.telemetry_columns)}
     on_gpu = "gpu_busy_percent" in column and any(
@@ -147,27 +147,29 @@ def telemetry(results: Results, pairs: Sequence[TrialResult]) -> Telemetry | Non
     )
     devices = []
     for rank, samples in enumerate(rows[:MOST_RANKS]):
-        kept = samples[np.unique(np.linspace(0, len(samples) - 1, min(len(samples), MOST_SAMPLES)).astype(int))]
-        at_s = kept[:, column["at_s"]]
+        thinned = samples[np.unique(np.linspace(0, len(samples) - 1, min(len(samples), MOST_SAMPLES)).astype(int))]
+        at_s = thinned[:, column["at_s"]]
         if on_gpu:
-            busy, memory = kept[:, column["gpu_busy_percent"]], kept[:, column["gpu_memory_bytes"]]
+            busy, memory = thinned[:, column["gpu_busy_percent"]], thinned[:, column["gpu_memory_bytes"]]
         else:
-            busy = _rate(at_s, kept[:, column["process_cpu_s"]]) * 100
-            memory = kept[:, column["process_memory_bytes"]]
+            busy = _rate(at_s, thinned[:, column["process_cpu_s"]]) * 100
+            memory = thinned[:, column["process_memory_bytes"]]
         if np.isfinite(busy).any() or np.isfinite(memory).any():
-            load = DeviceLoad(rank=rank, at_s=tuple(at_s.tolist()), busy=_seen(busy), memory_bytes=_seen(memory))
+            load = DeviceLoad(
+                rank=rank, at_s=tuple(at_s.tolist()), busy=_finite_or_none(busy), memory_bytes=_finite_or_none(memory)
+            )
             devices.append(load)
     of: Literal["gpu", "process"] = "gpu" if on_gpu else "process"
     return Telemetry(setting=trial.setting, trial=trial.id, of=of, devices=tuple(devices)) if devices else None
 
 
 def _rate(at_s: npt.NDArray[np.float64], counter: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Rate over the interval that ends at each sample; NaN for the first sample and for very short intervals."""
+    """Return the rate over the interval that ends at each sample; NaN for the first sample and over short intervals."""
     gaps = np.diff(at_s)
     long_enough = gaps > 0.3 * float(np.median(gaps)) if len(gaps) else gaps > 0
     rates = np.divide(np.diff(counter), gaps, out=np.full(len(gaps), np.nan), where=long_enough & (gaps > 0))
     return np.concatenate([[np.nan], rates])
 
 
-def _seen(values: npt.NDArray[np.float64]) -> tuple[float | None, ...]:
+def _finite_or_none(values: npt.NDArray[np.float64]) -> tuple[float | None, ...]:
     return tuple(float(value) if np.isfinite(value) else None for value in values)

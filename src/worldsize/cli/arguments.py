@@ -1,9 +1,11 @@
-"""Arguments and options of the command line: worker counts, durations, networks. Errors state the rule."""
+"""Arguments and options of the command line, and parsers for their values."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -23,7 +25,7 @@ DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)")
 
 
 def option_type(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
-    """Make a parser for `typer.Option(parser=...)` whose errors name the option."""
+    """Return a parser for `typer.Option(parser=...)` whose errors name the option."""
 
     def parsed(text: str) -> Parsed:
         try:
@@ -45,6 +47,7 @@ def worker_counts(text: str) -> tuple[int, ...]:
 
 
 def counts_or_auto(text: str) -> tuple[int, ...] | str:
+    """Parse worker counts, or the word `auto`."""
     return text if text == "auto" else worker_counts(text)
 
 
@@ -52,17 +55,18 @@ def seconds(text: str) -> float:
     """Parse a duration such as `90 min`, `1h30min` or `2d`."""
     parts = DURATION_PART.findall(text.strip())
     if not parts or DURATION_PART.sub("", text).strip() or not sum(float(number) for number, _ in parts):
-        raise InputError(f"{text!r} is not a duration; write 45s, 90min, 1h30min or 2d")
+        raise InputError(f"{text!r} is not a duration; write something like 45s, 90min, 1h30min or 2d")
     return sum(float(number) * SECONDS[unit] for number, unit in parts)
 
 
 def number(text: str) -> float:
+    """Parse a finite number."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{text!r} is not a finite number; write one, like 2.5")
+        raise InputError(f"{text!r} is not a finite number; write something like 2.5")
     return value
 
 
@@ -74,6 +78,7 @@ def amount(text: str) -> float:
 
 
 def network(text: str) -> Network:
+    """Parse the description of a network, or the name of a preset."""
     from worldsize.answer.predict.question import parse_network
 
     return parse_network(text)
@@ -86,32 +91,41 @@ def formats(text: str) -> tuple[str, ...]:
     return check_formats(text)
 
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="A study folder.")]
 StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or the name of a built-in study.")]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change one field: --set train.epochs=2.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="FIELD=VALUE", help="Change a field of the study, e.g. --set train.epochs=2. Repeatable."
+    ),
 ]
 WorkersOption = Annotated[
     Any,
     typer.Option(
         parser=option_type(counts_or_auto),
         metavar="1,2,4",
-        help="Short for --set axes.workers=[1,2,4]; or auto.",
+        help="Worker counts to measure; auto: 1, 2, 4, ... up to the size of the machine.",
         show_default=False,
     ),
 ]
 DirOption = Annotated[
-    Path | None, typer.Option("--dir", metavar="FOLDER", help="The study folder. Default: runs/NAME.")
+    Path | None, typer.Option("--dir", metavar="FOLDER", help="Folder for the results. Default: runs/NAME.")
 ]
-SmallOption = Annotated[bool, typer.Option("--small", help="The study's small version: seconds instead of minutes.")]
+SmallOption = Annotated[
+    bool, typer.Option("--small", help="Run the small version of the study, in seconds instead of minutes.")
+]
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FOLDER", help="Where the data sets are. Default: WORLDSIZE_DATA, or the cache."),
+    typer.Option(
+        "--data",
+        metavar="FOLDER",
+        help="Folder with the data sets. Default: the environment variable WORLDSIZE_DATA, or the user's cache.",
+    ),
 ]
 OnOption = Annotated[
     str | None,
-    typer.Option("--on", metavar="local|slurm|mpi", help="Where it runs, or one of the study's places."),
+    typer.Option("--on", metavar="local|slurm|mpi", help="Where to run: one of these, or a place of the study."),
 ]
 
 
@@ -126,7 +140,7 @@ def study_of(
     on: str | None,
     machine: Machine | None = None,
 ) -> Study:
-    """Build the study from the options. Errors about a value name the option it came from."""
+    """Build the study from the options. Errors name the option that a value came from."""
     from worldsize.spec.file import StudyFile, find_study
     from worldsize.study.study import Study
 
@@ -138,13 +152,40 @@ def study_of(
     for assignment in assignments or ():
         file.override_text(assignment)
     if workers is not None:
-        typed = workers if isinstance(workers, str) else ",".join(map(str, workers))
-        file.override("axes.workers", workers, f"--workers {typed}")
+        argument = workers if isinstance(workers, str) else ",".join(map(str, workers))
+        file.override("axes.workers", workers, f"--workers {argument}")
     return Study(file, folder=folder, data=data, machine=machine)
 
 
+def command_that_fits(
+    the_study: Study,
+    study: str,
+    assignments: list[str] | None,
+    *,
+    folder: Path | None,
+    small: bool,
+    data: Path | None,
+    on: str | None,
+) -> str:
+    """Return the command that runs the study on a machine that lacks something for it; empty if none is known."""
+    if not the_study.runs_here_with:
+        return ""
+    words = ["worldsize", "run", study, *(["--small"] if small else []), *(["--on", on] if on else [])]
+    for assignment in assignments or ():
+        if assignment.partition("=")[0].strip() not in the_study.runs_here_with:
+            words += ["--set", assignment]
+    for key, value in the_study.runs_here_with.items():
+        if key == "axes.workers":
+            words += ["--workers", ",".join(map(str, value))]
+        else:
+            words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    words += ["--dir", str(folder)] if folder else []
+    words += ["--data", str(data)] if data else []
+    return shlex.join(words)
+
+
 def refuse_for_tables(given: Mapping[str, object]) -> None:
-    """Refuse options that need a study folder: a table has neither parts of a step nor training costs."""
+    """Raise InputError for options that need a study folder. A table has neither parts of a step nor training costs."""
     for name, value in given.items():
         if value is not None:
-            raise InputError(f"--{name} needs a study folder: a table has only throughput or times; leave it out")
+            raise InputError(f"--{name} needs a study folder; a table has only throughput or times, so leave it out")

@@ -1,4 +1,4 @@
-"""The command line: parse, call study/study.py, print. Each command imports what it needs, so --help is fast."""
+"""The command line. Commands import what they need when they run, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -19,36 +19,45 @@ from worldsize.errors import WorldsizeError, visible
 
 app = typer.Typer(
     name="worldsize",
-    help="How many GPUs should train this model, with which batch and rate, how long will it take, "
-    "and why does it not scale further?",
+    help="Find out how many GPUs should train a model, with which batch and learning rate, how long it takes, and what "
+    "limits scaling.\n\nExample: worldsize run (measures a small built-in study on this machine)",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-data_app = typer.Typer(help="Data sets: list them, fetch one.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(
+    help="List or download data sets.\n\nExample: worldsize data list", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(data_app, name="data")
 
 
-def studies(as_json: JsonOption = False) -> None:
-    """List the built-in studies."""
+def studies(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """List the built-in studies, whether they can run on this machine, and how long they would take.
+
+    Example: worldsize studies
+    """
+    from dataclasses import asdict
+
+    from worldsize.data.sets import data_root
+    from worldsize.machine import this_machine
+    from worldsize.report.views.studies import studies_view
     from worldsize.report.write.console import console
-    from worldsize.spec.file import builtin_studies
+    from worldsize.study.builtin import builtin_on
 
-    about = {
-        name: path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        for name, path in builtin_studies().items()
-    }
+    listed = builtin_on(this_machine(), data_root(data))
     if as_json:
-        print(json.dumps([{"name": name, "about": text} for name, text in about.items()], indent=1))
-        return
-    for name, text in about.items():
-        console().print(f"{name:20} {text}", soft_wrap=True)
+        print(json.dumps([asdict(study) for study in listed], indent=1))
+    else:
+        console().print(studies_view(listed))
 
 
-def new(name: Annotated[str, typer.Argument(help="A built-in study to copy.")]) -> None:
-    """Copy a built-in study into this folder, to edit."""
+def new(name: Annotated[str, typer.Argument(metavar="STUDY", help="Name of the built-in study to copy.")]) -> None:
+    """Copy a built-in study into the current folder, to edit it.
+
+    Example: worldsize new mnist-scaling
+    """
     from worldsize.errors import OutputError
     from worldsize.spec.file import find_study
 
@@ -63,7 +72,10 @@ def new(name: Annotated[str, typer.Argument(help="A built-in study to copy.")]) 
 
 @data_app.command("list")
 def data_list(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List the data sets that can be fetched, and which are here."""
+    """List the data sets that can be downloaded, and show which are on this machine.
+
+    Example: worldsize data list
+    """
     from dataclasses import asdict
 
     from worldsize.data.sets import data_root, status
@@ -79,9 +91,15 @@ def data_list(data: DataOption = None, as_json: JsonOption = False) -> None:
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10")], data: DataOption = None
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Data set: mnist, fashion-mnist or cifar10.")],
+    data: DataOption = None,
 ) -> None:
-    """Download a data set once, with its checksums; a broken download continues where it stopped."""
+    """Download a data set and verify its checksums.
+
+    An interrupted download continues where it stopped.
+
+    Example: worldsize data fetch mnist
+    """
     from worldsize.data.fetch import fetch
     from worldsize.data.sets import data_root, dataset_named
     from worldsize.report.views.progress import DownloadProgress
@@ -95,10 +113,11 @@ def data_fetch(
 
 for command in (run, plan, status, by_hand, studies, new, predict, report, compare, export, serve):
     app.command()(command)
+app.command("project", hidden=True)(predict)  # the same under another name
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"worldsize {__version__}")
         raise typer.Exit
 
@@ -117,24 +136,25 @@ RENAMED = {"worker-command": "by-hand", "--target": "--until"}
 
 
 def main() -> None:
-    """Run the command line. Errors that users can fix become one line and an exit code; SIGTERM acts like Ctrl-C."""
-    # Not the current SIGINT handler: a driver started in the background ignores SIGINT, but must not ignore SIGTERM.
+    """Run the command line. Errors that users can fix become one message and an exit code; SIGTERM acts like Ctrl-C."""
+    # Not the current handler of SIGINT: a driver in the background ignores SIGINT, but must not ignore SIGTERM.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
-    except SystemExit as left:
-        words = {word.partition("=")[0] for word in sys.argv[1:]} if left.code == WorldsizeError.exit_code else set()
+    except SystemExit as leaving:
+        is_usage_error = leaving.code == WorldsizeError.exit_code
+        words = {word.partition("=")[0] for word in sys.argv[1:]} if is_usage_error else set()
         for word in sorted(words & RENAMED.keys()):
-            print(f"worldsize: {word} is now called {RENAMED[word]}", file=sys.stderr)
+            print(f"error: {word} is now called {RENAMED[word]}", file=sys.stderr)
         raise
     except WorldsizeError as error:
-        print(f"worldsize: {visible(str(error))}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        else:  # a full disk, or a folder without write permission: finished trials are kept
-            print(f"worldsize: {visible(str(error))}; fix that, then the same command continues", file=sys.stderr)
+        else:  # such as a full disk, or a folder without write permission; finished trials are kept
+            print(f"error: {visible(str(error))}; fix that, then the same command continues", file=sys.stderr)
         sys.exit(1)
 
 

@@ -1,8 +1,9 @@
-"""Commands that read a study folder without running anything: status, predict, report, compare, export, serve."""
+"""Commands that read studies and run nothing: status, predict, report, compare, export, serve."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +23,40 @@ from worldsize.cli.arguments import (
 )
 from worldsize.errors import visible
 
+RUNS = Path("runs")
+"""Where `worldsize run` creates study folders."""
 
-def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
-    """Show what a study has done, what runs now, what failed and why."""
+
+def status(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="FOLDER", help="A study folder. Default: list all studies in runs/.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the progress, the answer and the failures of a study.
+
+    Without a folder, list all studies in runs/ with their states and answers.
+
+    Example: worldsize status runs/quickstart
+    """
+    if folder is None:
+        _list_studies(as_json)
+    else:
+        _show_study(folder, as_json)
+
+
+def _list_studies(as_json: bool) -> None:
+    from worldsize.report.views.overview import overview_view, studies_in
+    from worldsize.report.write.console import console
+
+    listed = studies_in(RUNS)
+    if as_json:
+        print(json.dumps([{**asdict(study), "state": study.state} for study in listed], indent=1))
+    else:
+        console().print(overview_view(listed, RUNS))
+
+
+def _show_study(folder: Path, as_json: bool) -> None:
     from worldsize.answer.results import load
     from worldsize.folder.lock import lock_holder
     from worldsize.launch.slurm.status import job_statuses
@@ -51,21 +83,24 @@ def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
 
 
 def _running_trial(results: Any) -> str | None:
-    """The last trial that has begun and has no record yet."""
-    begun = [trial_id for trial_id in results.left() if any(results.folder.events(trial_id))]
-    return begun[-1] if begun else None
+    """Return the last trial that has started and has no record yet."""
+    started = [trial_id for trial_id in results.left() if any(results.folder.events(trial_id))]
+    return started[-1] if started else None
 
 
 def predict(
     source: Annotated[
-        Path, typer.Argument(metavar="FOLDER|TABLE.csv", help="A study folder, or a table of workers and times.")
+        Path,
+        typer.Argument(
+            metavar="FOLDER|TABLE.csv", help="A study folder, or a table with worker counts and throughput or times."
+        ),
     ],
     workers: Annotated[
         Any,
         typer.Option(
             parser=option_type(worker_counts),
             metavar="8,16,1024",
-            help="Counts to ask about. Default: 2, 4 and 8 times more.",
+            help="Worker counts to predict. Default: 2, 4 and 8 times the largest that was measured.",
             show_default=False,
         ),
     ] = None,
@@ -74,7 +109,7 @@ def predict(
         typer.Option(
             parser=option_type(number),
             metavar="VALUE",
-            help="Time until the test metric is this good. Default: the study's own.",
+            help="Predict the time until the test metric reaches VALUE. Default: the study's own target.",
         ),
     ] = None,
     price: Annotated[
@@ -92,7 +127,7 @@ def predict(
         typer.Option(
             parser=option_type(seconds),
             metavar="TIME",
-            help="Find the cheapest worker count that finishes in this time, e.g. 90min.",
+            help="Find the cheapest worker count that finishes within this time, e.g. 90min.",
         ),
     ] = None,
     declared_network: Annotated[
@@ -101,18 +136,18 @@ def predict(
             "--network",
             parser=option_type(network),
             metavar="NETWORK",
-            help="Another network: '8 x 450GB/s 2us, 50GB/s 5us', or a preset: dgx-h100.",
+            help="Predict for another network, e.g. '8 x 450GB/s 2us, 50GB/s 5us', or a preset such as dgx-h100.",
         ),
     ] = None,
-    workers_per_node: Annotated[
-        int | None, typer.Option(min=1, help="Workers per node (default: as measured).")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Batch per worker (default: the recommended one).")] = None,
+    workers_per_node: Annotated[int | None, typer.Option(min=1, help="Workers per node. Default: as measured.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Batch per worker. Default: the recommended one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Project to worker counts never run: throughput, time, cost, with intervals. Runs nothing.
+    """Predict speed, time and cost at worker counts never run.
 
-    A table takes --workers, --workers-per-node and --json; the other options need a study folder.
+    For a table, only --workers, --workers-per-node and --json are available. `worldsize project` is the same command.
+
+    Example: worldsize predict runs/quickstart --workers 8,16
     """
     from worldsize.report.write.console import console
     from worldsize.report.write.terminal import to_terminal
@@ -140,7 +175,7 @@ def predict(
             return
         for prediction in predictions:
             if len(predictions) > 1:
-                console().print(f"\nOn {prediction.place}", style="bold")
+                console().print(f"\nOn {visible(prediction.place)}", style="bold")
             goal = goal_words(results.by_place[prediction.place], prediction.question)
             console().print(to_terminal(prediction_blocks(prediction, results.facts, goal)))
         return
@@ -151,26 +186,32 @@ def predict(
     for_studies = {"until": until, "price": price, "budget": budget, "deadline": deadline}
     refuse_for_tables({**for_studies, "network": declared_network, "batch": batch})
     table = read_table(source, workers_per_node=workers_per_node)
-    projected = project_table(table, sorted(set(workers or ())) or further(table), measured_too=not as_json)
+    projections = project_table(table, sorted(set(workers or ())) or further(table), measured_too=not as_json)
     if as_json:
         from worldsize.answer.as_dict import plain
 
-        print(json.dumps([plain(projection) for projection in projected], indent=1, allow_nan=False))
+        print(json.dumps([plain(projection) for projection in projections], indent=1, allow_nan=False))
     else:
-        console().print(to_terminal(table_projection_blocks(projected)))
+        console().print(to_terminal(table_projection_blocks(projections)))
 
 
 def report(
     folder: FolderArgument,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FOLDER", help="Where to write. Default: report in the study folder."),
+        typer.Option("--out", metavar="FOLDER", help="Where to write. Default: report/ in the study folder."),
     ] = None,
     live: Annotated[bool, typer.Option("--live", hidden=True, help="Refresh the page while the study runs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the report of a study: a page for any browser, figures and tables for papers. --json writes nothing."""
+    """Write a web page, figures and tables about a study.
+
+    With --json, print the numbers and sentences of the report and write nothing.
+
+    Example: worldsize report runs/quickstart
+    """
     from worldsize.answer.results import load
+    from worldsize.report.words.numbers import byte_size, counted
     from worldsize.report.write.console import console
     from worldsize.report.write.publish import publish, report_json
 
@@ -178,21 +219,29 @@ def report(
     if as_json:
         print(report_json(results), end="")
         return
-    made = publish(results, out, printed=not live, live=live)
+    published = publish(results, out, printed=not live, live=live)
     console().print(
-        f"{visible(str(made.page))}: {made.size_bytes / 1e6:.1f} MB, {len(made.figures)} figures, "
-        f"{len(made.tables)} tables beside it" + (f"; {made.missing}" if made.missing else ""),
+        f"Report: {visible(str(published.page))} ({byte_size(published.size_bytes)}, "
+        f"{counted(len(published.figures), 'figure')}, {counted(len(published.tables), 'table')})"
+        + (f"; {published.missing}" if published.missing else ""),
         soft_wrap=True,
     )
 
 
 def compare(
-    baseline: Annotated[Path, typer.Argument(metavar="FOLDER", help="Baseline study folder.")],
-    others: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Study folders to compare with it.")],
-    page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write it as a page too.")] = None,
+    baseline: Annotated[Path, typer.Argument(metavar="BASELINE", help="The study folder to compare with.")],
+    others: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="The study folders to compare.")],
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write the comparison as a web page.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show by what studies differ at equal settings, and which differences are more than noise."""
+    """Compare studies, and show which differences are more than noise.
+
+    Studies are compared at the settings that they share.
+
+    Example: worldsize compare runs/before runs/after
+    """
     from worldsize.answer.comparison import compare_studies, to_dict
     from worldsize.report.sections.comparison import comparison_view
     from worldsize.report.write.console import console
@@ -212,31 +261,45 @@ def export(
     folder: FolderArgument,
     to: Annotated[
         Any,
-        typer.Option(parser=option_type(formats), metavar="FORMATS", help="Any of csv, parquet, tensorboard, mlflow."),
+        typer.Option(
+            parser=option_type(formats),
+            metavar="FORMATS",
+            help="Any of csv, parquet, tensorboard and mlflow, separated by commas.",
+        ),
     ] = "csv",
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to write. Default: export in the study folder.")
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write. Default: export/ in the study folder.")
     ] = None,
-    steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank too, not only medians.")] = False,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Include every step of every worker, not only medians.")
+    ] = False,
 ) -> None:
-    """Write what a study measured for the tools people already use."""
+    """Export a study to CSV, Parquet, TensorBoard or MLflow.
+
+    Example: worldsize export runs/quickstart --to csv,tensorboard
+    """
     from worldsize.answer.results import load
     from worldsize.exports.study import export_study
 
-    for written in export_study(load(folder), to, out or folder / "export", steps=steps):
-        print(visible(str(written)))
+    for path in export_study(load(folder), to, out or folder / "export", steps=steps):
+        print(visible(str(path)))
 
 
 def serve(
     folder: FolderArgument,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port (0 picks a free one).")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 0,
 ) -> None:
-    """Serve a study's report on 127.0.0.1."""
+    """Serve the report of a study to a browser on this machine.
+
+    The server listens only on 127.0.0.1 and can only read the report.
+
+    Example: worldsize serve runs/quickstart --port 8000
+    """
     from worldsize.report.write.serve import report_server
 
     with report_server(folder, port) as server:
-        print(f"{server.address} shows {visible(str(server.root))}; Ctrl-C ends it", flush=True)
+        print(f"{server.address} serves {visible(str(server.root))}; press Ctrl-C to stop", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            print("stopped")
+            print("Stopped")

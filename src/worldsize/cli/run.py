@@ -1,4 +1,4 @@
-"""Commands that plan and run a study. Each command imports what it needs, so --help is fast."""
+"""Commands that plan and run studies. They import what they need when they run, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from worldsize.cli.arguments import (
     SmallOption,
     StudyArgument,
     WorkersOption,
+    command_that_fits,
     study_of,
 )
+from worldsize.errors import InputError, Problem
 
 
 def run(
@@ -29,18 +31,24 @@ def run(
     data: DataOption = None,
     as_json: JsonOption = False,
     details: Annotated[bool, typer.Option("--details", help="Print all tables and findings.")] = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run trials again that failed before.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed trials again.")] = False,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take over from a driver that no longer runs.")
+        bool, typer.Option("--take-over", help="Take over a study whose driver is gone but still holds the lock.")
     ] = False,
     on: OnOption = None,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Slurm: submit a one-minute test job first.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Slurm: submit the jobs and return.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Slurm: Ctrl-C cancels the jobs too.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Slurm: submit a test job of one minute first.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Slurm: submit the jobs and exit.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Slurm: also cancel the jobs on Ctrl-C.")] = False,
 ) -> None:
-    """Run a study, or continue it: the same command picks up where it stopped. Alone: the built-in quickstart."""
+    """Run a study and print its answer. The same command continues a study that was stopped.
+
+    Without STUDY, run the built-in quickstart.
+
+    Example: worldsize run study.yaml --set train.epochs=2
+    """
     from worldsize.answer.evidence import Evidence
     from worldsize.report.views.answer import answer_blocks
+    from worldsize.report.views.plan import left_out_words
     from worldsize.report.views.progress import watch
     from worldsize.report.write.console import console
     from worldsize.report.write.publish import last_page, report_json
@@ -48,17 +56,23 @@ def run(
     from worldsize.study.checks import JobOptions
 
     the_study = study_of(study, set_, workers, folder=folder, small=small, data=data, on=on)
+    if the_study.lacks:
+        command = command_that_fits(the_study, study, set_, folder=folder, small=small, data=data, on=on)
+        hint = [Problem(f"this would run here: {command}")] if command else []
+        raise InputError([*the_study.lacks, *hint])
     jobs = JobOptions(smoke=smoke, detach=detach, cancel=cancel)
     progress_console = console(stderr=as_json)
+    if note := left_out_words(the_study):
+        progress_console.print(note, style="dim")
     try:
         with watch(the_study, progress_console, retry_failed=retry_failed) as progress:
             results = the_study.run(progress=progress, retry_failed=retry_failed, take_over=take_over, jobs=jobs)
     except KeyboardInterrupt:
-        progress_console.print("stopped; finished trials are kept, the same command continues")
+        progress_console.print("Stopped. Finished trials are kept; the same command continues the study.")
         raise typer.Exit(130) from None
     if detach and results.left():
         status = f"`worldsize status {the_study.folder}`"
-        print(f"submitted; look with {status}, the same command without --detach follows and continues")
+        print(f"Submitted. {status} shows the progress; the same command without --detach follows the jobs.")
         raise typer.Exit(0)
     if as_json:
         print(report_json(results), end="")
@@ -80,28 +94,42 @@ def plan(
     as_json: JsonOption = False,
     on: OnOption = None,
 ) -> None:
-    """Show trials, launches, cost and the exact commands of a study. Runs nothing, writes nothing."""
+    """Show what a study would run and cost, without running anything.
+
+    The output lists the trials, the launches and their exact commands, and the estimated time.
+
+    Example: worldsize plan study.yaml --workers 1,2,4
+    """
     from dataclasses import asdict
 
     from worldsize.report.views.plan import plan_view
     from worldsize.report.write.console import console
 
     the_study = study_of(study, set_, workers, folder=folder, small=small, data=data, on=on)
+    command = command_that_fits(the_study, study, set_, folder=folder, small=small, data=data, on=on)
     cost = the_study.estimate()
     if as_json:
-        extra = {"estimate": asdict(cost), "missing_data": the_study.missing_data()}
+        extra = {
+            "estimate": asdict(cost),
+            "missing_data": the_study.missing_data(),
+            "lacks": [str(problem) for problem in the_study.lacks],
+            "command_that_fits": command,
+            "left_out_workers": the_study.left_out,
+        }
         print(json.dumps({**the_study.plan.model_dump(mode="json"), **extra}, indent=1))
     else:
-        console().print(plan_view(the_study, cost, everything), soft_wrap=True)
+        console().print(plan_view(the_study, cost, everything, command), soft_wrap=True)
 
 
 def by_hand(
     study: StudyArgument,
-    nodes: Annotated[int, typer.Option(min=1, help="How many hosts share the workers.")] = 2,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of hosts that share the workers.")] = 2,
     hosts: Annotated[
-        str, typer.Option(metavar="HOST1,HOST2", help="Their addresses; default: placeholders to fill in.")
+        str, typer.Option(metavar="HOST1,HOST2", help="Addresses of the hosts. Default: placeholders to fill in.")
     ] = "",
-    port: Annotated[int, typer.Option(min=1024, max=65535, help="Where they meet, on the first host.")] = 29_400,
+    port: Annotated[
+        int, typer.Option(min=1024, max=65535, help="Port on the first host where the workers connect.")
+    ] = 29_400,
     set_: SetOption = None,
     workers: WorkersOption = None,
     folder: DirOption = None,
@@ -109,9 +137,11 @@ def by_hand(
     data: DataOption = None,
     on: OnOption = None,
 ) -> None:
-    """Write the launches of a study and print the command for each host.
+    """Print the commands that start a study by hand on each host.
 
-    Starts nothing. The launches are written into the study folder, which the hosts must share.
+    This writes the launches into the study folder, which the hosts must share, and starts nothing.
+
+    Example: worldsize by-hand study.yaml --nodes 2 --hosts 10.0.0.1,10.0.0.2
     """
     from worldsize.machine import this_machine
     from worldsize.study.by_hand import commands_by_hand, nodes_like

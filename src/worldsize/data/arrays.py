@@ -59,20 +59,20 @@ def _parse(file: gzip.GzipFile | io.BufferedReader, path: Path) -> npt.NDArray[n
             "of axes: fetch it again"
         )
     if head[2] != UINT8:
-        raise DataError(f"{path} holds values of type 0x{head[2]:02x}; only 0x08 (uint8) is read: convert it")
+        raise DataError(f"{path} has values of type 0x{head[2]:02x}, but only 0x08 (uint8) is supported; convert it")
     lengths = file.read(4 * head[3])
     if len(lengths) < 4 * head[3]:
         raise DataError(f"{path} ends within its header of {head[3]} axes; fetch it again")
     shape = struct.unpack(f">{head[3]}I", lengths)
     expected = math.prod(shape)
     values = bytearray()
-    # In pieces, and at most one byte too many: neither the size in the header nor the compressed data is trusted.
+    # In pieces, and stopping one byte too late: neither the size in the header nor the compressed data can be trusted.
     while len(values) <= expected and (piece := file.read(min(PIECE_BYTES, expected + 1 - len(values)))):
         values += piece
     if len(values) != expected:
-        held = "more" if len(values) > expected else f"{len(values):,}"
+        actual = "more" if len(values) > expected else f"{len(values):,}"
         raise DataError(
-            f"{path} announces {' x '.join(map(str, shape))} = {expected:,} bytes and holds {held}; fetch it again"
+            f"{path} declares {' x '.join(map(str, shape))} = {expected:,} bytes but contains {actual}; fetch it again"
         )
     return np.frombuffer(values, np.uint8).reshape(shape)
 
@@ -83,31 +83,31 @@ def _read_idx_part(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.
     images, labels = read_idx(images_file), read_idx(labels_file)
     if images.ndim != 3 or images.shape[1:] != (SIDE, SIDE):
         raise DataError(
-            f"{images_file} holds an array of shape {images.shape}; MNIST has N x {SIDE} x {SIDE}: fetch it again"
+            f"{images_file} has an array of shape {images.shape}; MNIST has N x {SIDE} x {SIDE}: fetch it again"
         )
     if labels.shape != images.shape[:1]:
         raise DataError(
-            f"{labels_file} holds labels of shape {labels.shape} for {len(images):,} images in {images_file.name}; "
-            "there is one label per image: fetch both again"
+            f"{labels_file} has labels of shape {labels.shape} for {len(images):,} images in {images_file.name}; "
+            "each image needs one label: fetch both again"
         )
     if not len(labels):
-        raise DataError(f"{images_file} holds no images; fetch it again")
+        raise DataError(f"{images_file} has no images; fetch it again")
     if labels.max() >= MNIST_CLASSES:
         index = int(np.argmax(labels >= MNIST_CLASSES))
         raise DataError(
-            f"{labels_file} holds the label {labels[index]} (number {index:,}); labels are 0 to {MNIST_CLASSES - 1}: "
+            f"{labels_file} has the label {labels[index]} (number {index:,}); labels are 0 to {MNIST_CLASSES - 1}: "
             "fetch it again"
         )
     return images, labels.astype(np.int64)
 
 
 def _find_idx(folder: Path, name: str) -> Path:
-    """Find a file, preferring the gzipped one: it has a checksum, and interrupted decompression leaves half a file."""
+    """Find a file. Prefer the gzipped one: it has a checksum, and interrupted decompression leaves a partial file."""
     for path in (folder / f"{name}.gz", folder / name):
         if path.is_file():
             return path
     raise DataError(
-        f"{folder} holds neither {name}.gz nor {name}; `worldsize data fetch` downloads the four files of the data set"
+        f"{folder} has neither {name}.gz nor {name}; `worldsize data fetch` downloads the four files of the data set"
     )
 
 
@@ -131,7 +131,7 @@ def _find_batches(folder: Path) -> Path:
         if any((candidate / name).is_file() for name in TRAIN_FILES + TEST_FILES):
             return candidate
     raise DataError(
-        f"{folder} holds no CIFAR-10 batches ({TRAIN_FILES[0]} and five more, or {FOLDER} with them); "
+        f"{folder} has no CIFAR-10 batches ({TRAIN_FILES[0]} and five more files, or a folder {FOLDER}); "
         "`worldsize data fetch` downloads them"
     )
 
@@ -157,8 +157,8 @@ def _read_batch(path: Path) -> npt.NDArray[np.uint8]:
         ) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); fix that or fetch the data set again") from error
-    records, rest = divmod(len(content), 1 + PIXELS)
-    if rest or records != RECORDS:
+    records, extra_bytes = divmod(len(content), 1 + PIXELS)
+    if extra_bytes or records != RECORDS:
         raise DataError(
             f"{path} has {len(content):,} bytes; a batch is {RECORDS:,} records of {1 + PIXELS:,} bytes: "
             "fetch the data set again"
@@ -167,7 +167,7 @@ def _read_batch(path: Path) -> npt.NDArray[np.uint8]:
     if batch[:, 0].max() >= CIFAR_CLASSES:
         index = int(np.argmax(batch[:, 0] >= CIFAR_CLASSES))
         raise DataError(
-            f"{path} holds the label {batch[index, 0]} (record {index:,}); labels are 0 to {CIFAR_CLASSES - 1}: "
+            f"{path} has the label {batch[index, 0]} (record {index:,}); labels are 0 to {CIFAR_CLASSES - 1}: "
             "fetch the data set again"
         )
     return batch

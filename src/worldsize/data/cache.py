@@ -1,17 +1,16 @@
 """Decode images once, on all cores, into one array that every rank of a host memory-maps.
 
 <cache>/64x64-3f2a.../
-  images.npy   rows of height x width x 3 bytes, in the order of the sources, without those skipped
+  images.npy   rows of height x width x 3 bytes, in the order of the sources, without skipped files
   index.json   skipped files with reasons, and a checksum of the content
 
 The key of an entry consists of the image size and the name, length in bytes and modification time of every source.
-These come with the listing, so a second start opens no image; hashing the bytes would read the whole data set again. A
-file whose content changes but not its length and time goes unnoticed: then remove the cache folder.
+These come with the listing, so a second start opens no image; hashing the bytes would read the whole data set again. If
+the content of a file changes but its length and time do not, the change goes unnoticed: remove the cache folder.
 
-Decoding processes: `data/decode.py` once per core, fed chunk by chunk through pipes.
-
-Plain programs instead of a multiprocessing pool: they do not import the caller's main module again (a training script,
-with torch), need no fork of a process with threads, and a pool's workers would stay behind when the caller is killed.
+`data/decode.py` runs once per core and gets its chunks through pipes. These are plain programs instead of a
+multiprocessing pool: they do not import the caller's main module (a training script, with torch) and do not fork a
+process with threads, and a pool's workers would survive when the caller is killed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from worldsize.folder.files import read_json, write_json
 
 
 def decode_chunks(output: Output, chunks: Sequence[Chunk], workers: int | None) -> Generator[DecodedChunk]:
-    """Yield chunks in the order in which they finish. One worker is this process itself; None: all cores it may use."""
+    """Yield chunks in the order in which they finish. `workers=1` decodes in this process; None uses all its cores."""
     workers = min(len(os.sched_getaffinity(0)) if workers is None else workers, len(chunks))
     if workers <= 1:
         for chunk in chunks:
@@ -54,21 +53,21 @@ def decode_chunks(output: Output, chunks: Sequence[Chunk], workers: int | None) 
 
 
 def _in_processes(output: Output, chunks: Sequence[Chunk], workers: int) -> Generator[DecodedChunk]:
-    waiting = iter(chunks)
+    remaining_chunks = iter(chunks)
     processes = []
     try:
-        # All are started before the first gets work, so that they import in parallel.
+        # All processes start before the first gets work, so that they import in parallel.
         processes = [_start_decoder(output) for _ in range(workers)]
         with selectors.DefaultSelector() as selector:
             for process in processes:
-                _send(process, next(waiting))
+                _send(process, next(remaining_chunks))
                 assert process.stdout is not None
                 selector.register(process.stdout, selectors.EVENT_READ, process)
             while selector.get_map():
                 for key, _ in selector.select():
                     decoded = _receive(key.data)
-                    # Gets more work before its result is handled, so that no core waits for this process.
-                    if (chunk := next(waiting, None)) is not None:
+                    # Send more work before handling the result, so that no core waits for this process.
+                    if (chunk := next(remaining_chunks, None)) is not None:
                         _send(key.data, chunk)
                     else:
                         selector.unregister(key.fileobj)
@@ -79,7 +78,7 @@ def _in_processes(output: Output, chunks: Sequence[Chunk], workers: int) -> Gene
 
 
 def _start_decoder(output: Output) -> subprocess.Popen[str]:
-    # The same search path as this process, wherever it came from.
+    # The same search path as in this process, however it was set.
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # noqa: PTH100 - "" is the folder it is in
     try:
         return subprocess.Popen(
@@ -90,12 +89,12 @@ def _start_decoder(output: Output) -> subprocess.Popen[str]:
             text=True,
         )
     except OSError as error:
-        raise DataError(f"no process to decode images can be started ({error}); decode with workers=1") from error
+        raise DataError(f"cannot start a process to decode images ({error}); decode with workers=1") from error
 
 
 def _send(process: subprocess.Popen[str], chunk: Chunk) -> None:
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended, which reading its answer reports
+    with suppress(BrokenPipeError):  # the process has ended; reading its answer reports that
         process.stdin.write(json.dumps(chunk) + "\n")
         process.stdin.flush()
 
@@ -105,7 +104,7 @@ def _receive(process: subprocess.Popen[str]) -> DecodedChunk:
     line = process.stdout.readline()
     if not line.endswith("\n"):
         raise DataError(
-            f"a process that decodes images ended with code {process.wait()}; if memory ran out (code -9), "
+            f"an image decoding process ended with code {process.wait()}; if memory ran out (code -9), "
             "decode with fewer workers or to a smaller size"
         )
     reply: dict[str, Any] = json.loads(line)
@@ -122,11 +121,11 @@ def _end_decoder(process: subprocess.Popen[str]) -> None:
 
 
 FORMAT = 1
-"""Part of the key: increased when decoding would give different pixels."""
+"""Part of the key. Increase it when decoding would give different pixels."""
 CHUNK_FILES = 64
 CHUNK_BYTES = 8 * 1024**2
-NAMED = 3
-"""Number of bad files that an error names; the rest are counted."""
+MAX_NAMED = 3
+"""Number of bad files that an error message names; it only counts the rest."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of images done and the total."""
@@ -189,9 +188,7 @@ def decode_once(
     """Read the images from the cache, or decode them into it. If several processes start at once, one decodes and the
     others wait."""
     if min(request.height, request.width) < 1:
-        raise DataError(
-            f"images of {request.width} x {request.height} pixels were asked for; use at least 1 pixel per side"
-        )
+        raise DataError(f"image size {request.width} x {request.height} is too small; use at least 1 pixel per side")
     entry = cache / request.key()
     decoded = _read(entry, request)
     if decoded is not None:
@@ -206,20 +203,20 @@ def decode_once(
                 _write(entry, request, workers, on_progress)
                 decoded = _read(entry, request)
     except OSError as error:
-        needed = len(request.sources) * request.row_bytes() / 1e6
+        needed_mb = len(request.sources) * request.row_bytes() / 1e6
         raise DataError(
-            f"{cache} cannot hold the decoded images ({error}); they take {needed:.0f} MB: make room or choose another "
-            "folder"
+            f"cannot store {needed_mb:.0f} MB of decoded images in {cache} ({error}); free some space or choose "
+            "another folder with WORLDSIZE_CACHE"
         ) from error
     if decoded is None:
-        raise DataError(f"{entry} cannot be read back after writing; choose another folder for decoded images")
+        raise DataError(f"{entry} cannot be read back after writing; choose another folder with WORLDSIZE_CACHE")
     return decoded
 
 
 def list_some(skipped: Sequence[Skipped]) -> str:
     """Format the first bad files with their reasons, for an error message."""
-    named = "; ".join(f"{name!r}: {reason}" for name, reason in skipped[:NAMED])
-    return named + (f"; and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else "")
+    examples = "; ".join(f"{name!r}: {reason}" for name, reason in skipped[:MAX_NAMED])
+    return examples + (f"; and {len(skipped) - MAX_NAMED:,} more" if len(skipped) > MAX_NAMED else "")
 
 
 def _read(entry: Path, request: DecodeRequest) -> Decoded | None:
@@ -243,23 +240,23 @@ def _read(entry: Path, request: DecodeRequest) -> Decoded | None:
 
 
 def _write(entry: Path, request: DecodeRequest, workers: int | None, on_progress: OnProgress | None) -> None:
-    """Write an entry under a temporary name and rename it when complete: interrupted decoding leaves no entry."""
+    """Write an entry under a temporary name and rename it when complete, so interrupted decoding leaves no entry."""
     temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=_leftover_prefix()))
     try:
         array = temporary / "images.npy"
         array.touch(mode=0o644)
         decoded = _decode(array, request, workers, on_progress)
-        skipped = [entry for chunk in decoded for entry in chunk.skipped]
+        skipped = [skip for chunk in decoded for skip in chunk.skipped]
         if len(skipped) == len(request.sources):
             bad = [(request.sources[row].name, reason) for row, reason in skipped]
-            raise DataError(f"none of {len(skipped):,} images can be decoded ({list_some(bad)}); check the files")
+            raise DataError(f"none of the {len(skipped):,} images can be decoded ({list_some(bad)}); check the files")
         _finish(array, request, {row for row, _ in skipped})
         digests = [digest for chunk in decoded for digest in chunk.digests]
-        named = [(source.name, digest) for source, digest in zip(request.sources, digests, strict=True)]
-        content = hashlib.sha256(json.dumps(named).encode()).hexdigest()
+        named_digests = [(source.name, digest) for source, digest in zip(request.sources, digests, strict=True)]
+        content = hashlib.sha256(json.dumps(named_digests).encode()).hexdigest()
         write_json(
             temporary / "index.json",
-            {"content": content, "files": len(named), "skipped": skipped, "pillow": PIL.__version__},
+            {"content": content, "files": len(named_digests), "skipped": skipped, "pillow": PIL.__version__},
         )
         temporary.chmod(0o755)
         _rename(temporary, entry)
@@ -270,12 +267,12 @@ def _write(entry: Path, request: DecodeRequest, workers: int | None, on_progress
 def _decode(
     array: Path, request: DecodeRequest, workers: int | None, on_progress: OnProgress | None
 ) -> list[DecodedChunk]:
-    """Decode the images into the array's file, each at its row. Returns the chunks in the order of the sources."""
+    """Decode each image into its row of the array file. Return the chunks in the order of the sources."""
     output = Output(str(array), len(_npy_header(request.shape(len(request.sources)))), request.height, request.width)
     decoded: list[DecodedChunk] = []
     done = 0
-    with closing(decode_chunks(output, request.chunks(), workers)) as coming:
-        for chunk in coming:
+    with closing(decode_chunks(output, request.chunks(), workers)) as finished_chunks:
+        for chunk in finished_chunks:
             decoded.append(chunk)
             done += len(chunk.digests)
             if on_progress is not None:
@@ -284,44 +281,44 @@ def _decode(
 
 
 def _finish(path: Path, request: DecodeRequest, skipped: set[int]) -> None:
-    """Close the gaps of skipped rows and write the header, for which decoding left room."""
+    """Close the gaps of skipped rows and write the header, for which decoding left space."""
     rows = len(request.sources)
-    room = len(_npy_header(request.shape(rows)))
+    header_bytes = len(_npy_header(request.shape(rows)))
     if skipped:
-        array = np.memmap(path, np.uint8, "r+", offset=room, shape=request.shape(rows))
+        array = np.memmap(path, np.uint8, "r+", offset=header_bytes, shape=request.shape(rows))
         for new, old in enumerate(row for row in range(rows) if row not in skipped):
             if new != old:
                 array[new] = array[old]
         array.flush()
     header = _npy_header(request.shape(rows - len(skipped)))
-    # numpy pads headers so that an array can grow along its first axis, so that of a shorter array has the same size.
-    assert len(header) == room
+    # numpy pads the header for growth along the first axis, so a shorter array has a header of the same size.
+    assert len(header) == header_bytes
     with path.open("r+b") as file:
         file.write(header)
-        file.truncate(room + (rows - len(skipped)) * request.row_bytes())
+        file.truncate(header_bytes + (rows - len(skipped)) * request.row_bytes())
         file.flush()
         os.fsync(file.fileno())
 
 
 def _npy_header(shape: tuple[int, ...]) -> bytes:
-    """The .npy header. It is written last, not by open_memmap: the number of rows is known only then."""
+    """Return the .npy header. It is written last, not by open_memmap: the number of rows is known only then."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return buffer.getvalue()
 
 
 def _rename(temporary: Path, entry: Path) -> None:
-    shutil.rmtree(entry, ignore_errors=True)  # it is damaged, or it would have been used
+    shutil.rmtree(entry, ignore_errors=True)  # an existing entry is damaged, or it would have been used
     try:
         temporary.rename(entry)
     except OSError:
-        # Another host was faster, on a shared disk without locks across hosts: its entry is just as good.
+        # On a shared disk without locks across hosts, another host was faster. Its entry is just as good.
         if not entry.is_dir():
             raise
 
 
 def _leftover_prefix() -> str:
-    """Prefix with the host name: without locks across hosts, unfinished work of another host must be left alone."""
+    """Return a prefix with the host name: without locks across hosts, unfinished work of other hosts must stay."""
     return f".decoding@{socket.gethostname()}@"
 
 

@@ -1,7 +1,7 @@
-"""What the driver needs to know about a workload before training: sizes, metric, unit, rough cost per sample.
+"""Facts about a workload that the driver needs before training: sizes, metric, unit, rough cost per sample.
 
-Counting is cheap: a listing, the rows of a table, the length of a file. Nothing is decoded and torch is not imported. A
-user's own workload is queried in a separate process (`worldsize.worker.workloads.own`).
+Counting only lists files, reads the rows of a table or the length of a file. It decodes nothing and does not import
+torch. A user's own workload is queried in a separate process (`worldsize.worker.workloads.own`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from worldsize.spec.workload import WorkloadSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What is known about a metric, for any workload."""
+    """Properties of a metric that hold for any workload."""
 
     higher_is_better: bool
     least: float = -math.inf
     most: float = math.inf
     """Bounds of the metric."""
     is_counted: bool = False
-    """Whether it is a share of the test samples, which changes in steps of one sample."""
+    """Whether the metric is a share of the test samples, which changes in steps of one sample."""
 
 
 METRICS = {
@@ -45,9 +45,9 @@ METRICS = {
 
 
 def metric_bounds(metric: str) -> tuple[float, float]:
-    """Lower and upper bound of a metric; infinite if unknown."""
-    known = METRICS.get(metric)
-    return (known.least, known.most) if known else (-math.inf, math.inf)
+    """Return the lower and upper bound of a metric; infinite if unknown."""
+    properties = METRICS.get(metric)
+    return (properties.least, properties.most) if properties else (-math.inf, math.inf)
 
 
 class WorkloadFacts(Frozen):
@@ -58,14 +58,14 @@ class WorkloadFacts(Frozen):
     """The metric quoted in the answer."""
     higher_is_better: bool = True
     metrics: tuple[Label, ...] = ()
-    """All measured metrics, including the loss: those that a target may name."""
+    """All measured metrics, including the loss. A target can name any of them."""
     classifies: bool = False
     """Whether targets are classes, so that label smoothing applies."""
     unit: Label = "samples"
     units_per_sample: int = 1
     """For text, a sample is a window of tokens, and throughput is counted in tokens."""
     train_flop_per_sample: float
-    """FLOP of the forward and backward pass of the built-in model; only for the estimate before any measurement."""
+    """FLOP of the forward and backward pass of the built-in model. Used only for estimates before any measurement."""
 
 
 class Counts(NamedTuple):
@@ -75,7 +75,7 @@ class Counts(NamedTuple):
     test: int
     units_per_sample: int = 1
     without: tuple[Label, ...] = ()
-    """Metrics that do not apply to these data."""
+    """Metrics that do not apply to this data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Entry:
     flop: float
     """FLOP of the forward and backward pass of one sample, with the default model."""
     side: int | None = None
-    """Side length of its images in pixels, used to estimate the cost of another model; None: no estimate."""
+    """Side length of its images in pixels, to estimate the cost of another model. None: no estimate."""
     takes: tuple[str, ...] = ()
     """Fields of WorkloadSpec that it accepts, besides those of every workload."""
     needs: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class Entry:
 
 
 FLOP_PER_PIXEL = {"plain-cnn": 1.1e4, "cnn": 1.4e4, "mlp": 6e3, "softmax": 60, "resnet18": 3.3e6, "resnet50": 7.8e6}
-"""FLOP of the forward and backward pass per pixel, with the stem for small images; rough, for estimates only."""
+"""Rough FLOP of the forward and backward pass per pixel, with the stem for small images. For estimates only."""
 
 
 def _flop(model: str, side: int) -> float:
@@ -142,7 +142,7 @@ def _count_points(spec: WorkloadSpec, _root: Path) -> Counts:
 
 
 def _images(data: str, model: str, flop: float, side: int, counts: Counts, dataset: str | None = None) -> Entry:
-    """An entry for images of ten classes with known counts."""
+    """Return an entry for images of ten classes with known counts."""
     return Entry(
         data=data, model=model, flop=flop, side=side, takes=("augment",), dataset=dataset, count=lambda *_: counts
     )
@@ -157,7 +157,7 @@ WORKLOADS: dict[str, Entry] = {
     ),
     "cifar10": _images("photographs, 32x32, 10 classes", "ResNet-18", 3.3e9, 32, Counts(50_000, 10_000), "cifar10"),
     "image-folder": Entry(
-        data="any folder of images, one folder a class",
+        data="any folder of images, one folder per class",
         model="ResNet-18",
         flop=_flop("resnet18", 64),
         side=64,
@@ -201,7 +201,7 @@ OWN_TAKES = ("augment", "data_options")
 
 
 def workload_problem(workload: WorkloadSpec) -> str | None:
-    """What is wrong with the description of a workload; None if nothing is."""
+    """Return what is wrong with the description of a workload, or None."""
     entry = WORKLOADS.get(workload.name)
     if entry is None and not workload.own:
         return f"unknown workload {shorten(workload.name)}. {did_you_mean(workload.name, WORKLOADS)}"
@@ -210,16 +210,16 @@ def workload_problem(workload: WorkloadSpec) -> str | None:
         default = WorkloadSpec.model_fields[field].get_default(call_default_factory=True)
         value = getattr(workload, field)
         if value != default and field not in takes and (workload.own or not field.startswith("model")):
-            return f"{field}={value!r} means nothing to the workload {workload.name}; leave it out"
+            return f"{field}={value!r} does not apply to the workload {workload.name}; remove it"
         if value is None and field in needs:
-            return f"the workload {workload.name} needs `{field}`: where its data are"
+            return f"the workload {workload.name} needs `{field}`, the location of its data"
     return None
 
 
 def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
-    """Facts of a workload. Raises DataError if data that must be counted are missing."""
+    """Return the facts of a workload. Raises DataError if data that must be counted is missing."""
     if workload.own:
-        return _ask(workload, root)
+        return _query(workload, root)
     entry = WORKLOADS[workload.name]
     counts = entry.count(workload, root)
     flop = entry.flop
@@ -239,14 +239,14 @@ def facts_of(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
     )
 
 
-def _ask(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
-    """Call the user's function in another process, because it may import torch."""
+def _query(workload: WorkloadSpec, root: Path) -> WorkloadFacts:
+    """Call the user's function in another process, because it might import torch."""
     command = [sys.executable, "-m", "worldsize.worker.workloads.own", workload.model_dump_json(), str(root)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
-        lines = (answer.stderr or answer.stdout).strip().splitlines() or ["no message"]
-        raise DataError(f"the workload {workload.name} could not be made: {lines[-1]}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        lines = (process.stderr or process.stdout).strip().splitlines() or ["no message"]
+        raise DataError(f"the workload {workload.name} could not be created: {lines[-1]}")
     try:
-        return WorkloadFacts.model_validate_json(answer.stdout.splitlines()[-1])
+        return WorkloadFacts.model_validate_json(process.stdout.splitlines()[-1])
     except (ValueError, IndexError) as error:
-        raise DataError(f"the workload {workload.name} does not describe itself as it should: {error}") from error
+        raise DataError(f"the workload {workload.name} returned an invalid description: {error}") from error

@@ -1,6 +1,6 @@
 """Decode image files to pixels, as a function and as a program for lists of files.
 
-Imports Pillow but neither numpy nor torch: `data/cache.py` starts this file once per core and waits for its imports.
+It imports Pillow but neither numpy nor torch: `data/cache.py` starts it once per core and waits for its imports.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from PIL import Image, UnidentifiedImageError
 from worldsize.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF")
-"""Accepted formats, whatever the name of the file: some of Pillow's other readers start programs (EPS)."""
+"""Accepted formats, whatever the file name. Some of Pillow's other readers start programs (EPS)."""
 MAX_PIXELS = 89_478_485
-"""Pillow's own limit for decompression bombs; here an error instead of a warning."""
+"""Pillow's limit for decompression bombs. Larger images are an error, not a warning as in Pillow."""
 MAX_FILE_BYTES = 256 * 1024**2
-"""Every core reads a whole file into memory at the same time; no reasonable image is larger."""
+"""Every core reads a whole file into memory at once. No reasonable image is larger."""
 ORIENTATION = 0x0112
 """The EXIF tag for the orientation."""
-# ImageOps.exif_transpose also rewrites the rest of the EXIF data and fails if that is damaged: the image would stay
-# unrotated.
+# Not ImageOps.exif_transpose: it also rewrites the other EXIF data and fails if that is damaged, which would leave the
+# image unrotated.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -69,7 +69,7 @@ def decode_chunk(output: Output, chunk: Chunk) -> DecodedChunk:
     digests: list[str] = []
     skipped: list[tuple[int, str]] = []
     with warnings.catch_warnings():
-        # Corrupt EXIF, odd palettes, large pictures: only the pixels matter, and the user cannot act on these warnings.
+        # Corrupt EXIF data, odd palettes, large images: only the pixels matter, and users cannot act on the warnings.
         warnings.simplefilter("ignore")
         for number, file in enumerate(chunk.files):
             content = read_file(file)
@@ -80,7 +80,7 @@ def decode_chunk(output: Output, chunk: Chunk) -> DecodedChunk:
                 )
             except MemoryError:
                 raise
-            except Exception as error:  # damaged files raise almost any kind of error, and none may end the study
+            except Exception as error:  # a damaged file can raise any kind of error, and none must end the study
                 skipped.append((chunk.first_row + number, _reason(error)))
     _write_at(output, chunk.first_row * row_bytes, pixels)
     return DecodedChunk(chunk.first_row, digests, skipped)
@@ -88,10 +88,10 @@ def decode_chunk(output: Output, chunk: Chunk) -> DecodedChunk:
 
 def read_file(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a Path for each of 10,000 files is time for nothing
+        with open(path, "rb") as file:  # noqa: PTH123 - a Path per file costs time for nothing
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        # Not skipped: the reason may pass (permissions, a lost mount), and a kept skip would outlive it.
+        # Not skipped: the cause can be temporary (permissions, a lost mount), but the cache would keep the skip.
         raise DataError(f"{path!r} cannot be read ({error.strerror}); fix that, or move the file away") from error
 
 
@@ -113,7 +113,7 @@ def decode_image(content: bytes, height: int, width: int) -> bytes:
 
 
 def center_box(image_width: int, image_height: int, height: int, width: int) -> tuple[float, float, float, float]:
-    """The largest centered part with the output's proportions: resizing it is resizing and cropping in one pass."""
+    """Return the largest centered box with the output's proportions. Resizing it resizes and crops in one pass."""
     box_width = min(image_width, image_height * width / height)
     box_height = min(image_height, image_width * height / width)
     left, top = (image_width - box_width) / 2, (image_height - box_height) / 2
@@ -127,10 +127,10 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _upright(image: Image.Image, picture: Image.Image) -> Image.Image:
-    """Rotate the picture as the EXIF data of the image say. Damaged EXIF data are ignored: the pixels may be right."""
+    """Rotate the picture as the EXIF data of the image says. Damaged EXIF data is ignored: the pixels can be intact."""
     try:
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF raises almost any kind of error
+    except Exception:  # damaged EXIF data can raise any kind of error
         return picture
     return picture if turn is None else picture.transpose(turn)
 
@@ -142,24 +142,24 @@ def _reason(error: Exception) -> str:
 
 
 def _write_at(output: Output, offset: int, pixels: bytearray) -> None:
-    """Write pixels without a memory map: on a full disk, a write is an error, but touching a page kills the process."""
+    """Write pixels without a memory map. On a full disk, a write raises an error; touching a page kills the process."""
     descriptor = os.open(output.path, os.O_WRONLY)
     try:
-        rest = memoryview(pixels)
-        while rest:
-            written = os.pwrite(descriptor, rest, output.data_at + offset)
-            rest, offset = rest[written:], offset + written
+        unwritten = memoryview(pixels)
+        while unwritten:
+            count = os.pwrite(descriptor, unwritten, output.data_at + offset)
+            unwritten, offset = unwritten[count:], offset + count
     finally:
         os.close(descriptor)
 
 
 def main() -> None:
-    """Take the output as argument, chunks on standard input, results on standard output: one JSON per line.
+    """Read the output from the arguments and chunks from standard input, and print results: one JSON value per line.
 
-    Ends with its input, and so also when the parent is killed. The parent handles interrupts.
+    The program ends when its input ends, so also when the parent is killed. The parent handles interrupts.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody is left to read the answer: end silently
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # nobody reads the results anymore: end silently
     output = Output(*json.loads(sys.argv[1]))
     for line in sys.stdin:
         reply: dict[str, object]

@@ -62,7 +62,7 @@ def load_images(
     """Load all images as size x size squares: short side resized, center cropped. Decoded once, then cached.
 
     `workers` is the number of decoding processes (None: one per core this process may use). `test_fraction` and `seed`
-    are for a tree without a test folder.
+    apply only to a tree without a test folder.
     """
     folder = list_images(root, test_fraction=test_fraction, seed=seed)
     request = DecodeRequest(sources=folder.train + folder.test, height=size, width=size)
@@ -83,9 +83,9 @@ def load_images(
 
 
 def list_images(root: Path, *, test_fraction: float = 0.2, seed: int = 0) -> ImageFolder:
-    """List the images, with classes and files sorted by name: the same on every machine."""
+    """List the images. Classes and files are sorted by name, so the list is the same on every machine."""
     if not root.is_dir():
-        raise DataError(f"{root} is not a folder; give the folder that holds one folder of images per class")
+        raise DataError(f"{root} is not a folder; give a folder that contains one folder of images per class")
     train_root = root / "train" if _holds_folders(root / "train") else root
     test_root = next((root / name for name in TEST_FOLDERS if _holds_folders(root / name)), None)
     if train_root == root or test_root is None:
@@ -94,8 +94,8 @@ def list_images(root: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Ima
     unknown = sorted(test.keys() - train.keys())
     if unknown:
         raise DataError(
-            f"{test_root} has the class {unknown[0]!r}, which {train_root} does not have; a class is learned from "
-            f"training images: add some, or move {unknown[0]!r} away"
+            f"{test_root} has the class {unknown[0]!r}, but {train_root} does not; add training images of this class, "
+            f"or move {unknown[0]!r} away"
         )
     return _folder(train, test)
 
@@ -103,12 +103,13 @@ def list_images(root: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Ima
 def split(names: Sequence[str], share: float, seed: int) -> set[str]:
     """Choose the names for the test part: a share of them, at least one, never all.
 
-    Ordered by a hash of seed and name: independent of library versions, and a new file does not move the others.
+    Names are ordered by a hash of seed and name, so library versions do not matter and a new file does not reorder the
+    others.
     """
     if not 0 < share < 1:
         raise DataError(f"test_fraction={share} leaves one part empty; use a number between 0 and 1, such as 0.2")
     if len(names) < 2:
-        raise DataError(f"{len(names)} image cannot be split in two parts; add images or make a test folder")
+        raise DataError(f"{len(names)} image cannot be split into two parts; add images or create a test folder")
     ordered = sorted(names, key=lambda name: hashlib.sha256(f"{seed} {name}".encode(errors="surrogatepass")).digest())
     return set(ordered[: min(max(round(len(names) * share), 1), len(names) - 1)])
 
@@ -140,12 +141,11 @@ def _folder(train: dict[str, list[Source]], test: dict[str, list[Source]]) -> Im
 def _list_classes(root: Path, tree: Path) -> dict[str, list[Source]]:
     classes = {entry.name: _list_files(root, entry) for entry in _visible(tree) if _is_class(entry)}
     if len(classes) < 2:
-        raise DataError(f"{tree} holds {len(classes)} folders of images; classes are folders, and two are the least")
+        raise DataError(f"{tree} has {len(classes)} folders of images; at least 2 are needed, one folder per class")
     for name, sources in classes.items():
         if not sources:
             raise DataError(
-                f"the class {name!r} in {tree} holds no image ({', '.join(SUFFIXES)}); "
-                "a class needs some: add them or remove it"
+                f"the class {name!r} in {tree} has no images ({', '.join(SUFFIXES)}); add some, or remove the folder"
             )
     return classes
 
@@ -174,24 +174,25 @@ def _is_class(entry: os.DirEntry[str]) -> bool:
 
 
 def _holds_folders(path: Path) -> bool:
-    """Whether the folder has subfolders: distinguishes the folder `train` of a split from a class of that name."""
+    """Whether the folder has subfolders. Distinguishes the folder `train` of a split from a class of that name."""
     return path.is_dir() and any(_is_class(entry) for entry in _visible(path))
 
 
 def _check_none_emptied(
     part: str,
     classes: list[str],
-    wanted: list[int],
-    kept: npt.NDArray[np.int64],
+    listed_labels: list[int],
+    decoded_labels: npt.NDArray[np.int64],
     sources: list[Source],
     skipped: list[Skipped],
 ) -> None:
-    emptied = set(wanted) - set(kept.tolist())
+    emptied = set(listed_labels) - set(decoded_labels.tolist())
     if emptied:
-        label = min(emptied)
-        files = {source.name for source, its_label in zip(sources, wanted, strict=True) if its_label == label}
+        emptied_label = min(emptied)
+        labeled_sources = zip(sources, listed_labels, strict=True)
+        files = {source.name for source, label in labeled_sources if label == emptied_label}
         bad = [(name, reason) for name, reason in skipped if name in files]
         raise DataError(
-            f"no {part} image of the class {classes[label]!r} can be decoded ({list_some(bad)}); "
-            "replace these files, or remove them"
+            f"no {part} image of the class {classes[emptied_label]!r} can be decoded ({list_some(bad)}); "
+            "replace or remove these files"
         )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from worldsize.data.text import THE_LAW, Floats
+from worldsize.data.text import SOURCE_STREAM, Floats
 from worldsize.errors import InputError
 from worldsize.spec.workload import Options
 
@@ -20,7 +20,7 @@ class LinearData:
     """samples x features."""
     targets: npt.NDArray[np.float32]
     weights: Floats
-    """The exact minimizer of the loss; there the loss is noise^2 / 2."""
+    """The exact minimizer of the loss. The minimum is noise^2 / 2."""
     largest_eigenvalue: float
     """Largest eigenvalue of the Hessian: gradient descent converges below a rate of 2 / largest_eigenvalue and diverges
     above."""
@@ -36,7 +36,7 @@ def linear_regression(
     largest_eigenvalue: float = 1.0,
     stream: int = 0,
 ) -> LinearData:
-    """Draw a regression without bias whose Hessian, for this very sample, has the given eigenvalues.
+    """Draw a regression without bias whose Hessian has exactly the given eigenvalues on this sample.
 
     loss(w) = mean over samples of (w.x - y)^2 / 2, so its Hessian is X^T X / N. With orthonormal U and V,
 
@@ -51,9 +51,10 @@ def linear_regression(
     Another `stream` gives another sample with the same w* and the same Hessian, for testing.
     """
     _check_regression(samples, features, condition_number, noise, largest_eigenvalue)
-    law, draws = np.random.default_rng([seed, THE_LAW]), np.random.default_rng([seed, 1 + stream])
-    directions = _orthonormal(law, features, features)
-    weights = directions @ law.choice([-1.0, 1.0], size=features)
+    source_draws = np.random.default_rng([seed, SOURCE_STREAM])
+    draws = np.random.default_rng([seed, 1 + stream])
+    directions = _orthonormal(source_draws, features, features)
+    weights = directions @ source_draws.choice([-1.0, 1.0], size=features)
     eigenvalues = np.geomspace(largest_eigenvalue / condition_number, largest_eigenvalue, features)
     basis = _orthonormal(draws, samples, features + (noise > 0))
     inputs = samples**0.5 * (basis[:, :features] * np.sqrt(eigenvalues)) @ directions.T
@@ -69,7 +70,7 @@ def linear_regression(
 
 
 def _orthonormal(draws: np.random.Generator, rows: int, columns: int) -> Floats:
-    """Random orthonormal columns, uniformly distributed. Signs are fixed, because QR leaves them to the library."""
+    """Draw uniformly distributed orthonormal columns. Signs are fixed, because they depend on the QR library."""
     basis, triangle = np.linalg.qr(draws.standard_normal((rows, columns)))
     return basis * np.where(np.diag(triangle) < 0, -1.0, 1.0)
 
@@ -77,15 +78,15 @@ def _orthonormal(draws: np.random.Generator, rows: int, columns: int) -> Floats:
 def _check_regression(samples: int, features: int, condition_number: float, noise: float, largest: float) -> None:
     if features < 1 or samples < features + (noise > 0):
         raise InputError(
-            f"samples={samples} cannot carry features={features} with noise={noise} apart from them; "
+            f"samples={samples} and features={features} do not work with noise={noise}; "
             f"use at least {max(features, 1) + (noise > 0)} samples and 1 feature"
         )
     if not 1 <= condition_number < float("inf"):
-        raise InputError(f"condition_number={condition_number} is below 1 or not a number; use 1 or more")
+        raise InputError(f"condition_number={condition_number} is not a finite number of 1 or more; use 1 or more")
     if features == 1 and condition_number != 1:
-        raise InputError(f"condition_number={condition_number} needs two eigenvalues; use features=2 or more, or 1")
+        raise InputError(f"condition_number={condition_number} needs features=2 or more; with one feature it must be 1")
     if not 0 <= noise < float("inf") or not 0 < largest < float("inf"):
-        raise InputError(f"noise={noise}, largest_eigenvalue={largest}: use noise of 0 or more, an eigenvalue above 0")
+        raise InputError(f"noise={noise}, largest_eigenvalue={largest}; use noise >= 0 and an eigenvalue > 0")
 
 
 class LinearOptions(Options):

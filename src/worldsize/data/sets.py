@@ -3,7 +3,7 @@
 The size and SHA-256 of every file are known, so damage is found before a study spends hours on it, and addresses need
 not be trusted: one of the official ones is plain http, and the MD5 sums that authors publish can be forged.
 
-Also: where to look for data, and where to keep decoded images.
+This module also locates the data folder and the cache of decoded images.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from worldsize.folder.files import read_json, write_json
 from worldsize.spec.workload import WorkloadSpec
 
 SUMS_NAME = ".checksums.json"
-"""File beside the data with known checksums, each with the size and time of its file."""
+"""File beside the data that stores checksums, each with the size and modification time of its file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +30,13 @@ class DataFile:
     size_bytes: int
     sha256: str
     urls: tuple[str, ...] = ()
-    """Tried in this order. Empty for a file from the archive of the set."""
+    """Addresses to try, in this order. Empty for a file from the archive of the set."""
 
     def under(self, root: Path) -> Path:
         return root / PurePosixPath(self.path)
 
     def part_under(self, root: Path) -> Path:
-        """Where the file grows until it is complete and checked."""
+        """Path of the file while it is downloaded, until it is complete and verified."""
         return self.under(root).with_name(f"{PurePosixPath(self.path).name}.part")
 
 
@@ -49,7 +49,7 @@ class DataSet:
     files: tuple[DataFile, ...]
     """Files that a study reads."""
     archive: DataFile | None = None
-    """The archive to download if `files` come packed. Relative to its folder, its members have the paths of `files`."""
+    """The archive with `files`, if they come packed. Its member names are their paths relative to its folder."""
 
     @property
     def size_bytes(self) -> int:
@@ -58,7 +58,7 @@ class DataSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One file of a data set that cannot be used as it is."""
+    """A file of a data set that is missing or damaged."""
 
     file: DataFile
     kind: Literal["missing", "damaged"]
@@ -70,9 +70,9 @@ class DataSetStatus:
     name: str
     title: str
     state: Literal["present", "missing", "damaged", "partial"]
-    """partial: some of its files, its archive or an interrupted download are there."""
+    """partial: some files, the archive or an interrupted download exist."""
     size_bytes: int
-    """When complete."""
+    """Size of the complete set."""
     license: str
 
 
@@ -153,9 +153,9 @@ DATASETS: dict[str, DataSet] = {
 
 
 def data_root(option: Path | None = None) -> Path:
-    """The folder with the data sets: `--data FOLDER`, else $WORLDSIZE_DATA, else the user's cache."""
-    if option is None and (named := os.environ.get("WORLDSIZE_DATA")):
-        option = Path(named)
+    """Return the folder with the data sets: `--data FOLDER`, else $WORLDSIZE_DATA, else the user's cache."""
+    if option is None and (from_environment := os.environ.get("WORLDSIZE_DATA")):
+        option = Path(from_environment)
     if option is not None:
         return option.expanduser().absolute()
     return _user_cache() / "data"
@@ -170,8 +170,8 @@ def dataset_named(name: str) -> DataSet:
 def missing_or_damaged(dataset: DataSet, root: Path, *, deep: bool, cached: bool = True) -> list[Fault]:
     """List the files that cannot be used. A shallow check looks at sizes, a deep one at every byte.
 
-    A deep check stores checksums beside the data, valid while size and time of the file stay the same; `cached=False`
-    reads every byte again.
+    A deep check stores checksums beside the data. They are valid until the size or time of the file changes;
+    `cached=False` reads every byte again.
     """
     faults = (find_fault(file, root, deep=deep, cached=cached) for file in dataset.files)
     return [fault for fault in faults if fault is not None]
@@ -188,20 +188,19 @@ def find_fault(file: DataFile, root: Path, *, deep: bool, cached: bool = True) -
         return Fault(file=file, kind="damaged", text=f"{path} cannot be read: {error.strerror}")
     if (size, sha256) == (file.size_bytes, file.sha256):
         return None
-    expected_sum, found_sum = (f" with sha256 {file.sha256}", f" with sha256 {sha256}") if deep else ("", "")
-    text = f"{file.size_bytes:,} bytes{expected_sum} expected, {size:,} bytes{found_sum} found"
+    expected_sum, actual_sum = (f" with sha256 {file.sha256}", f" with sha256 {sha256}") if deep else ("", "")
+    text = f"{file.size_bytes:,} bytes{expected_sum} expected, {size:,} bytes{actual_sum} found"
     return Fault(file=file, kind="damaged", text=f"{path} is damaged: {text}")
 
 
 def require(name: str, root: Path, *, deep: bool = True) -> None:
-    """Check that a set is complete before a study starts, `deep` to the last byte. A DataError says what to do."""
+    """Check that a set is complete before a study starts; `deep` reads every byte. The DataError says how to fix it."""
     faults = missing_or_damaged(dataset_named(name), root, deep=deep)
     if faults:
         more = f" (and {len(faults) - 1} more of its files)" if len(faults) > 1 else ""
         raise DataError(
-            f"data set {name}: {faults[0].text}{more}; fetch it with `worldsize data fetch {name}`, or name a folder "
-            f"that has it with --data FOLDER or WORLDSIZE_DATA; where compute nodes have no internet, fetch on the "
-            f"login node"
+            f"data set {name}: {faults[0].text}{more}; fetch it with `worldsize data fetch {name}` (on a cluster, on "
+            f"the login node), or give the folder that has it with --data FOLDER or WORLDSIZE_DATA"
         )
 
 
@@ -226,8 +225,8 @@ def _state(dataset: DataSet, root: Path) -> Literal["present", "missing", "damag
     if any(fault.kind == "damaged" for fault in faults):
         return "damaged"
     files = (*dataset.files, *((dataset.archive,) if dataset.archive else ()))
-    begun = any(path.exists() for file in files for path in (file.under(root), file.part_under(root)))
-    return "partial" if begun else "missing"
+    any_exists = any(path.exists() for file in files for path in (file.under(root), file.part_under(root)))
+    return "partial" if any_exists else "missing"
 
 
 def file_sha256(path: Path) -> str:
@@ -236,8 +235,8 @@ def file_sha256(path: Path) -> str:
 
 
 def remember_sum(path: Path, sha256: str) -> None:
-    """Store a checksum, so that the next check need not read the file. A failure costs only that read, so it is
-    ignored."""
+    """Store a checksum, so that the next check need not read the file. Failures are ignored: they cost only that
+    read."""
     folder = path.parent
     # A folder without any write permission is a finished, shared store: even root leaves it unchanged.
     if folder.stat().st_mode & 0o222:
@@ -246,9 +245,9 @@ def remember_sum(path: Path, sha256: str) -> None:
 
 
 def _sum_of(path: Path, *, cached: bool) -> str:
-    known = _sums(path.parent).get(path.name) if cached else None
-    if isinstance(known, dict) and known == {**_identity(path), "sha256": known.get("sha256")}:
-        return str(known["sha256"])
+    stored = _sums(path.parent).get(path.name) if cached else None
+    if isinstance(stored, dict) and stored == {**_identity(path), "sha256": stored.get("sha256")}:
+        return str(stored["sha256"])
     sha256 = file_sha256(path)
     remember_sum(path, sha256)
     return sha256
@@ -274,21 +273,21 @@ def find_path(spec: WorkloadSpec, root: Path) -> Path:
     for candidate in candidates:
         if candidate.exists():
             return candidate
-    looked = " and ".join(str(candidate) for candidate in dict.fromkeys(candidates))
+    searched = " and ".join(str(candidate) for candidate in dict.fromkeys(candidates))
     raise DataError(
-        f"path={spec.path!r} of the workload {spec.name} is not there (looked at {looked}); correct it, or give the "
-        "folder that holds it with --data FOLDER or WORLDSIZE_DATA"
+        f"path={spec.path!r} of the workload {spec.name} does not exist (tried {searched}); correct it, or give the "
+        "folder that contains it with --data FOLDER or WORLDSIZE_DATA"
     )
 
 
 def cache_root() -> Path:
-    """$WORLDSIZE_CACHE, else the user's cache folder."""
-    if given := os.environ.get("WORLDSIZE_CACHE"):
-        return Path(given).absolute()
+    """Return the folder for decoded images: $WORLDSIZE_CACHE, else the user's cache folder."""
+    if from_environment := os.environ.get("WORLDSIZE_CACHE"):
+        return Path(from_environment).absolute()
     return _user_cache() / "decoded"
 
 
 def _user_cache() -> Path:
-    """Our folder in $XDG_CACHE_HOME, or in ~/.cache. The XDG rule is to ignore a relative path."""
+    """Return our folder in $XDG_CACHE_HOME, or in ~/.cache. XDG requires that a relative path is ignored."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "worldsize"

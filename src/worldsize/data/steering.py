@@ -19,7 +19,7 @@ from worldsize.data.cache import DecodeRequest, OnProgress, Skipped, Source, dec
 from worldsize.errors import DataError
 
 COLUMNS = ("image", "angle")
-LARGEST = float(np.finfo(np.float32).max)
+MAX_ANGLE = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Steering:
     skipped: list[Skipped]
     """Name and reason of every frame that is missing or could not be decoded."""
     content_sha256: str
-    """sha256 over the names and bytes of the frames; the angles are not in it."""
+    """sha256 over the names and bytes of the frames, without the angles."""
 
 
 class FrameRow(NamedTuple):
@@ -52,7 +52,7 @@ def read_steering(
 ) -> Steering:
     """Read frames at height x width. The first rows are for training, the last `test_fraction` for testing.
 
-    Image paths are relative to the table's folder or to images/ beside it.
+    Image paths are relative to the table's folder or to its subfolder images/.
     """
     if not 0 < test_fraction < 1:
         raise DataError(
@@ -65,13 +65,14 @@ def read_steering(
     decoded = decode_once(request, cache, workers=workers, on_progress=on_progress)
     skipped = missing + decoded.skipped
     _check_enough(table, rows, skipped)
-    kept = np.array(angles, np.float32)[decoded.kept]
-    border = len(kept) - min(max(round(len(kept) * test_fraction), 1), len(kept) - 1)
+    kept_angles = np.array(angles, np.float32)[decoded.kept]
+    rows_kept = len(kept_angles)
+    border = rows_kept - min(max(round(rows_kept * test_fraction), 1), rows_kept - 1)
     return Steering(
         train=decoded.images[:border],
-        train_angles=kept[:border],
+        train_angles=kept_angles[:border],
         test=decoded.images[border:],
-        test_angles=kept[border:],
+        test_angles=kept_angles[border:],
         skipped=skipped,
         content_sha256=decoded.content_sha256,
     )
@@ -90,7 +91,7 @@ def read_rows(table: Path) -> list[FrameRow]:
             f"{table} cannot be read ({error.strerror}); give a CSV with the columns image, angle"
         ) from error
     if len(rows) < 2:
-        raise DataError(f"{table} has {len(rows)} rows after its header; training and testing need one each")
+        raise DataError(f"{table} has {len(rows)} rows after its header; it needs at least 2, to train and to test")
     return rows
 
 
@@ -104,10 +105,10 @@ def _parse(file: Iterable[str], table: Path) -> Iterator[FrameRow]:
             if not fields:
                 continue
             if [field.strip() for field in fields] == header:
-                raise DataError(f"{table}, line {line}: the header once more; are two tables joined? Remove this line")
+                raise DataError(f"{table}, line {line}: this line repeats the header; remove it")
             if len(fields) <= max(image_at, angle_at):
                 raise DataError(
-                    f"{table}, line {line}: {len(fields)} fields, the header has {len(header)}; complete or remove it"
+                    f"{table}, line {line}: {len(fields)} fields, but the header has {len(header)}; fix or remove it"
                 )
             if not fields[image_at].strip():
                 raise DataError(f"{table}, line {line}: image is empty; name a file or remove the row")
@@ -118,12 +119,12 @@ def _parse(file: Iterable[str], table: Path) -> Iterator[FrameRow]:
 
 def _columns(header: list[str], table: Path) -> tuple[int, int]:
     if not any(header):
-        raise DataError(f"{table}, line 1: empty; the first line names the columns, among them image and angle")
+        raise DataError(f"{table}, line 1 is empty; it must name the columns, including image and angle")
     for name in COLUMNS:
         if header.count(name) != 1:
-            fault = "is missing" if name not in header else f"occurs {header.count(name)} times"
+            problem = "is missing" if name not in header else f"occurs {header.count(name)} times"
             raise DataError(
-                f"{table}, line 1: the column {name!r} {fault} (found: {', '.join(header)}); "
+                f"{table}, line 1: the column {name!r} {problem} (found: {', '.join(header)}); "
                 "name one column image and one angle, separated by commas"
             )
     return header.index("image"), header.index("angle")
@@ -134,7 +135,7 @@ def _angle(text: str, table: Path, line: int) -> float:
         angle = float(text)
     except ValueError as error:
         raise DataError(f"{table}, line {line}: angle={text!r} is not a number; fix or remove the row") from error
-    if not math.isfinite(angle) or abs(angle) > LARGEST:
+    if not math.isfinite(angle) or abs(angle) > MAX_ANGLE:
         raise DataError(f"{table}, line {line}: angle={text} is not a finite number; fix or remove the row")
     return angle
 
@@ -157,5 +158,5 @@ def _check_enough(table: Path, rows: list[FrameRow], skipped: list[Skipped]) -> 
     if len(skipped) > len(rows) / 2 or len(rows) - len(skipped) < 2:
         raise DataError(
             f"{len(skipped):,} of the {len(rows):,} images in {table} cannot be used ({list_some(skipped)}); at least "
-            "half, and two, must be there: images are looked for beside the table and in images/"
+            "half of them, and no fewer than 2, must be. Image paths are relative to the table's folder or its images/"
         )

@@ -19,26 +19,26 @@ from worldsize.spec.workload import Options
 Floats = npt.NDArray[np.float64]
 
 FIRST_SYMBOL = ord("A")
-"""Symbols are printable, so that a text can be read."""
-MOST_SYMBOLS = ord("~") - FIRST_SYMBOL + 1
-MOST_CONTEXTS = 1024
-"""The stationary distribution takes a system of this many equations."""
+"""Symbols are printable, so that people can read the text."""
+MAX_SYMBOLS = ord("~") - FIRST_SYMBOL + 1
+MAX_CONTEXTS = 1024
+"""The stationary distribution is the solution of one equation per context."""
 ANY_SYMBOL = 0.02
-"""Share of each row that is spread evenly: any symbol can follow, so the stationary distribution is unique."""
+"""Share of each row that is spread evenly. Any symbol can follow, so the stationary distribution is unique."""
 
 FADING = 2 / 3
 """Influence of a symbol, relative to the one after it."""
 
-THE_LAW = 0
-"""The random stream for what training and test data have in common."""
+SOURCE_STREAM = 0
+"""The random stream for everything that training and test data have in common."""
 
 
 def markov_text(
     length: int, *, states: int = 24, order: int = 2, concentration: float = 0.05, seed: int = 0, stream: int = 0
 ) -> npt.NDArray[np.uint8]:
-    """Draw `length` bytes of a stationary Markov source. Another `stream` is another text of the same source."""
+    """Draw `length` bytes of a stationary Markov source. Another `stream` gives another text of the same source."""
     if length < order:
-        raise InputError(f"length={length} is shorter than order={order}, the first context; ask for more")
+        raise InputError(f"length={length} is shorter than the first context (order={order}); use a larger length")
     table = markov_table(states, order, concentration, seed)
     draws = np.random.default_rng([seed, 1 + stream])
     contexts = len(table)
@@ -68,21 +68,21 @@ def markov_table(states: int, order: int, concentration: float, seed: int) -> Fl
     row for every pair, a model would stay at the entropy of single symbols for most of a short training. Here, each
     position it learns to use pays off at once, and from order 2 on it must look back to reach the entropy.
     """
-    if not 2 <= states <= MOST_SYMBOLS:
-        raise InputError(f"states={states} is not in 2..{MOST_SYMBOLS}, the printable symbols; use fewer or more")
-    if order < 1 or states**order > MOST_CONTEXTS:
+    if not 2 <= states <= MAX_SYMBOLS:
+        raise InputError(f"states={states} is out of range; use 2 to {MAX_SYMBOLS}, the number of printable symbols")
+    if order < 1 or states**order > MAX_CONTEXTS:
         raise InputError(
             f"order={order} with states={states} makes {states ** max(order, 0)} contexts; use an order of at least 1 "
-            f"and at most {MOST_CONTEXTS} contexts"
+            f"and at most {MAX_CONTEXTS} contexts"
         )
     if not concentration > 0:
         raise InputError(f"concentration={concentration} is not above 0; use a value such as 0.05")
-    law = np.random.default_rng([seed, THE_LAW])
+    source_draws = np.random.default_rng([seed, SOURCE_STREAM])
     shares = FADING ** np.arange(order)
     contexts = np.arange(states**order)
     table = np.full((len(contexts), states), ANY_SYMBOL / states)
     for back, share in enumerate((1 - ANY_SYMBOL) * shares / shares.sum()):
-        rows = law.dirichlet(np.full(states, concentration), size=states)
+        rows = source_draws.dirichlet(np.full(states, concentration), size=states)
         table += share * rows[contexts // states**back % states]
     return table
 
@@ -106,7 +106,7 @@ class TextOptions(Options):
     context: Annotated[int, Field(ge=2, le=65_536)] = 64
     """Tokens (bytes) per window, which is one sample."""
     length: Annotated[int, Field(ge=1_000)] = 1_000_000
-    """Bytes of the Markov source, including the test part. A file has its own length."""
+    """Bytes of the Markov source, including the test part. Ignored for a file."""
     states: PositiveInt = 24
     order: PositiveInt = 2
     concentration: PositiveFloat = 0.05
@@ -119,19 +119,19 @@ class TextOptions(Options):
 
 
 def windows(length: int, context: int, test_fraction: float) -> tuple[int, int]:
-    """Number of windows in the training and test part. Each part needs one extra byte, the target of its last token."""
+    """Return the number of training and test windows. Each part needs one extra byte, the target of its last token."""
     test = round(length * test_fraction)
     counts = (length - test - 1) // context, (test - 1) // context
     if min(counts) < 1:
         raise DataError(
-            f"a text of {length} bytes has no window of {context} bytes for training and one for testing "
+            f"a text of {length} bytes is too short for a training and a test window of {context} bytes "
             f"(test_fraction={test_fraction}); give a longer text or a shorter context"
         )
     return counts
 
 
 def read_text(path: Path | None, options: TextOptions, test_fraction: float) -> tuple[Bytes, Bytes]:
-    """Read training and test bytes. A text is cut once: its end is the test part, never seen in training."""
+    """Read training and test bytes. The text is cut once, and its end is the test part."""
     if path is None:
         text = markov_text(
             options.length,

@@ -1,4 +1,4 @@
-"""MLflow: one run per trial, in a SQLite file for `mlflow ui --backend-store-uri sqlite:///.../mlflow.db`."""
+"""Export to MLflow: one run per trial, in a SQLite file for `mlflow ui --backend-store-uri sqlite:///.../mlflow.db`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from worldsize.folder.record import TrialRecord
 
 DATABASE = "mlflow.db"
 STATUS = {"failed": "FAILED", "stopped": "KILLED"}
-"""MLflow status by outcome; FINISHED for the rest. The tag `outcome` has our own word."""
+"""MLflow status by outcome; FINISHED for the rest. The tag `outcome` has worldsize's own term."""
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""Most entries that MLflow accepts in one call."""
+"""Maximum number of entries that MLflow accepts in one call."""
 MOST_CHARACTERS = 5000
 T = TypeVar("T")
 TELEMETRY = "MLFLOW_DISABLE_TELEMETRY"
 
 
 def write_mlflow(results: Results, stage: Path, steps: bool, *, artifacts: Path) -> None:
-    """Write the database to a local disk and copy it: study folders live on NFS and Lustre, where SQLite is not safe.
-    `artifacts` is where artifacts will be once the export is in place."""
+    """Write the database to a local disk, then copy it: SQLite is unsafe on NFS and Lustre.
+
+    `artifacts` is the folder for artifacts once the export is in place.
+    """
     with _quiet(), tempfile.TemporaryDirectory() as local:
         database, snapshot = Path(local) / "open.db", Path(local) / DATABASE
         _write(results, database, artifacts.absolute().as_uri(), steps)
@@ -107,14 +109,14 @@ def _chunks(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep MLflow from calling home from a compute node, and from logging how it sets up its tables."""
-    asked = os.environ.get(TELEMETRY)
+    """Keep MLflow from sending telemetry from a compute node, and from logging how it creates its tables."""
+    previous = os.environ.get(TELEMETRY)
     os.environ.setdefault(TELEMETRY, "true")  # read at the first import
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in loggers]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SQLAlchemy's, about MLflow's code
+            warnings.simplefilter("ignore")  # SQLAlchemy warns about MLflow's code
             import mlflow.tracking  # noqa: F401 - its first import sets log levels
 
             for logger in loggers:
@@ -123,5 +125,5 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        if asked is None:
+        if previous is None:
             del os.environ[TELEMETRY]

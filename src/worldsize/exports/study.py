@@ -1,4 +1,4 @@
-"""Export a study for the tools people already use. One folder per format, written completely or not at all."""
+"""Export a study for other tools. Each format gets one folder, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from worldsize.errors import InputError, OutputError
 from worldsize.folder.files import read_json, replace_folder, write_json
 
 MARK = "export.json"
-"""The file in every exported folder that lists its files: a folder with any other file is not replaced."""
+"""The list of files in an exported folder. A folder with any other file is never replaced."""
 NEEDS = {
     "csv": (),
     "parquet": ("pyarrow",),
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
 }
-"""The formats, and the packages that each needs."""
+"""The packages that each format needs."""
 
 
 def check_formats(formats: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the formats, given as a list or as `csv,mlflow`, each once. Checks that they are known and installed."""
+    """Return the formats, given as a list or as `csv,mlflow`, without duplicates. Each must be known and installed."""
     names = formats.split(",") if isinstance(formats, str) else formats
-    asked = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
-    if not asked:
-        raise InputError(f"no format is named; choose any of {', '.join(NEEDS)}")
-    for name in asked:
+    checked = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+    if not checked:
+        raise InputError(f"no export format given; choose any of {', '.join(NEEDS)}")
+    for name in checked:
         if name not in NEEDS:
-            raise InputError(f"{name!r} is not a format; choose any of {', '.join(NEEDS)}")
+            raise InputError(f"{name!r} is not an export format; choose any of {', '.join(NEEDS)}")
         missing = [module for module in NEEDS[name] if importlib.util.find_spec(module) is None]
         if missing:
             raise InputError(
                 f"{name} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
-                f"installed; `pip install 'worldsize[{name}]'`"
+                f"installed; run `pip install 'worldsize[{name}]'`"
             )
-    return asked
+    return checked
 
 
 def export(
@@ -93,7 +93,7 @@ Writer = Callable[[Results, Path, bool], None]
 
 
 def _writer(name: str, target: Path) -> Writer:
-    """The writer of a format. Its library is imported only when needed."""
+    """Return the writer of a format. Its library is imported only when needed."""
     if name in ("csv", "parquet"):
         from worldsize.exports.tables import write_tables
 
@@ -110,16 +110,16 @@ def _writer(name: str, target: Path) -> Writer:
 def _check_ours(target: Path) -> None:
     """Refuse to replace files that an export did not write."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise OutputError(f"{target} exists and is not a folder; give another --out")
+        raise OutputError(f"{target} exists and is not a folder; choose another --out")
     if foreign := sorted(_contents(target) - _exported(target)):
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise OutputError(
-            f"{target} holds {foreign[0]}{more}, not written by an export; move it, or give another --out"
+            f"{target} contains {foreign[0]}{more}, not written by an export; move it, or choose another --out"
         )
 
 
 def _contents(folder: Path) -> set[str]:
-    """Files, links and empty folders inside a folder, as relative paths."""
+    """Return the files, links and empty folders inside a folder, as relative paths."""
     return {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
@@ -128,7 +128,7 @@ def _contents(folder: Path) -> set[str]:
 
 
 def _exported(target: Path) -> set[str]:
-    """Files that an earlier export wrote there, from its own list."""
+    """Return the files that an earlier export wrote there, according to its list."""
     try:
         mark = read_json(target / MARK) if (target / MARK).is_file() else {}
     except ValueError:

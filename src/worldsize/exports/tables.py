@@ -1,7 +1,7 @@
-"""A study as plain tables: its trials, their epochs, where their steps went, its settings; raw spans on request.
+"""Export to plain tables: trials, epochs, the parts of steps, and settings; every step of every rank on request.
 
-CSV: RFC 4180, UTF-8, an empty cell for a missing value. Text that a spreadsheet would run is marked as text.
-Parquet: the same tables with their types.
+CSV: RFC 4180, UTF-8, an empty cell for a missing value. Text that a spreadsheet would run as a formula is marked as
+text. Parquet: the same tables with their types.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ExportTable:
 
 
 def tables(results: Results) -> list[ExportTable]:
-    """The tables of a study. Every cell is a number, a text, or None for a missing value."""
+    """Return the tables of a study. Each cell is a number, text, a boolean, or None for a missing value."""
     trials = list(results.trials.values())
     return [
         _table("trials", (trial_row(results, trial) for trial in trials)),
@@ -48,7 +48,7 @@ def tables(results: Results) -> list[ExportTable]:
 
 
 def span_tables(results: Results) -> Iterator[ExportTable]:
-    """Seconds of every step of every rank after warm-up. One table per trial, so only one is in memory at a time."""
+    """Yield the seconds of every step of every rank after warm-up: a table per trial, to keep only one in memory."""
     for trial in results.trials.values():
         if _has_spans(results, trial):
             record = results.records[trial.id]
@@ -68,7 +68,7 @@ def trial_row(results: Results, trial: TrialSpec) -> dict[str, Scalar]:
 
 
 def parameters(trial: TrialSpec) -> dict[str, Scalar]:
-    """Parameters of a trial. Optimizer and learning rates only if it trained: a probe has none."""
+    """Return the parameters of a trial. The optimizer and learning rates are None for a probe."""
     trained = trial.kind != "probe"
     optimizer = trial.optimizer
     return {
@@ -96,7 +96,7 @@ def parameters(trial: TrialSpec) -> dict[str, Scalar]:
 
 
 def outcome(results: Results, trial_id: str, record: TrialRecord | None) -> dict[str, Scalar]:
-    """How the trial ended; `left` if it has not run yet."""
+    """Return how the trial ended; `left` if it has not run yet."""
     if record is None:
         return {"outcome": "damaged" if trial_id in results.damaged else "left"}
     failure = record.failure.error.splitlines() if record.failure else []
@@ -109,12 +109,12 @@ def outcome(results: Results, trial_id: str, record: TrialRecord | None) -> dict
 
 
 def finals(record: TrialRecord | None) -> dict[str, Scalar]:
-    """Metrics of the last evaluation."""
+    """Return the metrics of the last evaluation."""
     return {f"test_{name}": value for name, value in record.metrics.items()} if record else {}
 
 
 def epoch_rows(record: TrialRecord | None) -> Iterator[dict[str, Scalar]]:
-    """`step` and `time_s` count from the beginning of the trial's training."""
+    """Yield one row per epoch. `step` and `time_s` count from the start of the trial's training."""
     step, time_s = 0, 0.0
     for epoch in record.epochs if record else ():
         step, time_s = step + epoch.steps, time_s + epoch.train_s
@@ -135,7 +135,7 @@ def epoch_rows(record: TrialRecord | None) -> Iterator[dict[str, Scalar]]:
 
 
 def step_row(results: Results, trial: TrialSpec) -> dict[str, Scalar]:
-    """Medians over the steps after warm-up: the step of the slowest rank, and the mean of each span over ranks."""
+    """Return medians over the steps after warm-up: of the slowest rank's step, and of each span's mean over ranks."""
     record = results.records[trial.id]
     spans = results.folder.span_s(record)
     slowest = spans.sum(axis=2).max(axis=1)
@@ -149,7 +149,7 @@ def step_row(results: Results, trial: TrialSpec) -> dict[str, Scalar]:
 
 
 def safe_name(text: str) -> str:
-    """A safe file or folder name: no separators, not hidden."""
+    """Return a safe file or folder name: no separators, not hidden."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text).lstrip(".") or "_"
 
 
@@ -172,10 +172,10 @@ def _has_spans(results: Results, trial: TrialSpec) -> bool:
 
 
 def _table(name: str, rows: Iterable[dict[str, Scalar]]) -> ExportTable:
-    """Build a table. Columns are in the order of first appearance; None if a row has no value."""
-    kept = list(rows)
-    columns = tuple(dict.fromkeys(column for row in kept for column in row))
-    return ExportTable(name=name, columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in kept))
+    """Build a table. Columns are in the order of first appearance; a missing value is None."""
+    rows = list(rows)
+    columns = tuple(dict.fromkeys(column for row in rows for column in row))
+    return ExportTable(name=name, columns=columns, rows=tuple(tuple(row.get(key) for key in columns) for row in rows))
 
 
 def write_tables(results: Results, stage: Path, steps: bool, *, suffix: str) -> None:
@@ -188,8 +188,8 @@ def write_tables(results: Results, stage: Path, steps: bool, *, suffix: str) -> 
 
 
 def cell(value: Scalar) -> Scalar:
-    """A CSV cell. Numbers stay as they are, also -0.1; text that begins like a formula gets a leading quote mark, and
-    control characters are escaped."""
+    """Return a CSV cell. Numbers stay as they are, including -0.1. Text that begins like a formula gets a leading
+    quote, and control characters are escaped."""
     return csv_text(value) if isinstance(value, str) else value
 
 
@@ -212,14 +212,14 @@ def _write_parquet(path: Path, table: ExportTable) -> None:
 
 
 def _parquet_column(cells: list[Scalar]) -> pa.Array:
-    """A column with one type for all values, so that 1 among 1.5 is a float; of type null if it has no values."""
+    """Return a column with one type for all values: floats for 1 and 1.5, null if there are no values."""
     import pyarrow as pa
 
     values = [visible(cell) if isinstance(cell, str) else cell for cell in cells]
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {int, float}:
-        kinds = {float}
-    if len(kinds) > 1:
+    types = {type(value) for value in values if value is not None}
+    if types == {int, float}:
+        types = {float}
+    if len(types) > 1:
         return pa.array([None if value is None else str(value) for value in values], pa.string())
-    types = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
-    return pa.array(values, types[kinds.pop()] if kinds else pa.null())
+    arrow_types = {str: pa.string(), bool: pa.bool_(), int: pa.int64(), float: pa.float64()}
+    return pa.array(values, arrow_types[types.pop()] if types else pa.null())

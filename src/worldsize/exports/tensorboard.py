@@ -1,4 +1,4 @@
-"""TensorBoard event files, written by TensorBoard's own writer: one run per trial, with its hyperparameters."""
+"""Export to TensorBoard event files, with TensorBoard's own writer: one run per trial, with its hyperparameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worldsize.folder.record import TrialRecord
 from worldsize.spec.study import TrialSpec
 
 SCALARS = ("train_s", "evaluation_s", "train_loss")
-"""Values of an epoch that are exported besides its metrics."""
+"""Values of an epoch that are exported in addition to its metrics."""
 
 
 def write_tensorboard(results: Results, stage: Path, steps: bool) -> None:
@@ -64,7 +64,7 @@ def _scalars(
 
 
 def _tag(name: str) -> str:
-    """The tag of a value. TensorBoard groups tags by the part before the slash."""
+    """Return the tag of a value. TensorBoard groups tags by the part before the slash."""
     if name in ("train_s", "evaluation_s"):
         return f"time/{name}"
     group, _, rest = name.partition("_")

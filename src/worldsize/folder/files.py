@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and JSON."""
+"""Write files atomically, and read and write JSON."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from worldsize.folder.record import parsed
 from worldsize.machine import MOST_TEXT_BYTES, open_regular, read_regular
 
 ROOM_BYTES = 2**18
-"""A disk with less room than this counts as full: a trial may save more."""
+"""A disk counts as full if a file of this size cannot be written. A trial can save more than this."""
 TEMPORARY = ".tmp"
-"""Ends the names of files that `write_atomic` has not yet put in place; a killed process leaves them behind."""
+"""Suffix of the temporary files of `write_atomic`. A killed process leaves them behind."""
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all, also after a power cut: temporary name, fsync, rename, fsync the folder."""
+    """Write a file completely or not at all, even if power fails: temporary name, fsync, rename, fsync the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
     temporary = Path(name)
@@ -43,7 +43,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Returns when the file, or the list of names in the folder, would survive a power cut."""
+    """Force a file, or the list of names in a folder, to disk, so that it survives a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -52,8 +52,10 @@ def sync(path: Path) -> None:
 
 
 def replace_folder(stage: Path, target: Path) -> None:
-    """Puts `stage` in the place of `target`, readable for everybody. The old one is moved aside, not emptied: nobody
-    ever sees half of each."""
+    """Replace the folder `target` with `stage`, and make it readable for everybody.
+
+    The old folder is renamed instead of emptied, so that nobody ever sees a mixture of both.
+    """
     for path in [stage, *stage.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
         if path.is_file():
@@ -79,14 +81,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    with whole(path):
+    with damage_named(path):
         return parsed(read_regular(path).decode())
 
 
 def read_lines(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """The events in a file of JSON lines from byte `offset` on, and the offset at which to read on. A line without its
-    end, still being written or cut short by a kill, is left for the next read. There are no events in a missing file,
-    and only those at its end in one that is too long."""
+    """Return the events in a file of JSON lines after byte `offset`, and the offset for the next call.
+
+    A last line without a line end, still being written or cut off by a kill, is left for the next call. A missing file
+    has no events. Of a file that is too long, only the end is read.
+    """
     try:
         with open_regular(path) as file:
             offset = max(offset, os.fstat(file.fileno()).st_size - MOST_TEXT_BYTES)
@@ -117,26 +121,26 @@ def write_model(path: Path, model: BaseModel) -> None:
 
 
 def read_model(path: Path, model: type[Model]) -> Model:
-    """What `write_model` wrote. Raises DamagedError with the file and each key that is missing, unknown or wrong."""
+    """Read a file that `write_model` wrote. Raises DamagedError, naming each key that is missing, unknown or wrong."""
     values = read_json(path)
-    with whole(path):
+    with damage_named(path):
         try:
             return model.model_validate_json(json.dumps(values, allow_nan=False))
         except ValidationError as error:
-            wrong = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()]
-            raise ValueError("; ".join(wrong)) from None
+            messages = [f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()]
+            raise ValueError("; ".join(messages)) from None
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[None]:
-    """Wraps the use of what was read from `path`: an error that the content causes becomes one that names the file."""
+def damage_named(path: Path) -> Iterator[None]:
+    """Turn errors caused by the content of `path` into a DamagedError that names the file."""
     try:
         yield
     except WorldsizeError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise DamagedError(
-            f"{path} is damaged or of another version ({type(error).__name__}: {error}); put back a whole copy, or "
+            f"{path} is damaged or of another version ({type(error).__name__}: {error}); restore it from a copy, or "
             "use a new folder"
         ) from error
 
@@ -146,7 +150,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether a file can still be written there. Free space alone would not tell: a quota may be used up."""
+    """Whether a file can still be written in this folder. Free space alone does not tell if there is a quota."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(ROOM_BYTES))

@@ -1,7 +1,7 @@
-"""What the folder of a launch holds, file by file, and `LaunchFolder`, which reads them.
+"""The files in the folder of a launch, and `LaunchFolder`, which reads them.
 
-The driver writes launch.json before the launch starts, job.json or process.json when it starts, and end.json last of
-all. Rank 0 writes interconnect.json and phases.json, and a rank that fails writes failure-rankNN.json.
+The driver writes launch.json before the launch starts, job.json or process.json when it starts, and end.json at the
+end. Rank 0 writes interconnect.json and phases.json, and a rank that fails writes failure-rankNN.json.
 """
 
 from __future__ import annotations
@@ -17,134 +17,134 @@ from worldsize.spec.place import PlaceOrNone
 
 LaunchKind = Literal["probe", "train", "pretrain", "smoke"]
 Reason = Literal["", "interrupted", "cancelled", "time limit", "node failure", "preempted", "lost", "setup failed"]
-"""Why a launch ended, where its own processes did not end it."""
+"""Why a launch ended, if its processes did not end by themselves."""
 EventKind = Literal["start", "progress", "evaluation", "epoch", "trying", "try", "stopped", "end"]
-"""The `event` of a line in the events.jsonl of a trial."""
+"""Values of `event` in the events.jsonl of a trial."""
 
 
 class LaunchFile(Frozen):
-    """launch.json: the trials to run, and all that is fixed at process start."""
+    """launch.json: the trials to run, and everything that is fixed when processes start."""
 
     kind: LaunchKind
-    """What its trials are; `smoke` has none."""
+    """Kind of its trials. `smoke` has no trials."""
     place: PlaceOrNone = ""
-    """The place, where the study has several."""
+    """Name of the place it runs on, if the study has several."""
     workers: Count
     threads: Count
     memory_limit_gb: float | None
-    """Per worker."""
+    """Memory limit per worker, in 10^9 bytes."""
     device: Literal["cpu", "cuda"]
     backend: Literal["gloo", "nccl"]
     trials: tuple[str, ...]
     metric: str
     higher_is_better: bool
     interconnect_probe_s: float
-    """How long to measure the links between ranks; 0: they are not measured."""
+    """Time for measuring the links between ranks, in seconds. 0: they are not measured."""
     search_curves: dict[str, tuple[tuple[float, ...], ...]]
-    """By search: the metric of its earlier trials, epoch by epoch."""
+    """For each search: one curve per earlier trial, with the metric after each epoch."""
     commit: str | None
-    """The commit of the user's own repository."""
+    """Git commit of the user's code."""
     data: str
     cache: str
     launched_at: float
-    """Unix time."""
+    """Time of the launch, in Unix time."""
 
 
 class LaunchEnd(Frozen):
-    """end.json: how a launch ended, its wall time and where that went."""
+    """end.json: how a launch ended, its wall time, and how that time was spent."""
 
     wall_s: float
     started_at: float
     returncode: int | None
     hung: bool
     patience_s: float
-    """The longest silence that was allowed."""
+    """Longest time without progress that was allowed."""
     last_step: int | None
     reason: Reason = ""
     queued_s: float | None = None
-    """Time in a queue before it began; not part of `wall_s`."""
+    """Time in a queue before the start. Not part of `wall_s`."""
     attempts: int = 1
-    """How often the job started: a scheduler may put it back into its queue."""
+    """How often the job started. A scheduler can put a job back into its queue."""
     job: str | None = None
-    """The id of its job, as Slurm or the job itself reported it."""
+    """Id of the job, as reported by Slurm or by the job itself."""
     phases_s: dict[str, float] | None = None
-    """Where the wall time went; None: rank 0 ended before it could say."""
+    """Wall time of each phase. None: rank 0 ended before it wrote them."""
     culprit: str | None = None
-    """The trial in which it ended early."""
+    """The trial during which the launch ended early."""
     cause: str | None = None
 
 
 class JobFile(Frozen):
-    """job.json: what Slurm's commands are given, so neither name nor id may be an option, nor several."""
+    """job.json: arguments of Slurm's commands. Name and id are checked, so that they cannot act as options."""
 
     name: FileName
     id: FileName | None
-    """None: Slurm has not said, or somebody submits it by hand."""
+    """None: Slurm has not reported it yet, or the job is submitted by hand."""
     submitted_at: float | None
 
 
 class ProcessFile(Frozen):
-    """process.json: the launcher on this machine. With its start time, a pid names one process for good."""
+    """process.json: the launcher on this machine. A pid can be reused, but pid and start time together are unique."""
 
     pid: Pid
     started_at: float | None
 
 
 class PhasesFile(Frozen):
-    """phases.json: where the time of rank 0 went, from process start to the last trial."""
+    """phases.json: the time of rank 0 in each phase, from process start to the last trial."""
 
     phases_s: dict[str, float]
     ended_at: float
 
 
 class RankFailure(Frozen):
-    """failure-rankNN.json: what a rank said about its end."""
+    """failure-rankNN.json: the error with which a rank ended."""
 
     rank: int
     trial: str | None
-    """None: it had not begun one."""
+    """None: the rank had not started a trial."""
     step: int | None
     at: float
     type: str
-    """The class of the exception."""
+    """Class of the exception."""
     error: str
     out_of_memory: bool = False
     disk_full: bool = False
 
 
 class LinkTimes(Frozen):
-    """All-reduces of one size by one group, raw."""
+    """Raw times of all-reduces of one size in one group of ranks."""
 
     kind: Literal["inside", "across", "all"]
     host: str | None
-    """The node of a group inside one."""
+    """The node, for a group inside one node."""
     workers: Count
     size_bytes: int
     seconds: tuple[float, ...]
-    """Per repetition, in order: the maximum over the ranks of the group."""
+    """For each repetition, in order: the time of the slowest rank of the group."""
 
 
 class LinkSweep(Frozen):
     budget_s: float
     took_s: float
-    """On rank 0, from the first all-reduce to the end of the last."""
+    """Time on rank 0 from the first all-reduce to the end of the last one."""
     times: tuple[LinkTimes, ...]
 
 
 class InterconnectFile(Frozen):
-    """interconnect.json: what the links between the ranks can do."""
+    """interconnect.json: measured times of the links between ranks."""
 
     hosts: tuple[str, ...]
-    """Per rank."""
+    """Host of each rank."""
     sweep: LinkSweep
 
 
 Written = LaunchFile | LaunchEnd | JobFile | ProcessFile | PhasesFile | InterconnectFile | RankFailure
-"""Any file of a launch."""
+"""All kinds of files that a launch folder can hold."""
 
 
 class LaunchFolder:
-    """Reads the files of a launch. What is absent is None; what is not as it was written raises DamagedError."""
+    """Reads the files of a launch. An absent file is None; a damaged file raises DamagedError."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name
@@ -154,10 +154,10 @@ class LaunchFolder:
         return self._read("launch.json", LaunchFile)
 
     def prepared(self) -> LaunchFile:
-        """launch.json of a launch that was started, which must have one."""
+        """Return launch.json. Raises DamagedError if it is missing, because each launch that was started has one."""
         launch = self.launch
         if launch is None:
-            raise DamagedError(f"{self.path / 'launch.json'} is missing; put back a whole copy, or use a new folder")
+            raise DamagedError(f"{self.path / 'launch.json'} is missing; restore it from a copy, or use a new folder")
         return launch
 
     @property
@@ -170,7 +170,7 @@ class LaunchFolder:
 
     @property
     def is_over(self) -> bool:
-        """Whether a driver has closed it, whatever that driver wrote."""
+        """Whether a driver has closed the launch. The file itself can be damaged."""
         return (self.path / "end.json").exists()
 
     @property
@@ -191,17 +191,17 @@ class LaunchFolder:
 
     @property
     def failures(self) -> tuple[RankFailure, ...]:
-        """The earliest first."""
+        """Failures of the ranks, the earliest first."""
         failures = [read_model(path, RankFailure) for path in self.path.glob("failure-rank*.json")]
         return tuple(sorted(failures, key=lambda failure: failure.at))
 
     def job_events(self) -> list[dict[str, Any]]:
-        """What the job has written about itself."""
+        """Return the events that the job itself has written."""
         events, _ = read_lines(self.path / "job-events.jsonl")
         return [event for event in events if is_name(event.get("job")) and isinstance(event.get("at"), int | float)]
 
     def write(self, file: Written) -> None:
-        """Writes a file under the name of its kind."""
+        """Write a file under the name of its kind."""
         name = f"failure-rank{file.rank:02d}.json" if isinstance(file, RankFailure) else NAMES[type(file)]
         write_model(self.path / name, file)
 
@@ -223,7 +223,7 @@ NAMES: dict[type, str] = {
 
 
 def launch_folders(folder: StudyFolder) -> list[LaunchFolder]:
-    """The launches of a study, in the order of their numbers."""
+    """Return the launches of a study in the order of their numbers."""
     return [LaunchFolder(path) for path in folder.launches()]
 
 
@@ -233,7 +233,7 @@ def kind_of(event: dict[str, Any]) -> EventKind:
 
 
 def queued_s(job: JobFile, events: list[dict[str, Any]]) -> float | None:
-    """Time from submission to the first start; None if it has not started or was submitted by hand."""
+    """Return the time from submission to the first start. None if the job has not started or was submitted by hand."""
     start = next((event for event in events if event["event"] == "start"), None)
     if start is None or job.submitted_at is None:
         return None

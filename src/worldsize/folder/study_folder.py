@@ -1,26 +1,26 @@
-"""The study folder: atomic writes, one writer per file, records that are whole or not there.
+"""The study folder: atomic writes, one writer per file, and records that are either complete or absent.
 
 runs/<name>/
-  study.yaml            as given, defaults filled in
+  study.yaml            the study, with all defaults filled in
   plan.json             trials, launches and their order; devices; facts about the workload
-  lock.json             who is running the study
+  lock.json             the driver that runs the study
   launches/0001-probe-w2/
-    launch.json         the trials to run and everything that is fixed at process start
-    rank00.log          what a rank printed, with a line where each trial begins
-    failure-rank00.json why a rank failed
-    torchrun.log        what the launcher printed
-    process.json        the launcher on this machine; for a Slurm job, job.json: its name and id
-    interconnect.json   what the links between the ranks can do, raw
-    phases.json         where the time of rank 0 went, from process start to the last trial
-    end.json            how the launch ended, its wall time and where that went
+    launch.json         the trials to run, and everything that is fixed when processes start
+    rank00.log          output of a rank, with a line where each trial starts
+    failure-rank00.json the error with which a rank ended
+    torchrun.log        output of the launcher
+    process.json        the launcher on this machine; Slurm jobs have job.json instead, with their name and id
+    interconnect.json   raw times of the links between ranks
+    phases.json         time of rank 0 in each phase, from process start to the last trial
+    end.json            how the launch ended, its wall time, and how that time was spent
   trials/0007-w4-b128-sgd-r0/
-    spec.json           everything that the worker needs
-    events.jsonl        appended by rank 0 while it runs
-    spans-rank03.npy    raw step spans, one file per rank; in a search for the largest batch, spans-b256-rank03.npy, ...
-    noise-rank03.npy    square norms of gradients, where `train.measure_noise_scale` asks for them
-    losses.npy          the loss of every step
-    telemetry-rank03.npy   how busy and how full the hardware of a rank was, over time
-    log.txt             what the processes printed, each line with its rank
+    spec.json           everything that the worker needs to run the trial
+    events.jsonl        events that rank 0 appends while the trial runs
+    spans-rank03.npy    raw spans of the steps, one file per rank; spans-b256-rank03.npy for a batch that a search tried
+    noise-rank03.npy    squared norms of gradients, if `train.measure_noise_scale` is set
+    losses.npy          the loss of each step
+    telemetry-rank03.npy   utilization and memory of the hardware of a rank over time
+    log.txt             output of the ranks, each line with its rank
     record.json         written last
 """
 
@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worldsize.errors import DamagedError, StoreError
-from worldsize.folder.files import TEMPORARY, read_lines, whole, write_atomic
+from worldsize.folder.files import TEMPORARY, damage_named, read_lines, write_atomic
 from worldsize.folder.record import SPAN_UNIT_S, SPANS, ArrayFile, TrialRecord, from_json, to_json
 from worldsize.machine import MOST_TEXT_BYTES, open_regular, read_regular
 from worldsize.spec.base import FILE_NAME
@@ -51,40 +51,40 @@ NPY = re.compile(
     rb"'shape': \((\d{1,15}(?:, \d{1,15})*),?\), \} *\n",
     re.DOTALL,
 )
-"""The beginning of an array as numpy saves it: numbers only."""
+"""Header of a .npy file with numbers, as numpy writes it."""
 TRIAL_MARK = "--- trial "
-"""Begins the line in a rank's log that separates one trial's output from the next."""
+"""Start of the line that separates the output of trials in the log of a rank."""
 
 
 def read_text(path: Path) -> str:
-    """What processes printed, only the end if there is too much of it. Bytes that are not text are replaced."""
+    """Return the output of processes; only its end if it is too long. Bytes that are not text are replaced."""
     with open_regular(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_TEXT_BYTES))
         return file.read(MOST_TEXT_BYTES).decode(errors="replace")
 
 
 def as_array(content: bytes, name: str) -> npt.NDArray[Any]:
-    """An array as numpy saved it. What its header claims must be what follows: memory is not allocated on its word."""
+    """Return an array from the bytes of a .npy file. Its header cannot claim more memory than there are bytes."""
     header = NPY.match(content)
     if header is None or header.end() != 10 + int.from_bytes(content[8:10], "little"):
         raise DamagedError(f"{name} is not an array of numbers")
-    kind, fortran, numbers = (part.decode() for part in header.groups())
-    shape, dtype = tuple(int(number) for number in numbers.split(",")), np.dtype(kind)
-    claimed, left = math.prod(shape) * dtype.itemsize, len(content) - header.end()
-    if claimed != left:
-        raise DamagedError(f"{name} claims {claimed:,} bytes of numbers and has {left:,}")
+    kind, fortran, sizes = (group.decode() for group in header.groups())
+    shape, dtype = tuple(int(size) for size in sizes.split(",")), np.dtype(kind)
+    claimed_bytes, actual_bytes = math.prod(shape) * dtype.itemsize, len(content) - header.end()
+    if claimed_bytes != actual_bytes:
+        raise DamagedError(f"the header of {name} claims {claimed_bytes:,} bytes, but it has {actual_bytes:,}")
     order: Literal["C", "F"] = "F" if fortran == "True" else "C"
     return np.ndarray(shape, dtype, content, header.end(), order=order)
 
 
-def _check_sum(sha256: str, file: ArrayFile) -> None:
+def _verify_checksum(sha256: str, file: ArrayFile) -> None:
     if sha256 != file.sha256:
-        raise DamagedError(f"{file.name} does not fit its checksum")
+        raise DamagedError(f"{file.name} does not match its checksum")
 
 
 def save_array(path: Path, rank: int, array: npt.NDArray[Any]) -> ArrayFile:
-    """A plain .npy, never pickled; its checksum goes into the record."""
-    content = io.BytesIO()  # numpy's own writing to a file does not say that the disk is full
+    """Write an array as .npy without pickle, and return its name and checksum for the record."""
+    content = io.BytesIO()  # np.save to a file does not report a full disk
     np.save(content, array, allow_pickle=False)
     with path.open("wb") as file:
         file.write(content.getbuffer())
@@ -94,35 +94,35 @@ def save_array(path: Path, rank: int, array: npt.NDArray[Any]) -> ArrayFile:
 
 
 def is_name(name: object) -> bool:
-    """Whether it can be the name of a file or folder inside another, and the id of a job."""
+    """Whether it is a safe name of a file or folder, or a safe job id."""
     return isinstance(name, str) and re.fullmatch(FILE_NAME, name) is not None and not name.endswith("\n")
 
 
 class StudyFolder:
-    """Paths and reading for everybody; the methods that write say who their one caller is."""
+    """Paths in a study folder, and methods that read its files. Methods that write name their only caller."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.study_file = path / "study.yaml"
         self.plan_file = path / "plan.json"
-        for room in (path / "trials", path / "launches"):
-            if room.is_symlink():
-                raise DamagedError(f"{room} is a link, which leads out of the study folder; link the whole folder")
+        for parent in (path / "trials", path / "launches"):
+            if parent.is_symlink():
+                raise DamagedError(f"{parent} is a link out of the study folder; link the whole study folder instead")
 
     @classmethod
     def existing(cls, path: Path) -> StudyFolder:
         folder = cls(path)
         if not folder.study_file.is_file():
-            raise StoreError(f"{path} is not a study folder (no study.yaml in it); give the folder that `run` made")
+            raise StoreError(f"{path} is not a study folder (it has no study.yaml); use a folder that `run` created")
         return folder
 
     def unfinished(self) -> bool:
-        """Whether the folder holds nothing but what a driver leaves that was killed during its first writes."""
-        ours = {"lock.json", "plan.json", ".lock.guard", *(path.name for path in self._temporaries())}
-        return self.path.is_dir() and {path.name for path in self.path.iterdir()} <= ours
+        """Whether the folder contains only files that a driver leaves if it is killed during its first writes."""
+        leftovers = {"lock.json", "plan.json", ".lock.guard", *(path.name for path in self._temporaries())}
+        return self.path.is_dir() and {path.name for path in self.path.iterdir()} <= leftovers
 
     def remove_temporaries(self) -> None:
-        """Removes what is left of files that only the driver writes. By the driver, under its lock."""
+        """Remove temporary files that a killed driver left. Called by the driver while it holds the lock."""
         for path in self._temporaries():
             path.unlink(missing_ok=True)
 
@@ -136,18 +136,18 @@ class StudyFolder:
     def launch(self, launch_id: str) -> Path:
         return self._inside("launches", launch_id)
 
-    def _inside(self, room: str, name: str) -> Path:
-        """Names come from files of the folder, which anybody may have written: none of them leads out of it."""
-        path = self.path / room / name if is_name(name) else None
+    def _inside(self, parent: str, name: str) -> Path:
+        """Return the path of a trial or launch. Refuse names, which come from files, that lead out of the folder."""
+        path = self.path / parent / name if is_name(name) else None
         if path is None or path.is_symlink():
-            raise DamagedError(f"{name!r} is not a folder of its own in {self.path / room}; use a new study folder")
+            raise DamagedError(f"{name!r} is not a folder in {self.path / parent}; use a new study folder")
         return path
 
     def refuse_links(self, trial_id: str) -> None:
-        """Before a trial writes into its folder, and through whatever an earlier owner of the folder left there."""
+        """Raise DamagedError if the folder of a trial contains links or devices that the trial would write to."""
         for path in self.trial(trial_id).glob("*"):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                raise DamagedError(f"{path} is a link, a pipe or a device, which the trial would write to; remove it")
+                raise DamagedError(f"{path} is a link, a pipe or a device that the trial would write to; remove it")
 
     def launches(self) -> list[Path]:
         paths = (self.path / "launches").glob("[0-9][0-9][0-9][0-9]*-*")
@@ -158,18 +158,18 @@ class StudyFolder:
 
     def trial_spec(self, trial_id: str) -> TrialSpec:
         path = self.trial(trial_id) / "spec.json"
-        with whole(path):
+        with damage_named(path):
             return TrialSpec.model_validate_json(read_regular(path))
 
     def write_record(self, record: TrialRecord) -> None:
-        """By rank 0 of the trial; by the driver for a trial whose processes are gone."""
+        """Write the record of a trial. Called by rank 0, or by the driver if the processes of the trial have ended."""
         write_atomic(self.trial(record.trial) / "record.json", to_json(record).encode())
 
     def has_record(self, trial_id: str) -> bool:
         return (self.trial(trial_id) / "record.json").exists()
 
     def record(self, trial_id: str) -> TrialRecord | None:
-        """None while there is none. Raises ValueError when the record, or an array it vouches for, is damaged."""
+        """Return the record of a trial, or None if it has none. Raises ValueError if it or a file of it is damaged."""
         path = self.trial(trial_id) / "record.json"
         try:
             text = read_regular(path).decode()
@@ -177,9 +177,9 @@ class StudyFolder:
             return None
         record = from_json(text)
         if record.trial != trial_id:
-            raise ValueError(f"it is of {record.trial}")
+            raise ValueError(f"it belongs to the trial {record.trial}")
         if record.outcome == "failed" and record.failure is None:
-            raise ValueError("it failed, and does not say why")
+            raise ValueError("its outcome is failed, but it has no failure")
         try:
             self._check_arrays(record)
         except OSError as error:
@@ -187,76 +187,80 @@ class StudyFolder:
         return record
 
     def _check_arrays(self, record: TrialRecord) -> None:
-        """Raises ValueError where an array that the record vouches for is not the one it was written with, or is none
-        of the kind and shape that it must have: whoever changes an array can change its checksum too."""
+        """Raise ValueError if a file of the record does not match its checksum, or an array has a wrong type or shape.
+
+        Checksums do not guarantee types and shapes: whoever changes an array can also change its checksum.
+        """
         width = len(SPANS)
         if record.columns != SPANS and (record.spans or record.tries):
-            raise ValueError("its spans are not those of this format")
-        of_all_ranks: list[tuple[Sequence[ArrayFile], str, int | None]] = [
+            raise ValueError("its spans do not have the columns of this format")
+        per_rank_files: list[tuple[Sequence[ArrayFile], str, int | None]] = [
             (record.spans, "<u4", width),
-            *((tried.spans, "<u4", width) for tried in record.tries),
+            *((attempt.spans, "<u4", width) for attempt in record.tries),
             (record.exposed, "<u4", 2),
             (record.noise, "<f4", None),
             *(((file,), "<f8", len(record.telemetry_columns)) for file in record.telemetry),
         ]
-        for files, kind, columns in of_all_ranks:
+        for files, kind, columns in per_rank_files:
             arrays = self._arrays(record, files, check=True)
             for file, array in zip(files, arrays, strict=True):
                 if array.dtype.str != kind or array.ndim != 2 or array.shape[1] != (columns or array.shape[1]):
-                    raise ValueError(f"{file.name} does not have the columns that it should have")
+                    raise ValueError(f"{file.name} does not have the columns of its kind")
                 if array.shape != arrays[0].shape:
-                    raise ValueError(f"{file.name} does not have as many rows as that of the first rank")
+                    raise ValueError(f"{file.name} does not have the rows and columns of the file of the first rank")
         if record.losses is not None and self._arrays(record, [record.losses], check=True)[0].ndim != 1:
-            raise ValueError(f"{record.losses.name} is not one loss per step")
+            raise ValueError(f"{record.losses.name} is not a list of losses")
         if record.weights is not None:
             with open_regular(self.trial(record.trial) / record.weights.name) as weights:
-                _check_sum(hashlib.file_digest(weights, "sha256").hexdigest(), record.weights)
+                _verify_checksum(hashlib.file_digest(weights, "sha256").hexdigest(), record.weights)
 
     def _arrays(
         self, record: TrialRecord, files: Sequence[ArrayFile], *, check: bool = False
     ) -> list[npt.NDArray[Any]]:
-        """Their checksums are checked once, when the record is read."""
+        """Read arrays of a record. With `check`, which is set once when the record is read, verify their checksums."""
         folder, arrays = self.trial(record.trial), []
         for file in files:
             content = read_regular(folder / file.name, most=MOST_ARRAY_BYTES)
             if check:
-                _check_sum(hashlib.sha256(content).hexdigest(), file)
+                _verify_checksum(hashlib.sha256(content).hexdigest(), file)
             arrays.append(as_array(content, file.name))
         return arrays
 
     def set_aside(self, trial_id: str, why: Literal["damaged", "failed"]) -> Path:
-        """Renames a record, so that the trial runs again; those set aside before are kept. By the driver, under its
-        lock."""
+        """Rename a record, so that the trial runs again. Records that were set aside earlier are kept.
+
+        Called by the driver while it holds the lock.
+        """
         path = self.trial(trial_id) / "record.json"
-        kept = path.with_name(f"record.json.{why}")
+        target = path.with_name(f"record.json.{why}")
         number = 0
-        while os.path.lexists(kept):
+        while os.path.lexists(target):
             number += 1
-            kept = path.with_name(f"record.json.{why}{number}")
-        return path.rename(kept)
+            target = path.with_name(f"record.json.{why}{number}")
+        return path.rename(target)
 
     def step_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
-        """Seconds of every step after warm-up, one row per step, one column per rank."""
+        """Return the seconds of each step after warm-up, with one row per step and one column per rank."""
         return np.asarray(self.span_s(record).sum(axis=2))
 
     def span_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
-        """Seconds of every span after warm-up: steps x ranks x SPANS."""
+        """Return the seconds of each span after warm-up, as an array of steps x ranks x SPANS."""
         arrays = self._arrays(record, record.spans)
         if not arrays:
             return np.zeros((0, 1, len(SPANS)))
         return np.stack([array[record.warmup_steps :] for array in arrays], axis=1) * SPAN_UNIT_S
 
     def exposed(self, record: TrialRecord) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
-        """Which steps exchanged gradients, and the seconds of each step, one column per rank."""
+        """Return which steps exchanged gradients (1 or 0), and the seconds of each step with one column per rank."""
         arrays = self._arrays(record, record.exposed)
         return arrays[0][:, 0], np.stack([array[:, 1] for array in arrays], axis=1) * SPAN_UNIT_S
 
     def noise(self, record: TrialRecord) -> list[npt.NDArray[np.float32]]:
-        """Square norms of gradients, per rank."""
+        """Return the squared norms of gradients, one array per rank."""
         return self._arrays(record, record.noise)
 
     def telemetry(self, record: TrialRecord) -> list[npt.NDArray[np.float64]]:
-        """Rows per rank, with the columns that `telemetry_columns` names."""
+        """Return the telemetry, one array per rank, with the columns `telemetry_columns`."""
         return self._arrays(record, record.telemetry)
 
     def events_file(self, trial_id: str) -> Path:

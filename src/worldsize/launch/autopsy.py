@@ -1,4 +1,4 @@
-"""Why a launch ended before its trials did: the first rank that failed, what it said, whether to try again."""
+"""Find out why a launch ended before its trials did: the first rank that failed, its error, and whether to retry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worldsize.folder.study_folder import TRIAL_MARK, StudyFolder, read_text
 
 LOG_LINES = 40
 PEER_LOST = re.compile(r"connection (closed|reset)|broken pipe|peer|socket|timed out|nccl", re.IGNORECASE)
-"""What a rank says when it was another that failed."""
+"""Matches the error of a rank that lost its connection because another rank failed."""
 MPIRUN_FAILURE = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 LAUNCHER_LOGS = ("torchrun.log", "mpirun.log")
 TORCHRUN_FAILURE = re.compile(r"rank\s*: (\d+) .*?exitcode\s*: (-?\d+)", re.DOTALL)
@@ -26,20 +26,23 @@ TORCHRUN_FAILURE = re.compile(r"rank\s*: (\d+) .*?exitcode\s*: (-?\d+)", re.DOTA
 class Cause:
     failure: Failure
     retryable: bool
-    """Killed, lost and hung processes may be bad luck; an error in the code is not."""
+    """True for killed, lost and hung processes, which may be bad luck; False for an error in the code."""
     outcome: Outcome = "failed"
-    """Outcome of the trial, unless it is tried again."""
+    """Outcome of the trial if it is not retried."""
     disk_full: bool = False
-    """Not the fault of a trial: every other trial would fail too until there is room again."""
+    """Not the fault of the trial: every other trial would fail too until space is freed."""
     is_input: bool = False
-    """The study asks for something that does not exist (a model, a file): every other trial would fail too."""
+    """The study asks for something that does not exist, such as a model or a file: every other trial would fail too."""
 
 
 def find_cause(
     launch: Path, trial_id: str, *, workers: int, hung: bool, patience_s: float, last_step: int | None
 ) -> Cause:
-    """Blames in this order: a full disk, a hang, a rank killed by a signal, one out of memory, the earliest error that
-    is not the loss of a peer."""
+    """Return why a launch ended early.
+
+    The order of blame: a full disk, a hang, a rank killed by a signal, a rank out of memory, and then the earliest
+    error that is not the loss of a peer.
+    """
 
     def cause(
         rank: int | None,
@@ -58,34 +61,37 @@ def find_cause(
     failures = LaunchFolder(launch).failures
     if full := [failure for failure in failures if failure.disk_full]:
         return cause(full[0].rank, full[0].error, retryable=False, step=full[0].step, disk_full=True)
-    if not has_room(launch):  # then a rank cannot even say so
+    if not has_room(launch):  # ranks may have been unable to write their failure
         return cause(None, os.strerror(errno.ENOSPC), retryable=False, disk_full=True)
     if hung:
-        return cause(None, f"no sign of life for {patience_s:.0f} s; the processes were ended", retryable=True)
+        return cause(None, f"no sign of life for {patience_s:.0f} s; the processes were killed", retryable=True)
     killed = killed_ranks("".join(_text(launch / name) for name in LAUNCHER_LOGS))
     if killed:
         rank, number = killed[0]
         name = signal.Signals(number).name
-        hint = " (the system does that when memory runs out)" if name == "SIGKILL" else ""
+        hint = " (the system may have run out of memory)" if name == "SIGKILL" else ""
         return cause(rank, f"killed by {name}{hint}", retryable=True)
     if full := [failure for failure in failures if failure.out_of_memory]:
-        # The others lost it, and may say so in any words.
+        # The other ranks lost this one, and their errors can be anything.
         first = full[0]
         error = f"{first.type}: {first.error}"
         return cause(first.rank, error, retryable=False, step=first.step, outcome="out_of_memory")
     own = [failure for failure in failures if workers == 1 or not PEER_LOST.search(failure.error)]
     if own:
         first = own[0]
-        error, asked = f"{first.type}: {first.error}", first.type in ("InputError", "DataError")
-        return cause(first.rank, error, retryable=False, step=first.step, is_input=asked)
+        error, is_input = f"{first.type}: {first.error}", first.type in ("InputError", "DataError")
+        return cause(first.rank, error, retryable=False, step=first.step, is_input=is_input)
     if failures:
-        error = f"lost the other ranks ({failures[0].type}: {failures[0].error.splitlines()[0]})"
+        error = f"lost the connection to the other ranks ({failures[0].type}: {failures[0].error.splitlines()[0]})"
         return cause(failures[0].rank, error, retryable=True)
-    return cause(None, "the processes ended without an error and without finishing the trial", retryable=True)
+    return cause(None, "the processes ended without an error but did not finish the trial", retryable=True)
 
 
 def killed_ranks(report: str) -> list[tuple[int, int]]:
-    """(rank, signal) in the launcher's own report, its root cause first; SIGTERM is it ending the others."""
+    """Return (rank, signal) pairs from the launcher's report, the root cause first.
+
+    SIGTERM does not count: the launcher sends it to the other ranks.
+    """
     root = report.rfind("Root Cause")
     parts = [report[root:], report[:root]] if root >= 0 else [report]
     killed = [(int(rank), -int(code)) for part in parts for rank, code in TORCHRUN_FAILURE.findall(part)]
@@ -94,12 +100,12 @@ def killed_ranks(report: str) -> list[tuple[int, int]]:
 
 
 def any_trial_began(launch: Path) -> bool:
-    """Whether any trial began: if not, the launch itself failed."""
+    """Return whether any trial began. If not, the launch itself failed."""
     return any(TRIAL_MARK in _text(path) for path in launch.glob("rank*.log"))
 
 
 def trial_log(launch: Path, trial_id: str, rank: int | None = None) -> list[str]:
-    """What the processes printed during one trial, each line with its rank; of one rank alone, without."""
+    """Return the lines that the processes printed during one trial. Each starts with its rank, unless `rank` is set."""
     pattern = "rank*.log" if rank is None else f"rank{rank:02d}.log"
     lines: list[str] = []
     for path in sorted(launch.glob(pattern)):
@@ -113,13 +119,16 @@ def trial_log(launch: Path, trial_id: str, rank: int | None = None) -> list[str]
     return lines
 
 
-def tries_told(folder: StudyFolder, trial_id: str) -> tuple[Try, ...]:
-    """The tries of a search that ended in the middle of one, as rank 0 reported them; the last one did not fit."""
+def reported_tries(folder: StudyFolder, trial_id: str) -> tuple[Try, ...]:
+    """Return the tries of a largest-batch search that was cut off, as reported by rank 0.
+
+    A try without a result counts as out of memory.
+    """
     tries: list[Try] = []
     under_way: int | None = None
     for event in folder.events(trial_id):
         match kind_of(event):
-            case "start":  # an earlier attempt may have reported its own
+            case "start":  # drop the tries of an earlier attempt
                 tries, under_way = [], None
             case "trying":
                 under_way = event["batch_per_worker"]
@@ -133,7 +142,7 @@ def tries_told(folder: StudyFolder, trial_id: str) -> tuple[Try, ...]:
 
 
 def launch_log(launch: Path) -> list[str]:
-    """The last lines of everything a launch printed, for one that never got to a trial."""
+    """Return the last lines that a launch printed, for a launch in which no trial began."""
     paths = sorted(launch.glob("rank*.log")) or [launch / name for name in ("job.log", *LAUNCHER_LOGS)]
     return [line for path in paths for line in _text(path).splitlines()[-LOG_LINES:]]
 

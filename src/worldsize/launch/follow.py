@@ -1,4 +1,4 @@
-"""Following a launch by what rank 0 writes: events of its trials in order, and how long it has been silent."""
+"""Follow a launch through the files that its ranks write: events of its trials in order, and the time without any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worldsize.folder.study_folder import StudyFolder
 
 LEAST_PATIENCE_S = 30.0
 PATIENCE_GAPS = 20.0
-"""While steps run, a silence this many times as long as the longest gap between two signs of progress is a hang."""
+"""While steps run, silence for this many times the longest gap between two progress events counts as a hang."""
 
 
 class Follower:
@@ -32,7 +32,7 @@ class Follower:
         self._hang_timeout_s = hang_timeout_s
         self._index = 0
         self._recorded = False
-        # A trial that is run again appends to the events of its first attempt.
+        # A rerun trial appends to the event file of its first attempt. Skip those events.
         self._offsets = {trial_id: self._size(trial_id) for trial_id in trials}
         self._heard_at = now()
         self._stepping = False
@@ -40,42 +40,47 @@ class Follower:
         self.last_step: int | None = None
 
     def events(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(trial, event) for each line since the last call."""
+        """Yield (trial, event) for each line written since the last call."""
         while self._index < len(self._trials):
             trial_id = self._trials[self._index]
             ended = False
             path = self._folder.events_file(trial_id)
             events, self._offsets[trial_id] = read_lines(path, self._offsets[trial_id])
             for event in events:
-                self._note(event)
+                self._update(event)
                 yield trial_id, event
                 ended = ended or kind_of(event) == "end"
-            if not ended and not self._ended_unheard(trial_id):
+            if not ended and not self._ended_without_event(trial_id):
                 return
             self._index += 1
             self._recorded = False
             self.last_step = None
 
-    def _ended_unheard(self, trial_id: str) -> bool:
-        """Whether there is a record without an `end` event, also the next time we look: its rank was killed just then,
-        or nobody followed it."""
+    def _ended_without_event(self, trial_id: str) -> bool:
+        """Return whether two calls in a row have seen a record but no `end` event.
+
+        Either rank 0 was killed right after it wrote the record, or the trial ended before anybody followed it.
+        """
         before, self._recorded = self._recorded, self._folder.has_record(trial_id)
         return before and self._recorded
 
     def hung(self) -> bool:
-        """A rank that prints is alive too: decoding images reports its progress only in the log."""
+        """Return whether the launch has been silent for longer than `patience_s`.
+
+        Log output is a sign of life too: decoding images reports its progress only there.
+        """
         printed = sum(path.stat().st_size for path in self._launch.glob("rank*.log"))
         if printed != self._printed:
             self._printed, self._heard_at = printed, self._now()
         return self._now() - self._heard_at > self.patience_s()
 
     def patience_s(self) -> float:
-        """Derived from the steps seen so far; before the first step and in evaluations, the timeout of the study."""
+        """Return how long the launch may be silent. Before the first step and in evaluations: the study's timeout."""
         if not self._stepping or not self._longest_gap_s:
             return self._hang_timeout_s
         return max(self._least_patience_s, PATIENCE_GAPS * self._longest_gap_s)
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _update(self, event: dict[str, Any]) -> None:
         now = self._now()
         stepping = kind_of(event) == "progress"
         if stepping:

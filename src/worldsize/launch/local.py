@@ -1,6 +1,4 @@
-"""Launches on this machine: torchrun or mpirun as a child that cannot outlive us, followed until its trials have
-records.
-"""
+"""Launches on this machine: torchrun or mpirun as a child process that cannot outlive the driver."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -27,7 +26,7 @@ STOP_GRACE_S = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTarget:
-    """One launch at a time: two would share the cores they are to measure."""
+    """Starts one launch at a time: two would share the cores that they measure."""
 
     launcher: Literal["torchrun", "mpirun"] = "torchrun"
     oversubscribe: bool = False
@@ -44,10 +43,10 @@ class LocalTarget:
         return LocalRunning(prepared, command, environment, prepared.path / f"{self.launcher}.log", on_event)
 
     def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Sequence[RunningLaunch]:  # noqa: ARG002
-        """Ends them: a process that is not our child can be neither waited for nor tied to us."""
+        """End the launches: processes that are not our children can be neither waited for nor tied to this process."""
         for prepared in open_launches:
             if end_leftover(prepared.files):
-                self.progress.note(f"ended {prepared.launch_id}, which a killed driver had left running")
+                self.progress.note(f"{prepared.launch_id}: killed; an earlier driver had left it running")
         return ()
 
 
@@ -70,7 +69,7 @@ class LocalRunning:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # a Ctrl-C in the terminal is ours to pass on
+                start_new_session=True,  # Ctrl-C reaches only the driver, which ends the launch itself
                 preexec_fn=tie_to_parent,
             )
         pid = self._process.pid
@@ -78,13 +77,13 @@ class LocalRunning:
 
     @property
     def known_to_run(self) -> bool:
-        """Its processes are our own: polling sees their end at once."""
+        """Always true: the launcher is a child process, so `poll` sees its end at once."""
         return True
 
     def poll(self) -> LaunchEnd | None:
-        over = self._process.poll() is not None
+        has_exited = self._process.poll() is not None
         self._pass_on()
-        if over:
+        if has_exited:
             return self._end()
         if not self._follower.hung():
             return None
@@ -92,7 +91,7 @@ class LocalRunning:
         return self._end(hung=True)
 
     def stop(self) -> LaunchEnd:
-        """Asks rank 0 to stop at a step. A second Ctrl-C, or a rank that does not answer, ends the waiting."""
+        """Ask rank 0 to stop after a step. On a second Ctrl-C, or after STOP_GRACE_S, kill the processes."""
         try:
             (self.prepared.path / "stop").touch()
             self._process.wait(STOP_GRACE_S)
@@ -101,7 +100,7 @@ class LocalRunning:
         return self._end(reason="interrupted")
 
     def wait(self) -> LaunchEnd:
-        """Follows the launch to its end, without a runner."""
+        """Follow the launch to its end, without a runner."""
         while (end := self.poll()) is None:
             time.sleep(POLL_S)
         return end
@@ -128,23 +127,23 @@ class LocalRunning:
 
 
 def end_tree(pid: int) -> None:
-    """Ends a process and all it started, at once. Ranks are sessions of their own, so the group is not enough."""
+    """Kill a process and everything it started. Each rank has its own session, so killing the group is not enough."""
     try:
         root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
+        processes = [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    for member in family:
-        try:
-            member.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(family, timeout=10)
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)
 
 
 def end_leftover(launch: LaunchFolder) -> bool:
-    """Ends a launch that outlived its killed driver, where nothing ties a child to its parent. Returns whether there
-    was one; it is known by pid and start time."""
+    """End a launch that outlived its driver, and return whether there was one.
+
+    This happens on systems where a child cannot be tied to its parent. Pid and start time identify the launch.
+    """
     process = launch.process
     if process is None or process.started_at is None or not same_process(process.pid, process.started_at):
         return False

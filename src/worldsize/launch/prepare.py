@@ -1,4 +1,4 @@
-"""A launch before it starts: its folder with launch.json, and the specs of the trials that are left."""
+"""Prepare launches: a folder with launch.json, and the specs of the remaining trials."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from worldsize.spec.place import nodes_for
 from worldsize.spec.study import StudySpec, TrialSpec
 
 SHARE_TO_FILL = 0.8
-"""Share of the memory that is free when a launch starts: other programs on the machine need some too."""
+"""Share of the free memory that the workers of a largest-batch search may use. Other programs need the rest."""
 
 
 def prepare(
     folder: StudyFolder, plan: Plan, facts: WorkloadFacts, site: Site, launch: Launch, left: Sequence[str]
 ) -> PreparedLaunch:
-    """Prepares what is left of a launch, with as many workers as its largest trial needs."""
+    """Prepare a launch of the trials that are left, with as many workers as the largest of them needs."""
     trials = [plan.trials[trial_id] for trial_id in left]
     for trial in trials:
         folder.refuse_links(trial.id)
@@ -40,7 +40,7 @@ def prepare(
 
 
 def prepare_smoke(folder: StudyFolder, facts: WorkloadFacts, site: Site, workers: int, on: str) -> PreparedLaunch:
-    """A launch without trials: everybody meets and leaves, which shows that a launch can start at all."""
+    """Prepare a launch without trials. Its workers connect and exit, which shows that launches can start."""
     return _write(folder, facts, site, Launch(kind="smoke", workers=workers, trials=(), place=on), {})
 
 
@@ -81,7 +81,11 @@ def _write(
 
 
 def memory_limit_gb(spec: StudySpec, device: str, workers: int, available_bytes: float) -> float | None:
-    """The limit per worker. A search on a CPU always has one: the system would kill what fills the machine."""
+    """Return the memory limit per worker.
+
+    A largest-batch search on a CPU always has a limit. Otherwise, the system would kill the process that fills the
+    memory.
+    """
     if spec.memory_limit_gb is not None or device != "cpu" or spec.axes.largest is None:
         return spec.memory_limit_gb
     return round(SHARE_TO_FILL * available_bytes / workers / 1e9, 2)
@@ -90,18 +94,18 @@ def memory_limit_gb(spec: StudySpec, device: str, workers: int, available_bytes:
 def _search_curves(
     folder: StudyFolder, plan: Plan, trials: list[TrialSpec], facts: WorkloadFacts
 ) -> dict[str, tuple[tuple[float, ...], ...]]:
-    """The metric, epoch by epoch, of the earlier trials in the searches of these trials."""
-    wanted = {trial.search for trial in trials if trial.prune and trial.search}
-    curves_of: dict[str, list[tuple[float, ...]]] = {search: [] for search in sorted(wanted)}
+    """Return the metric by epoch of the earlier trials in the same searches."""
+    searches = {trial.search for trial in trials if trial.prune and trial.search}
+    curves: dict[str, list[tuple[float, ...]]] = {search: [] for search in sorted(searches)}
     for other in plan.trials.values():
-        if other.search in curves_of and (record := folder.record(other.id)) is not None and record.failure is None:
-            most = other.train.planned_epochs(facts.train_samples, other.global_batch) if other.train else 0
-            curves_of[other.search].append(tuple(search_curve(record.epochs, record.outcome, facts.metric, most)))
-    return {search: tuple(curves) for search, curves in curves_of.items()}
+        if other.search in curves and (record := folder.record(other.id)) is not None and record.failure is None:
+            epochs = other.train.planned_epochs(facts.train_samples, other.global_batch) if other.train else 0
+            curves[other.search].append(tuple(search_curve(record.epochs, record.outcome, facts.metric, epochs)))
+    return {search: tuple(of_search) for search, of_search in curves.items()}
 
 
 def _commit() -> str | None:
-    """The commit of the user's own repository, if the study is run from one."""
+    """Return the commit of the user's repository, if the study is run from one."""
     try:
         answer = subprocess.run(
             ["git", "rev-parse", "--verify", "--quiet", "HEAD"],
@@ -117,7 +121,7 @@ def _commit() -> str | None:
 
 
 def _gpus(site: Site, workers: int) -> int:
-    """The number of GPUs that a launch has; on Slurm, on all of its nodes."""
+    """Return the number of GPUs of a launch. On Slurm, this counts all its nodes."""
     slurm = site.spec.slurm
     if slurm is None:
         return site.machine.gpus

@@ -1,6 +1,4 @@
-"""Runs a plan: launches for the trials that have no record yet, as many at once as each target takes, until every
-trial has one.
-"""
+"""Run a plan: start launches until every trial has a record, at each place as many at a time as its target allows."""
 
 from __future__ import annotations
 
@@ -34,19 +32,19 @@ class Run:
         self._running: list[RunningLaunch] = []
         self._finished: set[str] = set()
         self._cancelled: dict[str, LaunchEnd] = {}
-        """Trials whose job somebody ended on purpose: not submitted again in this run."""
+        """Trials whose job somebody cancelled. This run does not submit them again."""
 
     def run(self, *, detach: bool) -> bool:
-        """Whether every trial has a record now. `detach` submits what is left and leaves; what an earlier driver
-        submitted and has ended by now is concluded first.
+        """Run the plan and return whether every trial has a record.
 
-        Raises KeyboardInterrupt when the user stopped it; what is finished then stays.
+        `detach` submits the remaining launches and returns. Before that, it finishes the launches of an earlier driver
+        that have ended. Raises KeyboardInterrupt if the user stops the run; finished trials are kept.
         """
         for trial_id in self._plan.trials:
             set_aside_if_damaged(self._folder, trial_id, self._progress)
         try:
-            for on, site in self._sites.items():
-                left_open = open_launches(self._folder, on, site.spec.hang_timeout_s)
+            for place, site in self._sites.items():
+                left_open = open_launches(self._folder, place, site.spec.hang_timeout_s)
                 for running in site.target.adopt(left_open, self._on_event):
                     self._running.append(running)
             for running in self._running:
@@ -58,57 +56,59 @@ class Run:
         except (KeyboardInterrupt, OSError, DiskFullError):
             for running in self._running:
                 if (end := running.stop()) is not None:
-                    with suppress(
-                        OSError, DiskFullError
-                    ):  # left open: the next driver sees that its processes are gone
+                    # After an error, the launch stays open. The next driver sees that its processes are gone.
+                    with suppress(OSError, DiskFullError):
                         self._finish_launch(running.prepared, end)
             raise
         if self._cancelled:
             jobs = sorted({str(end.job) for end in self._cancelled.values()})
             which = f"job {jobs[0]} was" if len(jobs) == 1 else f"jobs {', '.join(jobs)} were"
             raise LaunchError(
-                f"{which} cancelled, trials left: {len(self._cancelled)}; the same command submits them again"
+                f"{which} cancelled, trials left: {len(self._cancelled)}; run the same command to submit them again"
             )
         return not detach or all(self._folder.has_record(trial_id) for trial_id in self._plan.trials)
 
     def _follow(self) -> None:
         ended = True
         while ended or self._running:
-            if ended:  # only then is there room, or something new to do
-                self._start_what_may()
+            if ended:  # the end of a launch makes room, or allows launches that had to wait for it
+                self._start_launches()
             ended = self._poll()
             if not ended:
                 self._pause()
 
     def _detach(self) -> None:
-        """Finishes what has ended since an earlier driver left, so that the rest of its trials is submitted again."""
+        """Finish launches that have ended since an earlier driver left, then submit all trials that are left."""
         while not all(running.known_to_run for running in self._running):
             if not self._poll():
                 self._pause()
-        self._start_what_may()
+        self._start_launches()
 
     def _pause(self) -> None:
         if self._running:
             self._sleep(min(self._sites[running.prepared.place].target.poll_s for running in self._running))
 
-    def _start_what_may(self) -> None:
-        for on, site in self._sites.items():
-            while self._room(on, site) and (waiting := self._next(on)) is not None:
+    def _start_launches(self) -> None:
+        for place, site in self._sites.items():
+            while self._has_room(place, site) and (waiting := self._next(place)) is not None:
                 launch, left = waiting
                 prepared = prepare(self._folder, self._plan, self._facts, site, launch, left)
                 self._progress.launch_started(prepared.launch_id, [self._plan.trials[trial_id] for trial_id in left])
                 self._running.append(site.target.start(prepared, self._on_event))
 
-    def _room(self, on: str, site: RunSite) -> bool:
-        return sum(running.prepared.place == on for running in self._running) < site.target.at_once
+    def _has_room(self, place: str, site: RunSite) -> bool:
+        return sum(running.prepared.place == place for running in self._running) < site.target.at_once
 
-    def _next(self, on: str) -> tuple[Launch, list[str]] | None:
-        """The first launch of this target with trials that are neither done nor under way. Pretraining comes first."""
+    def _next(self, place: str) -> tuple[Launch, list[str]] | None:
+        """Return the first launch at this place with trials that are neither done nor running, and these trials.
+
+        Launches that come after pretraining in the plan wait until it is done.
+        """
         taken = {trial_id for running in self._running for trial_id in running.prepared.trials} | self._cancelled.keys()
         for launch in self._plan.launches:
             left = [trial_id for trial_id in launch.trials if not self._folder.has_record(trial_id)]
             waiting = [trial_id for trial_id in left if trial_id not in taken]
-            if waiting and launch.place == on:
+            if waiting and launch.place == place:
                 return launch, waiting
             if launch.kind == "pretrain":
                 if left:
@@ -117,7 +117,7 @@ class Run:
         return None
 
     def _poll(self) -> bool:
-        """Returns whether a launch has ended."""
+        """Poll the running launches, finish those that have ended, and return whether any did."""
         ended = []
         for running in self._running:
             end = running.poll()
@@ -141,7 +141,7 @@ class Run:
             finish_trial(prepared, self._plan.trials[trial_id], self._progress)
 
     def _finish_launch(self, prepared: PreparedLaunch, end: LaunchEnd) -> None:
-        for trial_id in prepared.trials:  # what was finished and not heard of
+        for trial_id in prepared.trials:  # some may have a record, but no `end` event was seen
             self._finish_trial(prepared, trial_id)
         left = prepared.left()
         retries = self._sites[prepared.place].spec.retries
@@ -155,6 +155,7 @@ def _check_pretrained(folder: StudyFolder, launch: Launch) -> None:
     if record is None or record.outcome != "finished":
         outcome = record.outcome if record else "missing"
         raise LaunchError(
-            f"pretraining {outcome}, so there are no weights to begin with; see `worldsize status {folder.path}`, "
+            f"the outcome of pretraining is {outcome!r}, so there are no weights to start from; "
+            f"see `worldsize status {folder.path}`, "
             "then run with --retry-failed, or change `pretrain:` and use a new folder"
         )

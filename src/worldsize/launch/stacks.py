@@ -1,4 +1,4 @@
-"""Every rank of a launch on this host writes where it stands into its log: the evidence of one that hangs.
+"""Make every rank of a launch on this host write its stack into its log, to show where the launch hangs.
 
 python -m worldsize.launch.stacks STUDY_FOLDER LAUNCH
 """
@@ -19,29 +19,34 @@ WRITING_S = 0.5
 
 
 def dump_stacks(study: str, launch_id: str) -> int:
-    """Returns how many ranks were asked. They have registered for the signal (`worker/process.py`); a stopped one
-    cannot answer."""
-    asked = 0
+    """Signal every rank and return how many there were.
+
+    Ranks install a handler for the signal (`worker/process.py`). A stopped process does not run it.
+    """
+    signaled = 0
     for rank in _ranks(study, launch_id):
         with suppress(psutil.Error):
             rank.send_signal(signal.SIGUSR2)
-            asked += 1
+            signaled += 1
     time.sleep(WRITING_S)
-    return asked
+    return signaled
 
 
 def _ranks(study: str, launch_id: str) -> Iterator[psutil.Process]:
-    """By their command lines. Whatever starts them has a longer one, and would be ended by the signal."""
-    wanted = ["-m", "worldsize.worker", study, launch_id]
+    """Yield the ranks of a launch, found by their command lines.
+
+    A launcher ends in the same words, but the signal would kill it. So only an interpreter may come before them.
+    """
+    worker = ["-m", "worldsize.worker", study, launch_id]
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            words = process.cmdline()
-            if words[-4:] == wanted and _is_python(words[:-4]) and process.uids().real == os.getuid():
+            command = process.cmdline()
+            if command[-4:] == worker and _is_python(command[:-4]) and process.uids().real == os.getuid():
                 yield process
 
 
 def _is_python(words: list[str]) -> bool:
-    """Nothing but an interpreter and its options."""
+    """Return whether the words are an interpreter and its options, and nothing else."""
     return bool(words) and "python" in Path(words[0]).name and all(word.startswith("-") for word in words[1:])
 
 

@@ -1,6 +1,6 @@
-"""Where launches run, behind one small interface: local processes, MPI, Slurm jobs. The runner knows no other.
+"""The interface between the runner and what starts launches: local processes, MPI or Slurm jobs.
 
-Also: what a run tells whoever is watching.
+Also `Progress`, which a run calls when something happens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PreparedLaunch:
     cpu_limit_gb: float | None
     hang_timeout_s: float
     place: str = ""
-    """Its name, where the study has several places."""
+    """Name of the place if the study has several places, else empty."""
 
     @property
     def path(self) -> Path:
@@ -47,10 +47,10 @@ class PreparedLaunch:
 
     @classmethod
     def stored(cls, folder: StudyFolder, launch_id: str, hang_timeout_s: float) -> PreparedLaunch:
-        """A launch that an earlier driver has prepared."""
+        """Return a launch that is already in the study folder."""
         launch = LaunchFolder(folder.launch(launch_id)).prepared()
         for trial_id in launch.trials:
-            folder.trial(trial_id)  # names a folder of its own
+            folder.trial(trial_id)  # raises if the id leads out of the study folder
         return cls(
             folder=folder,
             launch_id=launch_id,
@@ -64,25 +64,25 @@ class PreparedLaunch:
 
 
 class RunningLaunch(Protocol):
-    """A launch that was started and has not been seen to end."""
+    """A launch that was started and whose end has not been seen yet."""
 
     prepared: PreparedLaunch
 
     @property
     def known_to_run(self) -> bool:
-        """Whether this driver knows that it runs. If not, it has ended, or nobody has said yet."""
+        """Whether this driver knows that the launch is running. False if it has ended or if its state is unknown."""
 
     def poll(self) -> LaunchEnd | None:
-        """Passes on what its ranks have said since the last call. Returns the end once all its processes are gone."""
+        """Pass on the events since the last call. Return the end once all processes are gone."""
 
     def stop(self) -> LaunchEnd | None:
-        """Called on Ctrl-C. None: it goes on without us, and a later driver adopts it."""
+        """Stop on Ctrl-C. Return None if the launch keeps running; a later driver then adopts it."""
 
 
 class Target(Protocol):
     @property
     def at_once(self) -> int:
-        """How many launches may run at the same time."""
+        """Maximum number of launches at the same time."""
 
     @property
     def poll_s(self) -> float: ...
@@ -90,18 +90,18 @@ class Target(Protocol):
     def start(self, prepared: PreparedLaunch, on_event: OnEvent) -> RunningLaunch: ...
 
     def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Iterable[RunningLaunch]:
-        """Takes over or ends what an earlier driver left running on this target."""
+        """Take over or end the launches that an earlier driver left running on this target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSite(Site):
-    """A place of a study with the target that starts its launches."""
+    """A place of a study, with the target that starts launches there."""
 
     target: Target
 
 
 def open_launches(folder: StudyFolder, place: str, hang_timeout_s: float) -> list[PreparedLaunch]:
-    """Launches at a place that were prepared and have no end."""
+    """Return the launches at a place that were prepared and have no end.json."""
     still_open = [
         PreparedLaunch.stored(folder, launch.name, hang_timeout_s)
         for launch in launch_folders(folder)
@@ -111,7 +111,7 @@ def open_launches(folder: StudyFolder, place: str, hang_timeout_s: float) -> lis
 
 
 class Progress:
-    """Whoever watches a run overrides what it wants to hear; this one hears nothing."""
+    """Called when something happens in a run. Does nothing; override the methods of interest."""
 
     def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...

@@ -1,4 +1,4 @@
-"""What follows from the end of a launch: whom to blame, what to try again, what is written down."""
+"""Conclude a launch that has ended: find the trial to blame, retry it or record its failure, and write end.json."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from worldsize.folder.files import write_atomic
 from worldsize.folder.launches import LaunchEnd, LaunchFolder, launch_folders
 from worldsize.folder.record import Failure, TrialRecord
 from worldsize.folder.study_folder import StudyFolder
-from worldsize.launch.autopsy import Cause, any_trial_began, find_cause, launch_log, trial_log, tries_told
+from worldsize.launch.autopsy import Cause, any_trial_began, find_cause, launch_log, reported_tries, trial_log
 from worldsize.launch.target import PreparedLaunch, Progress
 from worldsize.spec.study import TrialSpec
 
-NOBODYS_FAULT = ("interrupted", "cancelled", "preempted")
+WITHOUT_FAULT = ("interrupted", "cancelled", "preempted")
+"""Reasons for an end that are not the fault of a trial."""
 
 
 def finish_launch(
     prepared: PreparedLaunch, end: LaunchEnd, first_left: TrialSpec | None, retries: int, progress: Progress
 ) -> None:
-    """Writes end.json, last of all. The record decides, not the return code: a rank may abort on its way out after all
-    work is done."""
-    # What a time limit cut off after something was finished is simply what is left.
+    """Blame the first trial that is left, if any, and write end.json last.
+
+    Records decide which trials are done, not the return code: a rank may crash on exit after all work is done.
+    """
+    # A time limit is no failure if at least one trial was finished. The others run in the next launch.
     cut_short = end.reason == "time limit" and len(prepared.left()) < len(prepared.trials)
-    if first_left is None or end.reason in NOBODYS_FAULT or cut_short:
+    if first_left is None or end.reason in WITHOUT_FAULT or cut_short:
         _write_end(prepared, end)
         return
     try:
         cause = _blame(prepared, first_left, end, retries, progress)
     except (LaunchError, InputError, DiskFullError) as error:
-        # Not the fault of a trial, but the launch is over: left open, the next driver would adopt a dead launch.
-        with suppress(OSError):  # on a full disk it stays open: the next driver sees that its processes are gone
+        # No trial is to blame, but the launch has ended. Close it, or the next driver would adopt a dead launch.
+        with suppress(OSError):  # on a full disk it stays open, and the next driver sees that its processes are gone
             _write_end(prepared, end, cause=str(error).partition("\n")[0])
         raise
     _write_end(prepared, end, culprit=first_left.id, cause=cause.failure.error)
@@ -45,7 +48,7 @@ def _write_end(
 
 
 def finish_trial(prepared: PreparedLaunch, trial: TrialSpec, progress: Progress) -> None:
-    """Called when a trial has its record: copies its part of the logs, and tells whoever is watching."""
+    """Copy the log lines of a trial that has its record into its folder, and report its end to `progress`."""
     lines = trial_log(prepared.path, trial.id)
     if lines:
         write_atomic(prepared.folder.trial(trial.id) / "log.txt", ("\n".join(lines) + "\n").encode())
@@ -55,17 +58,18 @@ def finish_trial(prepared: PreparedLaunch, trial: TrialSpec, progress: Progress)
 
 
 def set_aside_if_damaged(folder: StudyFolder, trial_id: str, progress: Progress) -> None:
+    """Rename a damaged record, so that its trial runs again."""
     try:
         folder.record(trial_id)
     except ValueError as error:
         kept = folder.set_aside(trial_id, "damaged")
-        progress.note(f"{trial_id}: its record is damaged ({error}); kept as {kept.name}, the trial runs again")
+        progress.note(f"{trial_id}: its record is damaged ({error}); renamed it to {kept.name}; the trial runs again")
 
 
 def _blame(prepared: PreparedLaunch, trial: TrialSpec, end: LaunchEnd, retries: int, progress: Progress) -> Cause:
-    """The first trial without a record is where the launch ended: try it again, or write its failure down."""
+    """Leave the trial in which the launch ended for a retry, or record its failure. Return the cause."""
     path = prepared.path
-    cause = _from_outside(end) or find_cause(
+    cause = _external_cause(end) or find_cause(
         path, trial.id, workers=trial.workers, hung=end.hung, patience_s=end.patience_s, last_step=end.last_step
     )
     if cause.disk_full:
@@ -77,7 +81,7 @@ def _blame(prepared: PreparedLaunch, trial: TrialSpec, end: LaunchEnd, retries: 
         progress.note(f"{trial.id}: {cause.failure.error}; trying again ({attempts} of {retries})")
         return cause
     if cause.is_input:
-        raise InputError(f"{cause.failure.error.partition(': ')[2]} (found when {trial.id} began)")
+        raise InputError(f"{cause.failure.error.partition(': ')[2]} (in {trial.id})")
     if not any_trial_began(path) and end.reason != "time limit":
         lines = "\n  ".join(launch_log(path)[-8:])
         raise LaunchError(f"the workers could not be started: {cause.failure.error}; see {path}\n  {lines}")
@@ -88,7 +92,7 @@ def _blame(prepared: PreparedLaunch, trial: TrialSpec, end: LaunchEnd, retries: 
             launch=prepared.launch_id,
             started_at=end.started_at,
             wall_s=end.wall_s,
-            tries=tries_told(prepared.folder, trial.id) if cause.outcome == "out_of_memory" else (),
+            tries=reported_tries(prepared.folder, trial.id) if cause.outcome == "out_of_memory" else (),
             failure=cause.failure,
         )
     )
@@ -96,25 +100,29 @@ def _blame(prepared: PreparedLaunch, trial: TrialSpec, end: LaunchEnd, retries: 
     return cause
 
 
-OUTSIDE = {
-    "time limit": "the time limit of its job cut it off before any trial was done (raise slurm.time in run_on)",
-    "node failure": "a node of its job failed",
-    "lost": "its job is gone from the queue and left no end",
-    "setup failed": "a command of slurm.setup in run_on failed; see job.log",
+EXTERNAL_CAUSES = {
+    "time limit": "the job reached its time limit before any trial was done; raise run_on.slurm.time",
+    "node failure": "a node of the job failed",
+    "lost": "the job left the queue without reporting its end",
+    "setup failed": "a command in run_on.slurm.setup failed; see job.log",
 }
+"""Causes outside the workers, by the reason for the end."""
 
 
-def _from_outside(end: LaunchEnd) -> Cause | None:
-    """A hang is ended by us; else what the scheduler did comes before what ranks say of it."""
-    if end.hung or end.reason not in OUTSIDE:
+def _external_cause(end: LaunchEnd) -> Cause | None:
+    """Return the cause if the job was ended from outside, which counts before the errors of its ranks.
+
+    A hang is not such a cause, because the driver itself ended the job.
+    """
+    if end.hung or end.reason not in EXTERNAL_CAUSES:
         return None
-    failure = Failure(rank=None, step=end.last_step, error=OUTSIDE[end.reason], log=())
+    failure = Failure(rank=None, step=end.last_step, error=EXTERNAL_CAUSES[end.reason], log=())
     return Cause(failure=failure, retryable=end.reason != "setup failed")
 
 
 def _phases(launch: LaunchFolder, ended_at: float) -> dict[str, float] | None:
-    """Where the wall time of a launch went, as rank 0 reported it, and the rest until all processes were gone."""
+    """Return the wall time by phase as reported by rank 0, plus the time until all processes were gone."""
     phases = launch.phases
-    if phases is None:  # it did not get that far
+    if phases is None:  # rank 0 ended before it could report
         return None
     return {**phases.phases_s, "process end": max(0.0, min(ended_at, time.time()) - phases.ended_at)}

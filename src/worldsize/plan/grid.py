@@ -1,5 +1,5 @@
-"""Fills in the defaults of a study and expands its axes into points, the places where they run, and the learning rate
-of each batch.
+"""Fill in the defaults of a study, and expand its axes into points. Also the places where points run (`Site`), and the
+learning rate of each batch.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class StudyPoint:
     workers: int
     batch_per_worker: int
     global_batch: int
-    """As the axis states it. If it does not divide among the workers, the point is a problem, or skipped."""
+    """As listed in the axis. If it does not divide among the workers, the point must be skipped; otherwise it is a
+    problem."""
     accumulation: int
     scaling: Literal["strong", "weak"]
     optimizer: OptimizerSpec
     entry: int
-    """Index of the entry of `axes.optimizer` that the optimizer comes from."""
+    """Index of the optimizer in `axes.optimizer`."""
     strategy: StrategySpec
     precision: Precision
     start: Start
@@ -45,22 +46,23 @@ class StudyPoint:
 
     @property
     def search(self) -> str:
-        """The search that the point belongs to: its points differ only in the values searched for."""
+        """Key of the search that the point belongs to. Points of a search differ only in the values that it tries."""
         batch = f"{self.batch_per_worker}x{self.accumulation}"
-        where = f", {self.place}" if self.place else ""
-        return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}{where}"
+        place = f", {self.place}" if self.place else ""
+        return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}{place}"
 
 
 def study_points(spec: StudySpec) -> list[StudyPoint]:
-    """The product of the axes, without the points that `skip` names."""
+    """Return all points of the study, without those that `skip` matches."""
     return [point for point in product(spec) if not any(matches(skip, point) for skip in spec.skip)]
 
 
 def product(spec: StudySpec) -> Iterator[StudyPoint]:
+    """Yield all combinations of the axes, including those that `skip` matches."""
     axes = spec.axes
     assert not axes.is_auto, "resolve the study first"
     optimizers = [(entry, setting) for entry, axis in enumerate(axes.optimizer) for setting in axis.settings()]
-    for on, workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
+    for place, workers, batch, accumulation, (entry, optimizer), strategy, precision, start in itertools.product(
         *(spec.places, axes.workers, axes.batches, axes.accumulation, optimizers),
         *(axes.strategy, axes.precision, spec.starts),
     ):
@@ -76,13 +78,14 @@ def product(spec: StudySpec) -> Iterator[StudyPoint]:
             strategy=strategy,
             precision=precision,
             start=start,
-            place=on,
+            place=place,
         )
 
 
 def matches(skip: SkipSpec, point: StudyPoint) -> bool:
+    """Whether the point has all given values of a `skip` entry. An empty entry matches no point."""
     required = skip.model_dump(exclude_none=True)
-    have: dict[str, tuple[Any, ...]] = {
+    values: dict[str, tuple[Any, ...]] = {
         "workers": (point.workers,),
         "batch_per_worker": (point.batch_per_worker,),
         "global_batch": (point.global_batch,),
@@ -95,11 +98,14 @@ def matches(skip: SkipSpec, point: StudyPoint) -> bool:
         "weights": (point.start,),
         "place": (point.place,),
     }
-    return bool(required) and all(value in have[key] for key, value in required.items())
+    return bool(required) and all(value in values[key] for key, value in required.items())
 
 
 def scaled_lr(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int) -> float:
-    """linear: lr * k, sqrt: lr * sqrt(k), with k = global batch / base batch; `base_batch` is resolved."""
+    """Return the learning rate for a global batch. `base_batch` must be resolved.
+
+    With k = global batch / base batch, the rule `linear` multiplies the learning rate by k, and `sqrt` by sqrt(k).
+    """
     assert train.base_batch is not None
     rule = optimizer.lr_rule or train.lr_rule
     if rule == "auto":
@@ -109,9 +115,9 @@ def scaled_lr(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int) -> 
 
 
 def resolve(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> StudySpec:
-    """The study with every default filled in: `workers: auto`, the base batch, workers per node.
+    """Return the study with all defaults filled in: `workers: auto`, the base batch, workers per node.
 
-    `machine` is where the driver runs. `plan.problems.auto_problems` says why `auto` may have no counts.
+    `machine` is the one that the driver runs on. If `auto` finds no counts, `plan.problems.auto_problems` tells why.
     """
     if spec.axes.is_auto:
         axes = spec.axes.model_copy(update={"workers": auto_counts(spec, machine, facts)})
@@ -119,21 +125,25 @@ def resolve(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> StudySpe
     if spec.train is not None and spec.train.base_batch is None:
         smallest = min((point.global_batch for point in study_points(spec)), default=None)
         spec = spec.model_copy(update={"train": spec.train.model_copy(update={"base_batch": smallest})})
-    places = {on: _with_workers_per_node(place, _most_workers(spec, on)) for on, place in spec.places.items()}
+    places = {name: _with_workers_per_node(place, _most_workers(spec, name)) for name, place in spec.places.items()}
     run_on = spec.run_on
-    complete = (
+    resolved = (
         tuple(named.with_slurm(places[named.name]) for named in run_on) if isinstance(run_on, tuple) else places[""]
     )
-    return spec.model_copy(update={"run_on": complete})
+    return spec.model_copy(update={"run_on": resolved})
 
 
 def auto_counts(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> tuple[int, ...]:
-    """1, 2, 4, ... and the capacity, as far as global batches divide among them and are not larger than the data."""
+    """Return 1, 2, 4, ... up to the capacity of the machine, and the capacity itself.
+
+    With strong scaling, only counts that divide all global batches. With weak scaling, only counts whose smallest
+    global batch is no larger than the data.
+    """
     capacity, axes = auto_capacity(spec, machine), spec.axes
     counts = {1, capacity or 1, *(2**power for power in range(capacity.bit_length()) if 2**power <= capacity)}
     if axes.global_batch:
-        shares = [(batch, times) for batch in axes.global_batch for times in axes.accumulation]
-        fitting = [count for count in sorted(counts) if all(batch % (count * times) == 0 for batch, times in shares)]
+        divisions = [(batch, parts) for batch in axes.global_batch for parts in axes.accumulation]
+        fitting = [count for count in sorted(counts) if all(batch % (count * parts) == 0 for batch, parts in divisions)]
     else:
         smallest = min(axes.batches) * min(axes.accumulation)
         fitting = [count for count in sorted(counts) if count * smallest <= facts.train_samples]
@@ -141,7 +151,7 @@ def auto_counts(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> tupl
 
 
 def auto_capacity(spec: StudySpec, machine: Machine) -> int:
-    """How many workers fit on the place of a study with one place."""
+    """Return how many workers fit on the place of a study with a single place."""
     (place,) = spec.places.values()
     available = machine_of(_with_workers_per_node(place, most_workers=1), machine, threads=spec.threads_per_worker)
     return available.capacity(available.device(spec.device), spec.threads_per_worker)
@@ -154,23 +164,32 @@ def _with_workers_per_node(place: PlaceSpec, most_workers: int) -> PlaceSpec:
     return OnSlurm(slurm=place.slurm.model_copy(update={"workers_per_node": per_node}))
 
 
-def _most_workers(spec: StudySpec, on: str) -> int:
-    """The largest worker count that a place may run. Pretraining counts for all places, although only the first runs
-    it."""
+def _most_workers(spec: StudySpec, place: str) -> int:
+    """Return the largest worker count of a place. All places count pretraining, although only the first runs it."""
     counts = list(spec.axes.workers)
-    if on:
-        counts = [point.workers for point in study_points(spec) if point.place == on]
+    if place:
+        counts = [point.workers for point in study_points(spec) if point.place == place]
     return max([*counts, spec.pretrain.workers if spec.pretrain else 1])
+
+
+def fitting_counts(spec: StudySpec, machine: Machine) -> tuple[int, ...]:
+    """Return the worker counts of a resolved study that fit on all its places on the driver's machine."""
+    capacities = [
+        site.machine.capacity(site.device, site.spec.threads_per_worker)
+        for site in sites(spec, machine).values()
+        if site.spec.slurm is None and not spec.oversubscribe
+    ]
+    return tuple(count for count in spec.axes.workers if all(count <= capacity for capacity in capacities))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A place of a study: the study as it would run there alone, and what its workers find."""
+    """A place of a study: the part of the study that runs there, its machine and its data."""
 
     spec: StudySpec
     machine: Machine
     data: Path = field(default_factory=data_root)
-    """Where its workers find the data sets."""
+    """Folder with the data sets."""
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
@@ -178,19 +197,19 @@ class Site:
 
 
 def sites(spec: StudySpec, machine: Machine, data: Path | None = None) -> dict[str, Site]:
-    """The sites of a resolved study, by the name of the place; `machine` is where the driver runs."""
+    """Return the sites of a resolved study by the name of the place. `machine` is the one that the driver runs on."""
     return {
-        on: Site(
-            spec=at_place(spec, on),
+        name: Site(
+            spec=at_place(spec, name),
             machine=machine_of(place, machine, threads=spec.threads_per_worker),
             data=data_root(data),
         )
-        for on, place in spec.places.items()
+        for name, place in spec.places.items()
     }
 
 
 def at_place(spec: StudySpec, place: str) -> StudySpec:
-    """The study as this place alone would run it, with only its counts. Learning rates stay the same."""
+    """Return the part of the study that runs on this place, with only its counts. Learning rates stay the same."""
     if not isinstance(spec.run_on, tuple):
         return spec
     counts = {point.workers for point in study_points(spec) if point.place == place}

@@ -1,8 +1,8 @@
-"""Turns a StudySpec into TrialSpecs, grouped into launches, in the order in which they run.
+"""Turn a StudySpec into TrialSpecs, grouped into launches, in the order in which they run.
 
-Efficiency compares worker counts, so drift of the machine must not look like an effect of the count:
-probes of all counts share one launch at the largest count, interleaved in a seeded order;
-each training launch has one count, and rounds pass over all counts in alternating order.
+Efficiency compares worker counts, so drift of the machine must not look like an effect of the count. Therefore probes
+of all counts share one launch with the largest count, in a random order. Each training launch has one count, and the
+rounds go through the counts in alternating order.
 """
 
 from __future__ import annotations
@@ -27,52 +27,52 @@ from worldsize.spec.workload import WorkloadSpec
 
 PRETRAIN_ID = "0000-pretrain"
 UNNAMED = "unnamed"
-"""The id of a trial until it is numbered."""
+"""Id of a trial that has no number yet."""
 
 
 class Launch(Frozen):
-    """One start of worker processes and the trials it runs, one after another."""
+    """One start of worker processes, and the trials that it runs one after another."""
 
     kind: LaunchKind
     workers: int
     trials: tuple[str, ...]
     place: PlaceOrNone = ""
-    """The place it runs on, if the study has several."""
+    """Name of the place it runs on, if the study has several."""
 
     def id(self, number: int) -> str:
-        """The name of its folder: `0003-train-w4`, followed by the place if the study has several."""
+        """Return the name of its folder, like `0003-train-w4`, followed by the place if the study has several."""
         return f"{number:04d}-{self.kind}-w{self.workers}" + (f"-{self.place}" if self.place else "")
 
 
 class Plan(Frozen):
     launches: tuple[Launch, ...]
     trials: dict[str, TrialSpec]
-    """By id."""
+    """Trials by id."""
 
     @model_validator(mode="after")
-    def _names_agree(self) -> Self:
+    def _ids_agree(self) -> Self:
         for key, trial in self.trials.items():
             if key != trial.id:
-                raise ValueError(f"the trial {trial.id} is called {key!r}")
+                raise ValueError(f"the trial {trial.id} has the key {key!r}")
         for launch in self.launches:
             if unknown := [trial_id for trial_id in launch.trials if trial_id not in self.trials]:
-                raise ValueError(f"a launch has the trial {unknown[0]!r}, which is none")
+                raise ValueError(f"a launch has the trial {unknown[0]!r}, which does not exist")
         return self
 
 
 class PlanFile(Frozen):
-    """plan.json: the plan of a study, with the devices and the workload it was made for."""
+    """plan.json: the plan of a study, its devices, and facts about its workload."""
 
     plan: Plan
     device: dict[str, Literal["cpu", "cuda"]]
-    """What each place computes on."""
+    """Device of each place."""
     facts: WorkloadFacts
 
 
 def make_plan(spec: StudySpec, points: Sequence[StudyPoint] | None = None) -> Plan:
-    """Trials and launches of a study that has no problems, for these points (default: all of them).
+    """Return the trials and launches of a study without problems, for these points (default: all).
 
-    A search may add more once these have run.
+    Searches and adaptive studies add more trials later.
     """
     points = study_points(spec) if points is None else points
     rng = random.Random(spec.seed)
@@ -87,15 +87,15 @@ def make_plan(spec: StudySpec, points: Sequence[StudyPoint] | None = None) -> Pl
 
 
 def full_grid(spec: StudySpec) -> list[TrialSpec]:
-    """The probes that an adaptive study would run if it left nothing out."""
-    everything = make_plan(spec.model_copy(update={"adaptive": False}))
-    return [trial for trial in everything.trials.values() if trial.kind == "probe"]
+    """Return the probes that an adaptive study would run if it skipped none."""
+    plan = make_plan(spec.model_copy(update={"adaptive": False}))
+    return [trial for trial in plan.trials.values() if trial.kind == "probe"]
 
 
 def with_probes(plan: Plan, spec: StudySpec, passes: Sequence[Sequence[StudyPoint]]) -> Plan:
-    """The plan with more probes at the end, in one launch per place; each pass probes every point once.
+    """Return the plan with more probes at the end, in one launch per place. Each pass probes all its points once.
 
-    Repeat numbers continue, because repeats with the same number run side by side.
+    Repeat numbers continue those of the plan, because the analysis pairs repeats with the same number.
     """
     first = 1 + max((trial.repeat for trial in plan.trials.values() if trial.kind == "probe"), default=-1)
     drafts = _probing(spec, passes, random.Random(spec.seed + len(plan.trials)), first)
@@ -103,13 +103,13 @@ def with_probes(plan: Plan, spec: StudySpec, passes: Sequence[Sequence[StudyPoin
 
 
 def with_training(plan: Plan, spec: StudySpec, points: Sequence[StudyPoint]) -> Plan:
-    """The plan with training of more points at the end."""
+    """Return the plan with training of these points added at the end."""
     return _numbered(plan, _training(spec, points, random.Random(spec.seed + len(plan.trials))))
 
 
 @dataclass
 class Draft:
-    """A launch whose trials have no ids yet."""
+    """A launch whose trials are not numbered yet."""
 
     kind: Literal["probe", "train", "pretrain"]
     workers: int
@@ -118,37 +118,37 @@ class Draft:
 
 
 def _by_place(spec: StudySpec, points: Sequence[StudyPoint]) -> dict[str, list[StudyPoint]]:
-    by_place = {on: [point for point in points if point.place == on] for on in spec.places}
-    return {on: group for on, group in by_place.items() if group}
+    by_place = {place: [point for point in points if point.place == place] for place in spec.places}
+    return {place: group for place, group in by_place.items() if group}
 
 
 def _probing(
     spec: StudySpec, passes: Sequence[Sequence[StudyPoint]], rng: random.Random, first_repeat: int = 0
 ) -> list[Draft]:
-    """One launch per place, at the largest of its counts."""
+    """Return one launch per place, with the largest count of its points."""
     drafts = []
-    for on, everything in _by_place(spec, [point for points in passes for point in points]).items():
-        place_passes = [[point for point in points if point.place == on] for points in passes]
-        workers = max(point.workers for point in everything)
-        drafts.append(Draft("probe", workers, _probe_order(spec, place_passes, rng, first_repeat), on))
+    for place, place_points in _by_place(spec, [point for points in passes for point in points]).items():
+        place_passes = [[point for point in points if point.place == place] for points in passes]
+        workers = max(point.workers for point in place_points)
+        drafts.append(Draft("probe", workers, _probe_order(spec, place_passes, rng, first_repeat), place))
     return drafts
 
 
 def _training(spec: StudySpec, points: Sequence[StudyPoint], rng: random.Random) -> list[Draft]:
-    """Rounds over all counts of a place in alternating order, one per repeat."""
+    """Return one round per repeat. Rounds go through the counts of a place in alternating order."""
     if spec.train is None:
         return []
     drafts: list[Draft] = []
-    for on, place_points in _by_place(spec, points).items():
+    for place, place_points in _by_place(spec, points).items():
         counts = sorted({point.workers for point in place_points})
         for repeat in range(spec.repeats):
             for workers in counts if repeat % 2 == 0 else reversed(counts):
                 trials = [_train_trial(spec, point, repeat) for point in place_points if point.workers == workers]
                 rng.shuffle(trials)
-                if drafts and (drafts[-1].workers, drafts[-1].place) == (workers, on):
-                    drafts[-1].members.extend(trials)  # rounds that meet at this count share one start-up
+                if drafts and (drafts[-1].workers, drafts[-1].place) == (workers, place):
+                    drafts[-1].members.extend(trials)  # two rounds that meet at the same count share a launch
                 else:
-                    drafts.append(Draft("train", workers, trials, on))
+                    drafts.append(Draft("train", workers, trials, place))
     return drafts
 
 
@@ -169,8 +169,10 @@ def _numbered(plan: Plan, drafts: list[Draft]) -> Plan:
 def _probe_order(
     spec: StudySpec, passes: Sequence[Sequence[StudyPoint]], rng: random.Random, first_repeat: int
 ) -> list[TrialSpec]:
-    """Trials of all passes, each pass in its own order and with its own repeat number. Points that differ only in
-    learning share a probe."""
+    """Return the trials of all passes. Each pass has its own random order and repeat number.
+
+    Points with the same setting share a probe.
+    """
     ordered: list[TrialSpec] = []
     for repeat, points in enumerate(passes, first_repeat):
         distinct: dict[Setting, StudyPoint] = {}
@@ -189,7 +191,7 @@ def _probe_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
         point,
         repeat,
         kind="probe",
-        # Frozen layers change the pace; the initial weights do not.
+        # Frozen layers change the speed; the initial weights do not.
         workload=_workload_of(spec, point.start).model_copy(update={"pretrained": None}),
         peak_lr=0.0,
         probe=spec.probe,
@@ -215,7 +217,7 @@ def _train_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
 
 
 def _trial(spec: StudySpec, point: StudyPoint, repeat: int, **own: Any) -> TrialSpec:
-    """A trial of a point; `own` is what probes and training trials do not share."""
+    """Return a trial of a point. `own` has the fields that differ between probes and training trials."""
     return TrialSpec(
         id=UNNAMED,
         workers=point.workers,
@@ -234,8 +236,8 @@ def _trial(spec: StudySpec, point: StudyPoint, repeat: int, **own: Any) -> Trial
 
 
 def _workload_of(spec: StudySpec, start: Start) -> WorkloadSpec:
-    """The workload with these initial weights. From scratch everything is trained: a frozen random backbone would not
-    be a fair comparison."""
+    """Return the workload with these initial weights. From scratch, nothing is frozen, because a frozen backbone with
+    random weights would not be a fair comparison."""
     if start == "scratch":
         return spec.workload.model_copy(update={"pretrained": None, "freeze": None, "unfreeze_epoch": None})
     if spec.pretrain is not None:
@@ -274,5 +276,5 @@ def _trial_id(number: int, width: int, trial: TrialSpec) -> str:
     if trial.strategy.name != "ddp":
         label += f"-{trial.strategy.name}"
     batch = "largest" if trial.largest else f"b{trial.batch_per_worker}"
-    where = f"-{trial.place}" if trial.place else ""
-    return f"{number:0{width}d}-w{trial.workers}-{batch}-{label}-r{trial.repeat}{where}"
+    place = f"-{trial.place}" if trial.place else ""
+    return f"{number:0{width}d}-w{trial.workers}-{batch}-{label}-r{trial.repeat}{place}"

@@ -1,4 +1,4 @@
-"""What a report is made of: frozen blocks without any medium in them. The writers draw them."""
+"""The parts of a report, independent of the medium. The writers draw them."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ from worldsize.spec.setting import Setting
 
 Cell = Estimate | float | int | str | None
 
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column(Generic[T]):
-    """A column of a table while it is made: what it shows, and where it comes from."""
+    """Definition of a table column: its quantity, and how its cells are computed from rows."""
 
     quantity: Quantity
     of: Callable[[T], Cell]
+    """Returns the cell of a row."""
     terminal: bool = True
-    """False: left out in a terminal, where room is scarce."""
+    """Whether a terminal, where space is scarce, shows the column."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
     key: str
-    """File name without its suffix."""
+    """File name of the table, without suffix."""
     title: str
     quantities: tuple[Quantity, ...]
+    """One per column."""
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
+    """Text below the table."""
     marked: int | None = None
     """Index of the row that the answer recommends."""
     projected: tuple[int, ...] = ()
-    """Indices of the rows that were not measured: a terminal puts ~ before their first cell."""
+    """Indices of the rows that were not measured. A terminal puts ~ before their first cell."""
     terminal: tuple[bool, ...] = ()
-    """Which columns a terminal shows; empty: all."""
+    """Whether a terminal shows each column. Empty: it shows all of them."""
 
     def is_text(self, index: int) -> bool:
+        """Whether a column contains text instead of numbers."""
         return any(isinstance(row[index], str) for row in self.rows)
 
 
@@ -57,25 +60,25 @@ def table(
     marked: T | None = None,
     projected: Callable[[T], bool] = lambda _: False,
 ) -> Table | None:
-    """The table of these rows, without its empty columns; None without rows."""
+    """Make a table of rows, without columns that are empty. Return None if there are no rows."""
     cells = [[column.of(row) for row in rows] for column in columns]
-    kept = [index for index, values in enumerate(cells) if any(value is not None for value in values)]
+    filled = [index for index, values in enumerate(cells) if any(value is not None for value in values)]
     if not rows:
         return None
     return Table(
         key=key,
         title=title,
-        quantities=tuple(columns[index].quantity for index in kept),
-        rows=tuple(zip(*(cells[index] for index in kept), strict=True)),
+        quantities=tuple(columns[index].quantity for index in filled),
+        rows=tuple(zip(*(cells[index] for index in filled), strict=True)),
         note=note,
         marked=next((index for index, row in enumerate(rows) if marked is not None and row is marked), None),
         projected=tuple(index for index, row in enumerate(rows) if projected(row)),
-        terminal=tuple(columns[index].terminal for index in kept),
+        terminal=tuple(columns[index].terminal for index in filled),
     )
 
 
 def setting_columns(rows: Sequence[P], *, global_batch: bool = True) -> list[Column[P]]:
-    """Workers and batches, then strategy, precision, accumulation and place where the rows differ in them."""
+    """Return columns for workers and batches, then those of `how_columns`."""
     columns: list[Column[P]] = [
         Column(quantity=WORKERS, of=lambda row: row.setting.workers),
         Column(quantity=BATCH_PER_WORKER, of=lambda row: row.setting.batch_per_worker),
@@ -91,10 +94,11 @@ HOW: dict[str, Callable[[Setting], Cell]] = {
     "accumulation": lambda setting: setting.accumulation,
     "place": lambda setting: setting.place,
 }
+"""Columns that tables have only if their rows differ in them."""
 
 
 def how_columns(rows: Sequence[P]) -> list[Column[P]]:
-    """Columns for strategy, precision, accumulation and place, where the rows differ in them."""
+    """Return columns for strategy, precision, accumulation and place, as far as the rows differ in them."""
     return [
         Column(quantity=Quantity(key=name, title=name), of=_of_setting(value))
         for name, value in HOW.items()
@@ -108,15 +112,17 @@ def _of_setting(value: Callable[[Setting], Cell]) -> Callable[[Any], Cell]:
 
 @dataclass(frozen=True, kw_only=True)
 class Prose:
+    """A paragraph."""
+
     role: Literal["answer", "doubt", "evidence", "why", "next", "caution", "outlook", "note"]
     text: str
     command: str = ""
-    """A command that can be copied, for what should be done next."""
+    """A command to copy, which does what `text` says. Only for what to do next."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """One number of the answer, in large type."""
+    """One number of the answer, shown in large type."""
 
     quantity: Quantity
     value: Cell
@@ -125,21 +131,25 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
+    """A row of tiles."""
+
     tiles: tuple[Tile, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindingText:
-    """A finding in words."""
+    """A finding as a sentence."""
 
     code: str
     text: str
     is_bad: bool = False
-    """Something is wrong; the others are worth knowing."""
+    """Whether something is wrong. Other findings are merely worth knowing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
+    """A list of findings."""
+
     findings: tuple[FindingText, ...]
 
 
@@ -162,30 +172,38 @@ class Listing:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One trial of the list of all: it opens to its configuration and the command that runs it again."""
+    """An entry in the list of trials. It opens to its configuration and the command that runs it again."""
 
     title: str
     outcome: str
-    """Empty if it finished as it should."""
+    """Empty if the trial finished normally."""
     summary: str = ""
-    """Why it failed, in one line."""
+    """Why the trial failed, in one line."""
     details: tuple[tuple[str, str], ...] = ()
+    """Names and values of its configuration and results."""
     command: str
+    """The command that runs only this trial again."""
     log: str = ""
-    """The end of what it printed, if it failed."""
+    """The end of its log, if it failed."""
     is_open: bool = False
+    """Whether the entry is shown open."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialGroup:
+    """Trials under a common heading."""
+
     title: str
-    """Empty: the trials are listed without a heading of their own."""
+    """Empty: the trials are listed without a heading."""
     trials: tuple[Trial, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
+    """A list of trials."""
+
     lead: str
+    """Text above the list."""
     groups: tuple[TrialGroup, ...]
 
 
@@ -195,25 +213,28 @@ B = TypeVar("B", bound=Block)
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """The first section of a report is its opening, and has no heading of its own."""
+    """A section of a report. The first section is the opening, which the page shows without a heading."""
 
     key: str
+    """Anchor for links."""
     title: str
-    """Not repeated above a table or a listing that has the same title."""
+    """A table or a listing with the same title is shown without its own."""
     blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
+    """A whole report."""
+
     title: str
     subtitle: str
     sections: tuple[Section, ...]
     footer: tuple[str, ...] = ()
     progress: str = ""
-    """How much is done, while the study runs."""
+    """How many trials have ended, while the study runs."""
     command: Literal["report", "compare", "predict"] = "report"
-    """What makes it."""
+    """The command that makes this kind of report."""
 
     def all(self, kind: type[B]) -> list[B]:
-        """Its blocks of one kind, in order."""
+        """Return the blocks of one kind, in order."""
         return [block for section in self.sections for block in section.blocks if isinstance(block, kind)]

@@ -1,4 +1,4 @@
-"""report.json: everything that a report shows as plain numbers and sentences, and the output of --json."""
+"""The content of report.json and the output of `--json`: everything in a report, as plain numbers and sentences."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ ENDS = ("value", "low", "high")
 
 
 def document(source: Results | Evidence) -> Document:
-    """`Results.to_dict()` plus sentences and data for figures. Strict JSON: numbers that are not finite become None."""
+    """Return `Results.to_dict()` plus the sentences of the report and the data of its figures.
+
+    The document is strict JSON: numbers that are not finite become None.
+    """
     evidence = source if isinstance(source, Evidence) else Evidence(source)
     results = evidence.results
     started = [record.started_at for record in results.records.values()]
     ended = [record.started_at + record.wall_s for record in results.records.values()]
-    facts, said = results.facts, headline(results, evidence.outlook)
+    facts, answer = results.facts, headline(results, evidence.outlook)
     numbers = results.to_dict()
     for entry, row in zip(numbers["table"], results.rows, strict=True):
         entry["epoch_s"] = plain(row.samples_per_s.into(facts.train_samples))
@@ -49,9 +52,9 @@ def document(source: Results | Evidence) -> Document:
         "measured_until": max(ended, default=None),
         "words": {
             "verdict": results.answer.verdict,
-            "answer": [prose.text for prose in said if prose.role in ("answer", "doubt")],
-            **{role: [prose.text for prose in said if prose.role == role] for role in ("evidence", "why", "next")},
-            "commands": [prose.command for prose in said if prose.command],
+            "answer": [prose.text for prose in answer if prose.role in ("answer", "doubt")],
+            **{role: [prose.text for prose in answer if prose.role == role] for role in ("evidence", "why", "next")},
+            "commands": [prose.command for prose in answer if prose.command],
             "cautions": cautions(results),
             "beyond": beyond_target(evidence),
             "findings": [
@@ -75,9 +78,9 @@ def document(source: Results | Evidence) -> Document:
         "runs": [_run(run) for run in evidence.trial_runs.runs],
         "left_out": exclusions(results),
         "tries": [
-            {"trial": record.trial, "workers": results.trials[record.trial].workers, **tried.model_dump(mode="json")}
+            {"trial": record.trial, "workers": results.trials[record.trial].workers, **attempt.model_dump(mode="json")}
             for record in results.records.values()
-            for tried in record.tries
+            for attempt in record.tries
         ],
     }
     cleaned: Document = _strict(content)
@@ -89,7 +92,7 @@ def _flat(row: Trained | NoiseOverTime) -> dict[str, Any]:
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
-    """A list for each quantity, or None if it was not measured at all."""
+    """Return a curve as a list of numbers for each quantity, or None where a quantity was never measured."""
 
     def column(of: Callable[[CurvePoint], Estimate | None]) -> dict[str, list[float | None]] | None:
         values = [of(point) for point in curve.points]
@@ -171,13 +174,13 @@ def _price(point: PricePoint) -> dict[str, Any]:
         "time_s": plain(point.time),
         "of": "the whole training" if point.is_whole_training else "an epoch",
         "worker_hours": plain(point.worker_hours),
-        "how": "put together" if point.basis == "estimated" else point.basis,
+        "how": point.basis,
         "best": point.is_best,
     }
 
 
 def _law(row: LawRow) -> dict[str, Any]:
-    """A law with the setting of its series: the batch that its counts share, and no number of workers."""
+    """Return a law with the setting of its series. Only the batch that all its worker counts share is given."""
     other_batch = "global_batch" if row.setting.scaling == "weak" else "batch_per_worker"
     law = {key: value for key, value in plain(row).items() if key != "setting"}
     return {**flat_setting(row.setting), other_batch: None, **law}
@@ -192,7 +195,7 @@ def _at_setting(entry: OneStep | Telemetry | None) -> dict[str, Any] | None:
 
 
 def _strict(value: Any) -> Any:
-    """Replaces infinity and NaN by None and converts keys to text, so that the document survives a JSON round trip."""
+    """Replace infinity and NaN by None and convert keys to text, so that the document survives a JSON round trip."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

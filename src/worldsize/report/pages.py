@@ -1,4 +1,4 @@
-"""Contents of a report: the answer to what the study asks, then the sections that its question needs, then the rest."""
+"""Contents of a report: the answer, then the sections that matter most for the study's question, then the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from worldsize.spec.study import StudySpec
 
 @dataclass(frozen=True, kw_only=True)
 class SectionPlan:
-    """A section by its subject. What the study has no data for is left out; so is a section without any."""
+    """The figures and tables of a section. Those that the study has no data for are omitted, as are empty sections."""
 
     key: str
     title: str
@@ -64,11 +64,11 @@ FIRST: dict[Facet, tuple[SectionPlan, ...]] = {
     "optimizer": (LEARNING,),
     "weights": (LEARNING,),
 }
-"""Sections that come first, by what a study asks; the others follow in the order of EVERY."""
+"""Sections that come first, by what a study varies. The others follow in the order of EVERY."""
 
 
 def section_plans(spec: StudySpec) -> list[SectionPlan]:
-    """All sections, in the order in which they answer what the study asks."""
+    """Return all sections, those that matter most for the study's question first."""
     asked = [plan for facet in facets(spec) for plan in FIRST[facet]]
     if not asked and spec.train is not None:
         asked = [LEARNING]
@@ -76,7 +76,7 @@ def section_plans(spec: StudySpec) -> list[SectionPlan]:
 
 
 def study_report(evidence: Evidence, *, live: bool) -> Report:
-    """`live`: the study still runs."""
+    """Return the report of a study. `live`: the study is still running."""
     results = evidence.results
     facts, findings = results.facts, findings_block(evidence)
     sections: list[tuple[str, str, list[Block]]] = [
@@ -84,7 +84,7 @@ def study_report(evidence: Evidence, *, live: bool) -> Report:
         ("findings", "Findings", [findings] if findings else []),
         *((plan.key, plan.title, list(plan.blocks(evidence))) for plan in section_plans(results.spec)),
     ]
-    done, total = len(results.trials) - len(results.left()), len(results.trials)
+    ended, total = len(results.trials) - len(results.left()), len(results.trials)
     return Report(
         title=results.spec.name,
         subtitle=f"{results.spec.workload.name}: {facts.title} · {facts.train_samples:,} training samples",
@@ -92,17 +92,17 @@ def study_report(evidence: Evidence, *, live: bool) -> Report:
             *(Section(key=key, title=title, blocks=tuple(blocks)) for key, title, blocks in sections if blocks),
             *trial_sections(evidence),
         ),
-        progress=f"Still running: {done} of {total} trials are done." if live else "",
+        progress=f"Still running: {ended} of {total} trials are done. This page refreshes itself." if live else "",
     )
 
 
 def figures(evidence: Evidence) -> list[Figure]:
-    """All figures, in the order of the page."""
+    """Return all figures, in the order of the page."""
     makers = [make for plan in section_plans(evidence.results.spec) for make in plan.figures]
     return [figure for make in makers if (figure := make(evidence)) is not None]
 
 
 def tables(evidence: Evidence) -> list[Table]:
-    """All tables, in the order of the page."""
+    """Return all tables, in the order of the page."""
     makers = [make for plan in section_plans(evidence.results.spec) for make in plan.tables]
     return [table for make in makers if (table := make(evidence)) is not None and table.rows]

@@ -1,4 +1,4 @@
-"""What all specs share: frozen models, locations in a study file, and readable messages for pydantic's errors."""
+"""Shared by all specs: frozen models, locations in a study file, and readable messages for pydantic's errors."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ class Frozen(BaseModel):
 
     @classmethod
     def from_plain(cls, values: Any) -> Self:
-        """A model of plain JSON or YAML values, with lists for tuples, which a strict model accepts only from JSON."""
+        """Return a model from plain JSON or YAML values.
+
+        Validate from JSON text: only there does a strict model accept lists for tuples.
+        """
         return cls.model_validate_json(json.dumps(values))
 
 
 WORDED = "worded"
-"""The type of an error whose text follows the key and its value."""
+"""The type of an error whose message starts with the key and its value."""
 
 
 def or_say(rule: str) -> WrapValidator:
-    """Annotation of a string type: this rule and remedy replace pydantic's message. A value that is not text keeps
-    pydantic's message."""
+    """Annotate a string type: `rule`, with its remedy, replaces pydantic's message unless the value is not text."""
 
     def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -50,41 +52,41 @@ def or_say(rule: str) -> WrapValidator:
 
 
 Count = Annotated[int, Field(gt=0, le=10**9)]
-"""A count of anything. A larger one is a typo, or more than any machine has."""
+"""Any count. A larger one is a typo or exceeds any machine."""
 Epochs = Annotated[int, Field(gt=0, le=10**6)]
 FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,199}$"
 FileName = Annotated[str, Field(pattern=FILE_NAME)]
-"""Name of a file or folder inside another: it cannot leave the folder, be hidden, or need quotes in a shell."""
+"""Name of a file or folder. It cannot lead out of the parent folder, be hidden, or need quotes in a shell."""
 
 
 Label = Annotated[
     str,
     Field(pattern=r"^[^\p{C}\p{Zl}\p{Zp}]*$", max_length=200),
-    or_say("is not a name; use at most 200 printable characters, in one line"),
+    or_say("is not a valid name; use at most 200 printable characters on one line"),
 ]
 """Name of a model or a metric, shown in terminals, tables and pages."""
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def as_name(value: Any) -> Any:
-    """`sgd` is short for `{name: sgd}`."""
+    """Expand a name: `sgd` is short for `{name: sgd}`."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def as_list(value: Any) -> Any:
-    """`4` is short for `[4]`."""
+    """Wrap a single value: `4` is short for `[4]`."""
     if value is None:
         return None
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def refuse_foreign(spec: BaseModel, kind: str, name: str, owners: Mapping[str, str]) -> None:
-    """Raise ValueError for a changed field that belongs to another `kind`; `owners` maps fields to their owner."""
+    """Raise ValueError if a field is set that `name` does not use. `owners` maps fields to the names that use them."""
     for field, owner in owners.items():
         value = getattr(spec, field)
         if name != owner and value != type(spec).model_fields[field].default:
             shown = list(value) if isinstance(value, tuple) else value
-            raise ValueError(f"{field}={shown} belongs to the {kind} {owner}, not to {name}: leave it out")
+            raise ValueError(f"{field}={shown} applies only to the {kind} {owner}, not to {name}; remove it")
 
 
 def is_search(value: Any) -> bool:
@@ -93,7 +95,7 @@ def is_search(value: Any) -> bool:
 
 
 LIST, SEARCH = Tag("<list>"), Tag("<search>")
-"""Tags in brackets: `spec/file.py` removes them from the location of an error."""
+"""The brackets let `spec/file.py` remove the tags from the location of an error."""
 LIST_OR_SEARCH = Discriminator(lambda value: SEARCH.tag if is_search(value) else LIST.tag)
 
 
@@ -106,10 +108,10 @@ Loc = tuple[str | int, ...]
 
 
 REMOVED_KEYS = {
-    "tpe": "the search with TPE was removed: leave it out for an even grid over the range, or write "
-    "`lr: {search: [0.001, 1.0], divergence_within: 0.05}` to look for the rate above which training diverges",
+    "tpe": "TPE search is no longer available. Remove the key to try an even grid over the range, or write "
+    "`lr: {search: [0.001, 1.0], divergence_within: 0.05}` to find the learning rate above which training diverges",
 }
-"""Keys that studies once had, and what to use instead."""
+"""Removed keys, and what to use instead."""
 RENAMED_KEYS = {
     "on": "run_on",
     "rate": "lr",
@@ -136,18 +138,18 @@ RENAMED_KEYS = {
     "skip.on": "place",
     "axes.adaptive": "adaptive, at the top of the study",
 }
-"""Old names of keys, inside a parent where a name had several meanings, and their new names."""
+"""Old keys and their new names. An old key includes its parent if the key had several meanings."""
 
 
 def describe_error(item: Any, loc: Loc, model: type[BaseModel]) -> str:
-    """What is wrong at `loc` of the model according to pydantic, as value, rule and remedy."""
+    """Describe a pydantic error at `loc` of the model: value, rule and remedy."""
     name = ".".join(str(part) for part in loc)
     value = shorten(item["input"])
     kind, rule = item["type"], str(item["msg"])
     if kind == "value_error":
         text = rule.removeprefix("Value error, ")
     elif not loc:
-        text = f"a study is a mapping of keys to values, not {value}; begin with `name:`"
+        text = f"a study is a mapping of keys to values, not {value}; start it with `name:`"
     elif kind == "extra_forbidden" and loc[-1] in REMOVED_KEYS:
         text = f"unknown key {shorten(loc[-1])}{_inside(loc[:-1])}; {REMOVED_KEYS[str(loc[-1])]}"
     elif kind == "extra_forbidden":
@@ -171,7 +173,7 @@ def describe_error(item: Any, loc: Loc, model: type[BaseModel]) -> str:
 
 
 def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
-    """What to write instead, by the kind of pydantic error."""
+    """Return what to write instead, by the kind of pydantic error."""
     bounds = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
     for key, words in bounds.items():
         if key in limits:
@@ -189,7 +191,7 @@ def _remedy(kind: str, limits: Mapping[str, Any]) -> str:
 
 
 def _keys_at(model: type[BaseModel], loc: Loc) -> list[str]:
-    """The keys allowed at `loc`, read from the models themselves."""
+    """Return the keys that the model allows at `loc`."""
     current: type[BaseModel] = model
     for part in loc:
         if isinstance(part, str) and part in current.model_fields:

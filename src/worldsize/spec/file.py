@@ -1,6 +1,6 @@
-"""Reads study files: YAML in, StudySpec out. Every problem names its line, and an unknown key the most similar one.
+"""Read study files: YAML in, StudySpec out. Every problem names its line, and an unknown key the most similar one.
 
-Also: the YAML tree that knows its lines, and what differs between two studies, by dotted key.
+Also list the differences between two studies, by dotted key.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from worldsize.spec.place import OnName, OnSlurm, expand_named
 from worldsize.spec.study import StudySpec
 
 MOST_BYTES = 256_000
-"""Size limit of a study file. The built-in ones have a few thousand bytes."""
+"""Size limit of a study file. Built-in studies have at most a few thousand bytes."""
 MOST_VALUES = 20_000
-"""Limit on lists, mappings and their values, with every alias expanded."""
+"""Limit on the number of lists, mappings and values, after expanding aliases."""
 LONGEST_KEY = 200
 DEEPEST = 50
 """Limit on the nesting of lists and mappings."""
@@ -56,7 +56,7 @@ def parse(text: str, label: str) -> Any:
 
 
 def _check_extent(text: str, label: str) -> None:
-    """Check the size before building anything: a few lines of aliases can expand to billions of values."""
+    """Check the size before building the tree: a few lines of aliases can expand to billions of values."""
     if (size := len(text.encode(errors="replace"))) > MOST_BYTES:
         raise InputError([Problem(too_large(size), label)])
     extent = _Extent()
@@ -77,18 +77,18 @@ class _Open:
 
 
 class _Extent:
-    """Counts the values so far, with aliases expanded."""
+    """Counts the values so far, after expanding aliases."""
 
     def __init__(self) -> None:
         self._values = 0
         self._open: list[_Open] = []
         self._sizes: dict[str, int] = {}
-        """Number of values that an anchor expands to."""
+        """Number of values that each anchor expands to."""
 
     def problem_with(self, event: Event) -> str:
         if isinstance(event, CollectionEndEvent):
             ended = self._open.pop()
-            self._name(ended.anchor, self._values - ended.before)
+            self._store_size(ended.anchor, self._values - ended.before)
         elif isinstance(event, NodeEvent):
             return self._new_value(event)
         return ""
@@ -102,39 +102,39 @@ class _Extent:
         size = self._sizes.get(anchor, 1) if isinstance(event, AliasEvent) else 1
         self._values += size
         if isinstance(event, AliasEvent) and any(collection.anchor == anchor for collection in self._open):
-            return f"the alias *{anchor} stands inside what it stands for; write the values out"
+            return f"the alias *{anchor} refers to a list or mapping that contains it; write the values out"
         if self._values > MOST_VALUES:
-            return f"there are more than {MOST_VALUES:,} values, aliases written out; use fewer, or a range to search"
+            return f"there are more than {MOST_VALUES:,} values after expanding aliases; use fewer, or search a range"
         if is_key and (starts or size > 1 or len(getattr(event, "value", "")) > LONGEST_KEY):
-            return f"a key is one word of at most {LONGEST_KEY} characters, no list and no mapping; write it so"
+            return f"a key must be text of at most {LONGEST_KEY} characters, not a list or a mapping; shorten it"
         if starts:
             self._open.append(_Open(anchor, self._values - 1, isinstance(event, MappingStartEvent)))
             if len(self._open) > DEEPEST:
-                return f"lists and mappings are nested more than {DEEPEST} deep; write it flatter"
+                return f"lists and mappings are nested more than {DEEPEST} levels deep; use fewer levels"
         elif isinstance(event, ScalarEvent):
-            self._name(anchor, 1)
+            self._store_size(anchor, 1)
             if event.style is None and LONG_INT.fullmatch(event.value):
                 return too_long_int(f"{event.value[:12]}...")
         return ""
 
-    def _name(self, anchor: str | None, size: int) -> None:
+    def _store_size(self, anchor: str | None, size: int) -> None:
         if anchor:
             self._sizes[anchor] = size
 
 
 def too_large(size: int) -> str:
-    return f"a study of {size:,} bytes is more than the {MOST_BYTES:,} that one may have; shorten it"
+    return f"the study has {size:,} bytes, more than the limit of {MOST_BYTES:,}; shorten it"
 
 
 def too_long_int(shown: str) -> str:
-    return f"the whole number {shown} does not fit into 64 bits; use one of at most 18 digits"
+    return f"the whole number {shown} does not fit into 64 bits; use at most 18 digits"
 
 
 def plain_values(node: Any, label: str) -> Any:
-    """Plain values only: a tag such as !!python/object is refused, never built."""
+    """Return plain Python values. A tag such as !!python/object is an error; its object is never built."""
     tag = getattr(getattr(node, "tag", None), "value", None)
     if tag is not None:
-        raise InputError([Problem(f"the YAML tag {tag[:40]} is not allowed; write plain values", label)])
+        raise InputError([Problem(f"the YAML tag {tag[:40]} is not allowed; use plain values", label)])
     if isinstance(node, Mapping):
         return {str(key): plain_values(value, _where(node, key, label)) for key, value in node.items()}
     if isinstance(node, str):
@@ -149,24 +149,26 @@ def plain_values(node: Any, label: str) -> Any:
         return int(node)
     if isinstance(node, float) and float("-inf") < node < float("inf"):
         return float(node)
-    raise InputError([Problem(f"{shorten(node)} is neither text, nor a finite number, nor true or false", label)])
+    raise InputError(
+        [Problem(f"{shorten(node)} is neither text, nor a finite number, nor true or false; put text in quotes", label)]
+    )
 
 
-def _where(node: Any, part: str | int, label: str) -> str:
-    line = line_of(node, (part,))
+def _where(node: Any, key: str | int, label: str) -> str:
+    line = line_of(node, (key,))
     if line is None:
-        return label if hasattr(node, "lc") else f"{label}.{part}"
+        return label if hasattr(node, "lc") else f"{label}.{key}"
     return f"{label.partition(', line ')[0]}, line {line}"
 
 
-def contains(node: Any, part: str | int) -> bool:
+def contains(node: Any, key: str | int) -> bool:
     if isinstance(node, dict):
-        return part in node
-    return isinstance(node, list) and isinstance(part, int) and part < len(node)
+        return key in node
+    return isinstance(node, list) and isinstance(key, int) and key < len(node)
 
 
 def line_of(tree: Any, loc: Loc) -> int | None:
-    """The line of the deepest part of `loc` that is in the file."""
+    """Return the line of the deepest part of `loc` that is in the file."""
     line, node = None, tree
     for part in loc:
         positions = getattr(node, "lc", None)
@@ -187,7 +189,7 @@ def builtin_studies() -> dict[str, Path]:
 
 
 def find_study(study: str) -> Path:
-    """The path of a study, given as a path or as the name of a built-in study."""
+    """Return the path of a study, given as a path or as the name of a built-in study."""
     builtin = builtin_studies()
     if study in builtin:
         return builtin[study]
@@ -198,7 +200,7 @@ def find_study(study: str) -> Path:
 
 
 class StudyFile:
-    """A study as written, with its line numbers and the changes by options and overrides."""
+    """A study as written, with line numbers and the changes made by options and overrides."""
 
     def __init__(self, text: str, label: str) -> None:
         self.label = label
@@ -207,10 +209,12 @@ class StudyFile:
             self._tree = {}
         self._options: dict[Loc, str] = {}
         self._has_lines = True
+        self.may_leave_out_counts = False
+        """Whether worker counts that do not fit may be left out: in a built-in study, unless an option sets them."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> StudyFile:
-        """A study from plain Python values, which have no lines: problems name the dotted key."""
+        """Return a study from plain Python values. They have no lines, so problems name the dotted key."""
         file = cls("", "study")
         file._has_lines = False
         file._tree = {str(key): plain_values(value, str(key)) for key, value in values.items()}
@@ -220,41 +224,45 @@ class StudyFile:
     def read(cls, path: Path) -> StudyFile:
         try:
             content = read_regular(path, most=MOST_BYTES, follow=True)
-            return cls(content.decode(), str(path))
+            file = cls(content.decode(), str(path))
         except DamagedError as error:
             raise InputError(str(error)) from error
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
+            raise InputError(f"{path}: cannot be read ({error}); use a readable UTF-8 text file") from error
+        file.may_leave_out_counts = path in builtin_studies().values()
+        return file
 
     def apply_small(self, option: str = "--small") -> None:
-        """Apply the study's `small:` values. The small version has its own folder, so that both can exist."""
+        """Apply the study's `small:` values, and rename the study so that the small version gets its own folder."""
         values = self._tree.get("small") if isinstance(self._tree, dict) else None
         if not isinstance(values, dict) or not values:
-            raise InputError([Problem(f"has no `small:` values; leave {option} out", self.label)])
+            raise InputError([Problem(f"the study has no `small:` values; remove {option}", self.label)])
         for key, value in dict(values).items():
             self._put(str(key), plain_values(value, self.label), f"small: {key}")
         self._put("name", f"{self._tree.get('name')}-small", "small: name")
 
     def override(self, key: str, value: Any, option: str = "") -> None:
-        """Set one field, by its dotted key, to a plain value. Problems with it name the option."""
+        """Set the field with this dotted key to a plain value. Problems with it name the option."""
         option = option or f"overrides[{shorten(key)}]"
+        if key == "axes" or key.startswith("axes.workers"):
+            self.may_leave_out_counts = False
         self._put(key, plain_values(value, option), option)
 
     def override_text(self, assignment: str) -> None:
-        """`--set train.epochs=2`: set one field to a value that is written as YAML."""
+        """Apply an option like `--set train.epochs=2`. The value is YAML."""
         key, equals, text = assignment.partition("=")
         option = f"--set {assignment if len(assignment) <= 80 else assignment[:77] + '...'}"
         if not equals or not key:
-            raise InputError([Problem("wants a field and a value, like --set train.epochs=2", option)])
+            raise InputError([Problem("expected a key and a value, like --set train.epochs=2", option)])
         self.override(key, parse(text, option), option)
 
     def move_to(self, place: str, option: str) -> None:
-        """Run it on local, slurm or mpi, or at one of its places. What the study says about its jobs is kept."""
+        """Run the study on local, slurm or mpi, or at one of its named places. Its Slurm job settings stay."""
         run_on = self._tree.get("run_on") if isinstance(self._tree, dict) else None
         if isinstance(run_on, list):
             places = {entry["name"]: entry for entry in map(expand_named, run_on) if _has_name(entry)}
             if place not in places:
-                raise InputError([Problem(f"the study has the places {', '.join(places)}; choose one of them", option)])
+                raise InputError([Problem(f"the study has the places {', '.join(places)}; choose one", option)])
             chosen = {key: value for key, value in places[place].items() if key != "name"}
             kind = next((kind for kind in get_args(OnName) if chosen.get(kind)), None)
             self._put("run_on", kind or chosen, option)
@@ -263,7 +271,7 @@ class StudyFile:
             self._put("run_on", place, option)
 
     def _skip_only_at(self, place: str) -> None:
-        """What `skip` says about other places is no longer about this study."""
+        """Remove `skip` entries for other places, and drop the place from those for this one."""
         skip = self._tree.get("skip")
         for entry in list(skip) if isinstance(skip, list) else ():
             if isinstance(entry, dict) and "place" in entry and entry.pop("place") != place:
@@ -272,9 +280,13 @@ class StudyFile:
     def _put(self, key: str, value: Any, option: str) -> None:
         if len(key) > LONGEST_KEY:
             raise InputError(
-                [Problem(f"the field has {len(key)} characters; none has more than {LONGEST_KEY}", option)]
+                [
+                    Problem(
+                        f"the key has {len(key)} characters, more than the limit of {LONGEST_KEY}; shorten it", option
+                    )
+                ]
             )
-        # No list has 10^9 entries, and int() accepts non-ASCII digits: whatever is not an index is a name.
+        # Whatever does not match INDEX is a name: no list has 10^9 entries, and int() accepts non-ASCII digits.
         loc = tuple(int(part) if INDEX.fullmatch(part) else part for part in key.split("."))
         node: Any = self._tree
         if loc[0] == "run_on" and len(loc) > 1 and contains(node, "run_on") and isinstance(node["run_on"], list):
@@ -288,27 +300,35 @@ class StudyFile:
             if inside is None and isinstance(node, dict):
                 node[part] = inside = {}
             if not isinstance(inside, dict | list):
-                raise InputError([Problem(f"{key!r}: there is nothing to set inside {part!r}", option)])
+                raise InputError(
+                    [
+                        Problem(
+                            f"cannot set {key!r}: {part!r} is neither a mapping nor a list; set {part!r} itself", option
+                        )
+                    ]
+                )
             node = inside
         if not hasattr(node, "__setitem__"):
             raise InputError(
-                [Problem("the study is not a mapping of keys to values; begin it with `name:`", self.label)]
+                [Problem("the study is not a mapping of keys to values; start it with `name:`", self.label)]
             )
         if isinstance(node, list) and not contains(node, loc[-1]):
-            raise InputError([Problem(f"{key!r}: the list has {len(node)} entries, counted from 0", option)])
+            raise InputError(
+                [Problem(f"cannot set {key!r}: the list has {len(node)} entries, numbered from 0", option)]
+            )
         node[loc[-1]] = value
         self._options[loc] = option
 
     def spec(self) -> StudySpec:
         try:
             spec = StudySpec.from_plain(plain_values(self._tree, self.label))
-            # It must be readable again as stored, with defaults filled in: YAML has less than twice these bytes.
+            # The stored study, with defaults filled in, must be readable. As YAML it has less than twice these bytes.
             if (size := len(spec.model_dump_json())) > MOST_BYTES // 2:
                 raise InputError([Problem(f"with its defaults filled in, {too_large(2 * size)}", self.label)])
             return spec
         except ValidationError as error:
             items = error.errors(include_url=False)
-            # Pydantic also reports a list with a wrong item as too short: report only the item.
+            # Pydantic also reports a list with a wrong item as too short. Report only the item.
             inner = {item["loc"][: len(other["loc"])] for item in items for other in items if item is not other}
             reported = [item for item in items if item["type"] != "too_short" or item["loc"] not in inner]
             # Parts in brackets are tags of a union.
@@ -320,7 +340,7 @@ class StudyFile:
             raise InputError(list(dict.fromkeys(problems))) from error
 
     def where(self, loc: Loc) -> str:
-        """The option or the line that the value at `loc` came from."""
+        """Return the option or the line that the value at `loc` came from."""
         for length in range(len(loc), 0, -1):
             if loc[:length] in self._options:
                 return self._options[loc[:length]]
@@ -330,7 +350,7 @@ class StudyFile:
         return f"{self.label}, line {line}" if line else self.label
 
     def problem(self, text: str, loc: Loc) -> Problem:
-        """A problem with the value at `loc` and its location, which is not repeated if the text begins with it."""
+        """Return a problem with the value at `loc`. Its location is left out if the text already starts with it."""
         where = self.where(loc)
         return Problem(text) if text.startswith(f"{where}=") else Problem(text, where)
 
@@ -340,7 +360,7 @@ def _has_name(entry: Any) -> bool:
 
 
 def _index_of(places: list[Any], name: str | int) -> str | int:
-    """The index of the place with this name in `run_on`, which is written out where it was short; else the name."""
+    """Return the index of the place with this name, and expand its short form in the list; else return the name."""
     for index, entry in enumerate(map(expand_named, places)):
         if _has_name(entry) and entry["name"] == name:
             places[index] = entry
@@ -349,9 +369,9 @@ def _index_of(places: list[Any], name: str | int) -> str | int:
 
 
 def dump_yaml(spec: StudySpec) -> str:
-    """The study as YAML with its defaults filled in; reading it gives the same study."""
+    """Return the study as YAML with all defaults filled in. Reading it gives the same study."""
     stream = io.StringIO()
-    stream.write("# The study as it is run, defaults filled in.\n")
+    stream.write("# The study as run, with all defaults filled in.\n")
     yaml = YAML(typ="rt")
     yaml.default_flow_style = None
     yaml.dump(spec.model_dump(mode="json"), stream)
@@ -359,12 +379,12 @@ def dump_yaml(spec: StudySpec) -> str:
 
 
 MAY_CHANGE = {"time", "max_jobs", "account", "qos", "setup", "sbatch_options"}
-"""Keys of `run_on.slurm` that may change between runs: how jobs are scheduled, not what they run on."""
+"""Keys of `run_on.slurm` that can change between runs: how jobs are scheduled, not what they run on."""
 
 
-def changes_between(stored: StudySpec, wanted: StudySpec) -> list[str]:
-    """`train.epochs: 2 -> 3`, one line per changed value."""
-    return differences(_compared(stored), _compared(wanted))
+def changes_between(stored: StudySpec, requested: StudySpec) -> list[str]:
+    """Return one line per changed value, like `train.epochs: 2 -> 3`."""
+    return differences(_fixed_values(stored), _fixed_values(requested))
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -374,11 +394,11 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
             for key in dict.fromkeys([*old, *new])
             for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
         ]
-    return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
+    return [] if old == new else [f"{path}: {_shown(old)} -> {_shown(new)}"]
 
 
-def _compared(spec: StudySpec) -> dict[str, Any]:
-    """What must be the same to continue a study."""
+def _fixed_values(spec: StudySpec) -> dict[str, Any]:
+    """Return the values that must not change when a study continues."""
     dumped = spec.model_dump(mode="json")
     places = {
         name: place.model_dump(mode="json", exclude={"slurm": MAY_CHANGE}) if isinstance(place, OnSlurm) else place
@@ -388,5 +408,5 @@ def _compared(spec: StudySpec) -> dict[str, Any]:
     return dumped
 
 
-def _short(value: Any) -> str:
-    return "nothing" if value is None else str(value)
+def _shown(value: Any) -> str:
+    return "not set" if value is None else str(value)

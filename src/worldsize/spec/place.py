@@ -1,5 +1,6 @@
-"""Where a study runs: this machine, MPI, Slurm, or several of these by name; and what a Slurm job requests. Every value
-is checked, so that none of them can add a directive to a job script.
+"""Places where a study runs: this machine, MPI or Slurm, or several of them with names. Also what Slurm jobs request.
+
+The patterns make sure that no value can add a directive to a job script.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from worldsize.errors import shorten
 from worldsize.machine import Machine
 from worldsize.spec.base import Count, Frozen, as_list, or_say
 
-FOR_SBATCH = "is not in the form that sbatch takes; use letters, digits and"
+FOR_SBATCH = "is not a valid value for sbatch; use letters, digits and"
 SlurmName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]{0,127}$"),
     or_say(f"{FOR_SBATCH} . _ - , : @ +"),
 ]
-"""Name of a partition, account, ...: nothing that sbatch or a shell would interpret."""
+"""Name of a partition, account, ... Contains nothing that sbatch or a shell would interpret."""
 Constraint = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:@+&|*!()\[\]=-]{0,127}$"),
@@ -50,51 +51,51 @@ OWNED = {
     *("account", "qos", "constraint", "wait", "wait-all-nodes", "export", "export-file", "test-only", "gres", "hold"),
     *("clusters", "cluster-constraint"),
 }
-"""Directives that the script or the sbatch command line already sets, or that would change what a job is."""
+"""Options that worldsize sets itself, or that would change how it must handle a job."""
 
 
 class SlurmSpec(Frozen):
-    """What every job of the study requests from Slurm."""
+    """What each job of the study requests from Slurm."""
 
     partition: SlurmName | None = None
     account: SlurmName | None = None
     qos: SlurmName | None = None
     time: TimeLimit = "01:00:00"
-    """Time limit of one job, in sbatch's format: minutes, HH:MM:SS or D-HH:MM:SS. Unfinished work is resubmitted."""
+    """Time limit of a job, in sbatch's format: minutes, HH:MM:SS or D-HH:MM:SS. Unfinished work is resubmitted."""
     nodes: Count = 1
-    """Largest number of nodes of a job. A launch with fewer workers takes fewer nodes."""
+    """Largest number of nodes of a job. A launch with fewer workers uses fewer nodes."""
     workers_per_node: Count | None = None
-    """Default: `gpus_per_node`, or the largest worker count divided among the nodes."""
+    """Largest number of workers on a node. Default: `gpus_per_node`, or the largest count divided among the nodes."""
     gpus_per_node: Count | None = None
-    """Without it the study runs on CPUs."""
+    """Number of GPUs per node. Without it, the study runs on CPUs."""
     cpus_per_worker: Count | None = None
-    """CPUs of each worker. Default: the study's `threads_per_worker`."""
+    """Number of CPUs per worker. Default: `threads_per_worker` of the study."""
     constraint: Constraint | None = None
-    """Required node features: a100, skylake|icelake."""
+    """Required node features, like `a100` or `skylake|icelake`."""
     setup: Annotated[tuple[str, ...], Field(max_length=50)] = ()
-    """Shell commands before the workers start: module load ..., source ..."""
+    """Shell commands that run before the workers start, like `module load cuda`."""
     sbatch_options: dict[str, OptionValue] = Field(default_factory=dict)
-    """More directives: {exclusive: true, mem: 32G} gives `#SBATCH --exclusive` and `#SBATCH --mem=32G`."""
+    """Further sbatch options. {exclusive: true, mem: 32G} gives `#SBATCH --exclusive` and `#SBATCH --mem=32G`."""
     max_jobs: Count = 4
-    """Largest number of jobs of this study in the queue at once."""
+    """Largest number of jobs of this study in the queue at the same time."""
 
     @field_validator("time", mode="before")
     @classmethod
     def _minutes(cls, value: Any) -> Any:
-        """YAML reads 30 as a number."""
+        """Convert a number of minutes to text, because YAML reads 30 as a number."""
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     @field_validator("time")
     @classmethod
     def _at_least_a_minute(cls, value: str) -> str:
-        """0 would be no limit at all."""
+        """Refuse less than a minute. For Slurm, 0 means no limit."""
         if limit_s(value) < 60:
-            raise ValueError(f"time={value!r} is less than a minute, the shortest limit of Slurm; use a longer one")
+            raise ValueError(f"time={value!r} is less than a minute, the shortest limit of Slurm; use a longer time")
         return value
 
     @field_validator("setup", mode="before")
     @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
+    def _as_tuple(cls, value: Any) -> Any:
         return as_list(value)
 
     @field_validator("setup")
@@ -102,11 +103,11 @@ class SlurmSpec(Frozen):
     def _one_line_each(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for line in value:
             if not line.strip() or any(not character.isprintable() and character != "\t" for character in line):
-                raise ValueError(f"setup={line!r} must be one line of printable text; write one entry a command")
+                raise ValueError(f"setup={line!r} is not one line of printable text; write one entry per command")
         return value
 
     @model_validator(mode="after")
-    def _options_are_free(self) -> Self:
+    def _options_are_allowed(self) -> Self:
         for key in self.sbatch_options:
             if not key.replace("-", "").isalnum() or not key.isascii() or key != key.lower() or key.startswith("-"):
                 raise ValueError(
@@ -116,7 +117,7 @@ class SlurmSpec(Frozen):
             # sbatch accepts `--job-na` for `--job-name`.
             if owned := next((option for option in sorted(OWNED) if option.startswith(key)), None):
                 raise ValueError(
-                    f"sbatch_options: {key!r}: {owned} is set by worldsize, or has a key of its own; leave it out"
+                    f"sbatch_options: {key!r} conflicts with {owned}, which worldsize sets or has a key for; remove it"
                 )
         return self
 
@@ -131,16 +132,16 @@ class OnSlurm(Frozen):
 
 OnName = Literal["local", "mpi"]
 PlaceOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,31})?$")]
-"""Place of a trial or a launch: empty if the study has one place, which needs no name."""
+"""Place of a trial or a launch. Empty if the study has a single place, which needs no name."""
 PlaceName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$"),
-    or_say("cannot name a place; use 1 to 32 letters, digits, '.', '_' and '-'"),
+    or_say("is not a valid name for a place; use 1 to 32 letters, digits, '.', '_' and '-'"),
 ]
 
 
 def expand_place(value: Any) -> Any:
-    """`slurm` is short for `{slurm: {}}`."""
+    """Expand a place: `slurm` is short for `{slurm: {}}`."""
     if value == "slurm":
         return {"slurm": {}}
     if isinstance(value, dict) and value.get("slurm", 0) is None:
@@ -151,7 +152,7 @@ def expand_place(value: Any) -> Any:
             "[{name: t4, slurm: {...}}, {name: v100, slurm: {...}}]"
         )
     if isinstance(value, str) and value not in get_args(OnName):
-        raise ValueError(f"run_on={value!r} is not a place to run a study; use local, mpi, slurm or {{slurm: {{...}}}}")
+        raise ValueError(f"run_on={value!r} is not a known place; use local, mpi, slurm or {{slurm: {{...}}}}")
     return value
 
 
@@ -162,18 +163,18 @@ PlaceSpec = Annotated[
 
 
 class NamedPlace(Frozen):
-    """One of several places: a kind of hardware, with a name of your choice."""
+    """One of several places, usually a kind of hardware, with a name of your choice."""
 
     name: PlaceName
     slurm: SlurmSpec | None = None
-    """Jobs with these settings."""
+    """Run Slurm jobs with these settings."""
     local: bool = False
-    """This machine."""
+    """Run on this machine."""
     mpi: bool = False
-    """This machine, with mpirun."""
+    """Run on this machine with mpirun."""
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def _has_one_kind(self) -> Self:
         if (self.slurm is not None) + self.local + self.mpi != 1:
             raise ValueError(f"the place {self.name} needs one of `slurm: {{...}}`, `local: true` and `mpi: true`")
         return self
@@ -185,12 +186,12 @@ class NamedPlace(Frozen):
         return "local" if self.local else "mpi"
 
     def with_slurm(self, place: PlaceSpec) -> NamedPlace:
-        """The same place with the job settings of `place`."""
+        """Return this place with the job settings of `place`."""
         return self.model_copy(update={"slurm": place.slurm if isinstance(place, OnSlurm) else None})
 
 
 def expand_named(value: Any) -> Any:
-    """`local` is short for `{name: local, local: true}`."""
+    """Expand a named place: `local` is short for `{name: local, local: true}`."""
     if value in (*get_args(OnName), "slurm"):
         return {"name": value, value: {} if value == "slurm" else True}
     if isinstance(value, dict) and value.get("slurm", 0) is None and not (value.get("local") or value.get("mpi")):
@@ -200,8 +201,8 @@ def expand_named(value: Any) -> Any:
 
 def _names_differ(places: tuple[NamedPlace, ...]) -> tuple[NamedPlace, ...]:
     names = [place.name for place in places]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"run_on names {twice} twice; give each place a name of its own")
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"run_on has two places with the name {duplicate}; give each place its own name")
     return places
 
 
@@ -211,7 +212,7 @@ Places = Annotated[
     BeforeValidator(as_list),
     AfterValidator(_names_differ),
 ]
-"""[{name: t4, slurm: {...}}, {name: v100, slurm: {...}}]: several kinds of hardware."""
+"""Several places, like [{name: t4, slurm: {...}}, {name: v100, slurm: {...}}]."""
 RunOn = Annotated[
     Annotated[PlaceSpec, BeforeValidator(expand_place), Tag("<place>")] | Annotated[Places, Tag("<places>")],
     Discriminator(lambda value: "<places>" if isinstance(value, list | tuple) else "<place>"),
@@ -219,7 +220,7 @@ RunOn = Annotated[
 
 
 def limit_s(text: str) -> float:
-    """sbatch's own forms: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
+    """Return the seconds of a time in one of sbatch's formats: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
     days, dash, rest = text.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if dash:
@@ -232,14 +233,16 @@ def limit_s(text: str) -> float:
 
 
 def nodes_for(slurm: SlurmSpec, workers: int) -> int:
-    """The fewest nodes that hold the workers of a launch; `workers_per_node` is resolved."""
+    """Return the smallest number of nodes for the workers of a launch. `workers_per_node` must be resolved."""
     assert slurm.workers_per_node is not None
     return math.ceil(workers / slurm.workers_per_node)
 
 
 def machine_of(place: PlaceSpec, machine: Machine, *, threads: int) -> Machine:
-    """The cores and GPUs that workers have at a place; on Slurm, what the study requests. `machine` is the driver's;
-    `workers_per_node` is resolved."""
+    """Return the cores and GPUs for the workers of a place; on Slurm, those that the study requests.
+
+    `machine` is the one that the driver runs on. `workers_per_node` must be resolved.
+    """
     if not isinstance(place, OnSlurm):
         return machine
     slurm = place.slurm

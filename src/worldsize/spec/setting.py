@@ -1,4 +1,4 @@
-"""A setting: what two trials must share to be comparable in throughput. Plain data that every room may use."""
+"""Setting: the values that two trials must share for their throughput to be comparable. Plain data, without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How workers train, apart from their number and their batch: counts and batches are compared within a method."""
+    """A setting without its worker count and its batch. Counts and batches are compared within a method."""
 
     accumulation: int
     scaling: Literal["strong", "weak"]
@@ -21,22 +21,22 @@ class Method:
 
     @property
     def undivided(self) -> Method:
-        """The same method without accumulation: what a model learns does not depend on how its batch is divided."""
+        """The same method without accumulation. How a batch is divided does not affect what a model learns."""
         return replace(self, accumulation=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesKey:
-    """What settings on one scaling curve share: everything but the workers."""
+    """The values that all settings of one scaling curve share: all except the worker count."""
 
     method: Method
     batch: int
-    """Global for strong scaling, per worker for weak scaling."""
+    """Global batch for strong scaling, batch per worker for weak scaling."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What makes two trials comparable in throughput."""
+    """The values that two trials must share for their throughput to be comparable."""
 
     workers: int
     batch_per_worker: int
@@ -45,16 +45,17 @@ class Setting:
     strategy: StrategySpec
     precision: str
     place: str = ""
-    """Where it runs, if the study has several places. Different kinds of hardware are never compared."""
+    """Name of the place it runs on; empty if the study has a single place. Results of different places are never
+    compared."""
 
     @classmethod
     def of(cls, source: object) -> Setting:
-        """The setting of a trial or a point, which have its fields among others."""
+        """Return the setting of a trial or a point, which have its fields among others."""
         return cls(**{field.name: getattr(source, field.name) for field in fields(cls)})
 
     @property
     def samples_per_worker_step(self) -> int:
-        """Samples that a worker processes in one step."""
+        """Number of samples that a worker processes in one step."""
         return self.batch_per_worker * self.accumulation
 
     @property
@@ -77,11 +78,11 @@ class Setting:
         return SeriesKey(method=self.method, batch=batch)
 
     def with_workers(self, workers: int) -> Setting:
-        """The setting of the same series with this many workers."""
+        """Return the setting of the same series with this number of workers."""
         if self.scaling == "weak":
             return replace(self, workers=workers)
-        share = self.global_batch // (workers * self.accumulation)
-        return replace(self, workers=workers, batch_per_worker=share)
+        batch_per_worker = self.global_batch // (workers * self.accumulation)
+        return replace(self, workers=workers, batch_per_worker=batch_per_worker)
 
 
 def setting_order(setting: Setting) -> tuple[str, str, str, int, int, int]:

@@ -1,4 +1,4 @@
-"""What is trained: the workload, its options, and image augmentation. No torch."""
+"""Workloads: data, model, their options, and image augmentation. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AugmentSpec(Frozen):
-    """Image augmentation. Each value is the largest change; every image draws its own, uniformly, in both directions.
-    All 0: no change.
+    """Image augmentation. Shift, zoom and rotation give the largest change; each image gets a uniformly drawn change
+    between minus and plus this value. If all values are 0, images do not change.
 
-    A light recipe, zoom and shifts up to 1 %: `{zoom: 0.01, shift: 0.01}`.
-    A strong one, rotation 5 %, zoom 20 %, shifts 20 %, horizontal flips:
+    A light recipe, with zoom and shifts up to 1 %: `{zoom: 0.01, shift: 0.01}`.
+    A strong recipe, with rotation up to 5 % of a turn, zoom and shifts up to 20 %, and horizontal flips:
     `{rotation: 0.05, zoom: 0.2, shift: 0.2, flip: horizontal}`.
     """
 
     shift: Fraction = 0.0
-    """Share of each side, drawn separately for the two directions: 0.2 moves a 100 x 50 image by up to 20 and up to 10
-    pixels."""
+    """Largest shift, as a fraction of the width and of the height, which are drawn separately. 0.2 moves a 100 x 50
+    image by up to 20 pixels horizontally and up to 10 vertically."""
     zoom: Fraction = 0.0
-    """The scale is drawn from 1 - zoom to 1 + zoom, the same for both sides; above 1 enlarges."""
+    """The scale is drawn between 1 - zoom and 1 + zoom, the same for width and height. A scale above 1 enlarges."""
     rotation: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    """Share of a full turn, like the factor of Keras' RandomRotation: 0.05 is up to 18 degrees either way. To convert
-    degrees, divide by 360."""
+    """Largest rotation, as a fraction of a full turn, like the factor of Keras' RandomRotation. 0.05 is up to 18
+    degrees in either direction. To convert from degrees, divide by 360."""
     flip: Literal["none", "horizontal", "vertical", "both"] = "none"
-    """Each image is flipped with probability 1/2; `both` decides the two directions separately."""
+    """Each image is flipped with probability 1/2. `both` draws the two directions separately."""
     crop: Annotated[int, Field(ge=0)] = 0
-    """Pixels added on every side before the old size is cropped at a random position."""
+    """Pixels added on each side before the image is cropped to its original size at a random position."""
     cutout: Annotated[int, Field(ge=0)] = 0
-    """Side, in pixels, of a square that is blanked. Its center is any pixel, so part of it may be outside."""
+    """Side, in pixels, of a square that is blanked. Its center is a random pixel, so part of it can lie outside."""
     fill: Annotated[float, Field(allow_inf_nan=False)] | Literal["edge"] = 0.0
-    """Fills empty areas: a value, in the units in which images reach the model, or the nearest edge pixel."""
+    """What fills empty areas: a value, in the units of the model's input, or `edge` for the nearest edge pixel."""
 
     @model_validator(mode="after")
     def _cutout_needs_a_value(self) -> Self:
         if self.cutout and self.fill == "edge":
             raise ValueError(
-                f"cutout={self.cutout} blanks pixels inside the image, where fill=edge has nothing to give: "
-                "use a number, such as 0"
+                f"cutout={self.cutout} blanks pixels inside the image, and fill=edge fills only areas outside it; "
+                "use a number for fill, such as 0"
             )
         return self
 
@@ -65,35 +65,35 @@ class WorkloadSpec(Frozen):
     ]
     """A built-in workload, or a function of your own: package.module:function."""
     path: str | None = None
-    """Where the data are, for workloads that accept any: a folder of images, a table of frames, a text. Searched in the
-    current folder, then in the data folder."""
+    """Your data, for workloads that need it: a folder of images, a table of frames, or a text. Searched in the current
+    folder, then in the data folder."""
     image_size: Annotated[int, Field(ge=8, le=1024)] | None = None
-    """Side, in pixels, to which images are resized, for image-folder and steering."""
+    """Side length, in pixels, to which image-folder and steering resize images."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of the data used for testing, for data without a test part of their own."""
+    """Fraction of the data used for testing, if the data has no test set of its own."""
     model: Label | None = None
-    """A model other than the workload's own: cnn, resnet18, torchvision:NAME, ..."""
+    """A model to use instead of the workload's default: cnn, resnet18, torchvision:NAME, ..."""
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options of the model: {layers: 4, width: 256}."""
+    """Options of the model, like {layers: 4, width: 256}."""
     data_options: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the data, or the arguments of your own function."""
     augment: AugmentSpec = AugmentSpec()
     pretrained: str | None = None
     """A file with initial weights, or `torchvision` for those of a torchvision model."""
     freeze: Literal["backbone"] | None = None
-    """Train the head alone; the rest keeps its weights."""
+    """Train only the head; the backbone keeps its weights."""
     unfreeze_epoch: Count | None = None
-    """From this epoch on (counted from 0), everything is trained."""
+    """Train all layers from this epoch on, counted from 0."""
 
     @property
     def own(self) -> bool:
-        """Whether it is the user's function."""
+        """Whether the workload is a function of the user."""
         return ":" in self.name
 
     @model_validator(mode="after")
     def _unfreeze_what_is_frozen(self) -> Self:
         if self.unfreeze_epoch is not None and self.freeze is None:
-            raise ValueError(f"unfreeze_epoch={self.unfreeze_epoch} has nothing to unfreeze: add `freeze: backbone`")
+            raise ValueError(f"unfreeze_epoch={self.unfreeze_epoch} has nothing to unfreeze; add `freeze: backbone`")
         return self
 
 

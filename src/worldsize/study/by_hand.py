@@ -1,4 +1,4 @@
-"""Launches that are started by hand: torchrun on each of several hosts, or sbatch."""
+"""Commands to start launches by hand: torchrun on each host, mpirun or sbatch."""
 
 from __future__ import annotations
 
@@ -18,40 +18,41 @@ HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 
 def nodes_like(machine: Machine, nodes: int) -> Machine:
-    """The total of this many machines like this one."""
+    """Return the total of this number of machines like this one."""
     return Machine(cores=machine.cores * nodes, gpus=machine.gpus * nodes)
 
 
 def commands_by_hand(study: Study, *, nodes: int, hosts: str, port: int) -> list[str]:
-    """Shell commands; comments say where to run each. Everything is checked before anything is written."""
+    """Return shell commands, with comments that tell where to run each. Checks everything before writing anything."""
     names = hosts.split(",") if hosts else [f"HOST{number}" for number in range(1, nodes + 1)]
     if len(names) != nodes or not all(HOST.fullmatch(name) for name in names):
         raise InputError(
-            f"--hosts {hosts!r} names no {nodes} hosts; write addresses with commas: --hosts 10.0.0.1,10.0.0.2"
+            f"--hosts {hosts!r} is not a list of {nodes} hosts; write addresses like --hosts 10.0.0.1,10.0.0.2"
         )
     for launch in study.plan.launches:
-        plain = study.spec.places[launch.place] == "local"
-        if plain and launch.workers % min(nodes, launch.workers):
-            raise InputError(f"workers={launch.workers} does not divide among --nodes {nodes}; use a count that does")
+        is_local = study.spec.places[launch.place] == "local"
+        if is_local and launch.workers % min(nodes, launch.workers):
+            raise InputError(f"workers={launch.workers} does not divide among --nodes {nodes}; use a multiple")
     lines = []
-    for work in study.prepare():
-        lines.append(f"# {work.launch_id}: trials {len(work.trials)}, workers {work.workers}")
-        lines += _commands(study.sites[work.place].spec, work, names, port)
+    for prepared in study.prepare():
+        lines.append(f"# {prepared.launch_id}: trials {len(prepared.trials)}, workers {prepared.workers}")
+        lines += _commands(study.sites[prepared.place].spec, prepared, names, port)
     return lines or [f"# nothing is left to run in {study.folder}"]
 
 
-def _commands(spec: StudySpec, work: PreparedLaunch, hosts: list[str], port: int) -> Iterator[str]:
+def _commands(spec: StudySpec, prepared: PreparedLaunch, hosts: list[str], port: int) -> Iterator[str]:
     if spec.slurm is not None:
-        yield shlex.join(["sbatch", str(prepare_by_hand(work, spec))])
+        yield shlex.join(["sbatch", str(prepare_by_hand(prepared, spec))])
         return
-    fixed = [f"{key}={value}" for key, value in worker_environment(work.threads, work.cpu_limit_gb).items()]
-    begin = f"env {shlex.join(fixed)} WORLDSIZE_LAUNCHED_AT=$(date +%s) "
+    variables = [f"{key}={value}" for key, value in worker_environment(prepared.threads, prepared.cpu_limit_gb).items()]
+    prefix = f"env {shlex.join(variables)} WORLDSIZE_LAUNCHED_AT=$(date +%s) "
     if spec.run_on == "mpi":
-        yield begin + shlex.join(mpirun_command(work.folder.path, work.launch_id, work.workers))
+        yield prefix + shlex.join(mpirun_command(prepared.folder.path, prepared.launch_id, prepared.workers))
         return
-    # A launch may have fewer workers than the study: then use as many hosts as they divide among.
-    used = hosts[: max(n for n in range(1, min(len(hosts), work.workers) + 1) if work.workers % n == 0)]
-    commands = node_commands(work.folder.path, work.launch_id, work.workers // len(used), used, port=port)
+    # Use as many hosts as the workers of this launch divide among.
+    host_count = max(n for n in range(1, min(len(hosts), prepared.workers) + 1) if prepared.workers % n == 0)
+    used = hosts[:host_count]
+    commands = node_commands(prepared.folder.path, prepared.launch_id, prepared.workers // host_count, used, port=port)
     for host, command in zip(used, commands, strict=True):
         yield f"# on {host}:"
-        yield begin + shlex.join(command)
+        yield prefix + shlex.join(command)

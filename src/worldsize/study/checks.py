@@ -1,4 +1,4 @@
-"""Checks whether a study can run on this machine, before anything is written."""
+"""Check whether a study can run on this machine, before anything is written."""
 
 from __future__ import annotations
 
@@ -23,55 +23,58 @@ from worldsize.study.adaptive_rounds import first_points
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """How a run deals with its Slurm jobs."""
+    """How a run handles its Slurm jobs."""
 
     smoke: bool = False
-    """Submit a one-minute test job first."""
+    """Submit a test job of one minute first."""
     detach: bool = False
-    """Return once all jobs are submitted; a later run follows them."""
+    """Return when all jobs are submitted. A later run follows them."""
     cancel: bool = False
     """Cancel the jobs on KeyboardInterrupt. Otherwise they continue, and the next run follows them."""
 
 
 def check_job_options(spec: StudySpec, home: StudyFolder, jobs: JobOptions) -> None:
-    submits = {on: isinstance(place, OnSlurm) for on, place in spec.places.items()}
-    if jobs != JobOptions() and not any(submits.values()):
-        raise InputError("smoke, detach and cancel are about jobs, and this study has none; add `run_on: slurm`")
-    if jobs.detach and not all(submits.values()):
-        name = next(on for on, by_jobs in submits.items() if not by_jobs)
-        raise InputError(f"detach leaves jobs behind, and {name} runs on this machine; choose others with --on")
-    if any(submits.values()) and not home.study_file.exists() and which("sbatch") is None:
+    uses_slurm = {name: isinstance(place, OnSlurm) for name, place in spec.places.items()}
+    if jobs != JobOptions() and not any(uses_slurm.values()):
+        raise InputError("smoke, detach and cancel apply only to Slurm jobs; add `run_on: slurm` or remove them")
+    if jobs.detach and not all(uses_slurm.values()):
+        name = next(name for name, uses in uses_slurm.items() if not uses)
+        raise InputError(f"detach applies only to Slurm, and {name} runs on this machine; choose a place with --on")
+    if any(uses_slurm.values()) and not home.study_file.exists() and which("sbatch") is None:
         raise InputError(
-            "the study runs on Slurm, whose sbatch is not here; run this on a login node, or use --on local"
+            "the study runs on Slurm, but this machine has no sbatch; run this on a login node, or use --on local"
         )
 
 
 def require_same_study(spec: StudySpec, plan: Plan, home: StudyFolder) -> bool:
-    """Whether the folder holds this study. Until something is measured, the place where it runs may change."""
+    """Whether the folder already has this study. Raises StoreError if it has anything else.
+
+    As long as nothing is measured, the study can move to another place.
+    """
     if not home.study_file.exists():
         if home.path.exists() and not home.unfinished():
-            raise StoreError(f"{home.path} exists and is not a study folder; choose another with --dir")
+            raise StoreError(f"{home.path} exists and is not a study folder; choose another folder with --dir")
         return False
     stored = read_study(home)
     changes = changes_between(stored, spec)
-    unused = not any(home.has_record(trial_id) for trial_id in home.trial_ids())
+    has_no_records = not any(home.has_record(trial_id) for trial_id in home.trial_ids())
     if (
         changes
-        and unused
+        and has_no_records
         and make_plan(stored, first_points(stored)) == plan
         and all(change.startswith("run_on") for change in changes)
     ):
         if job := submitted_job(home):
             raise StoreError(
-                f"{home.path} is this study elsewhere, and job {job} may still run it: both would write into the "
-                "same trials; let the job end there (the same command as before sees it), or choose another --dir"
+                f"{home.path} has this study with another `run_on`, whose job {job} might still write the same trials; "
+                "repeat the earlier command until the job has ended, or choose another folder with --dir"
             )
         return False
     if changes:
-        listed = "\n".join(f"  {change}" for change in changes)
+        lines = "\n".join(f"  {change}" for change in changes)
         raise StoreError(
-            f"{home.path} holds this study with other values:\n{listed}\n"
-            "undo the change to continue it, or give a new folder with --dir"
+            f"{home.path} has this study with other values:\n{lines}\n"
+            "undo the change to continue it, or choose a new folder with --dir"
         )
     return True
 
@@ -80,14 +83,14 @@ def check_space(home: StudyFolder, needed_bytes: int, trials: int) -> None:
     free = free_bytes(home.path)
     if free < needed_bytes:
         raise StoreError(
-            f"the {trials} trials left will write about {megabytes(needed_bytes)} into {home.path}, and its disk has "
-            f"{megabytes(free)} free; free some space, or choose a folder on another disk with --dir"
+            f"the {trials} trials left will write about {megabytes(needed_bytes)} into {home.path}, but its disk has "
+            f"only {megabytes(free)} free; free some space, or choose a folder on another disk with --dir"
         )
 
 
 def free_bytes(path: Path) -> int:
-    """Free bytes on the disk that holds a folder, or will hold it."""
-    existing = next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
+    """Return the free bytes on the disk of a folder, which need not exist yet."""
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     return disk_usage(existing).free
 
 
@@ -96,29 +99,34 @@ def megabytes(size: float) -> str:
 
 
 def check_device(devices: Mapping[str, str], home: StudyFolder) -> None:
-    """Refuse to continue on another device: steps on a CPU and on a GPU are not repeats of each other. Devices are by
-    place."""
-    began = read_model(home.plan_file, PlanFile).device
-    if devices != began:
+    """Refuse to continue a study on another device, because times on a CPU and a GPU cannot be compared.
+
+    `devices` has the device of each place.
+    """
+    stored = read_model(home.plan_file, PlanFile).device
+    if devices != stored:
         raise StoreError(
-            f"{home.path} was begun on {_in_words(began)}, and this machine would continue it on {_in_words(devices)}; "
-            f"continue it where it began, or give a new folder with --dir"
+            f"{home.path} was started on {_in_words(stored)}, but this machine would continue it on "
+            f"{_in_words(devices)}; continue it on {_in_words(stored)}, or choose a new folder with --dir"
         )
 
 
 def _in_words(devices: Mapping[str, str]) -> str:
-    return ", ".join(f"{device} ({on})" if on else device for on, device in devices.items())
+    return ", ".join(f"{device} ({place})" if place else device for place, device in devices.items())
 
 
 def check_data(spec: StudySpec, root: Path, *, deep: bool = True) -> None:
-    """Check before training that every data file exists; with `deep`, also that its bytes are those published. `deep`
-    also counts the samples for pretraining; the study's own were counted when it was created."""
-    used = [spec.workload]
+    """Check before training that all data files exist.
+
+    `deep` also verifies their checksums, and counts the samples for pretraining. The samples of the study itself are
+    counted when the study is created.
+    """
+    workloads = [spec.workload]
     if spec.pretrain is not None:
-        used.append(spec.pretrain.workload)
+        workloads.append(spec.pretrain.workload)
         if deep:
             facts_of(spec.pretrain.workload, root)
-    for workload in used:
+    for workload in workloads:
         entry = WORKLOADS.get(workload.name)
         if entry is not None and entry.dataset is not None:
             require(entry.dataset, root, deep=deep)

@@ -1,6 +1,6 @@
-"""What a search runs next: it narrows down the edge of divergence by bisection.
+"""Choose what a search runs next: bisection narrows down the learning rate above which training diverges.
 
-Rounds are a pure function of the study and its records: a study that was stopped continues with the same ones.
+Rounds are a pure function of the study and its records, so that a study that was stopped continues with the same ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Runs = list[tuple[TrialSpec, TrialRecord]]
 
 
 def next_search_round(spec: StudySpec, plan: Plan, records: Mapping[str, TrialRecord]) -> Plan | None:
-    """The plan with more trials, or None when no search wants any."""
+    """Return the plan with more trials, or None if all searches are done."""
     if spec.train is None:
         return None
     runs: dict[str, Runs] = defaultdict(list)
@@ -31,31 +31,31 @@ def next_search_round(spec: StudySpec, plan: Plan, records: Mapping[str, TrialRe
     more: list[StudyPoint] = []
     for search, point in {point.search: point for point in study_points(spec)}.items():
         entry = spec.axes.optimizer[point.entry]
-        more += [replace(point, optimizer=setting) for setting in _wanted(entry, runs[search])]
+        more += [replace(point, optimizer=setting) for setting in _next_settings(entry, runs[search])]
     return with_training(plan, spec, more) if more else None
 
 
-def _wanted(entry: OptimizerAxis, runs: Runs) -> list[OptimizerSpec]:
+def _next_settings(entry: OptimizerAxis, runs: Runs) -> list[OptimizerSpec]:
     if not runs or any(record.outcome in ("failed", "out_of_memory") for _, record in runs):
-        return []  # failed trials may be run again first; a search must not work around them
+        return []  # failed trials can be repeated; the search must not continue without them
     if isinstance(entry.lr, Search) and entry.lr.divergence_within is not None:
-        return _nearer_the_edge(entry.lr.divergence_within, runs)
+        return _between_stable_and_diverged(entry.lr.divergence_within, runs)
     return []
 
 
-def _nearer_the_edge(precision: float, runs: Runs) -> list[OptimizerSpec]:
-    """The geometric mean of the highest stable learning rate and the lowest that diverged."""
-    others: dict[OptimizerSpec, dict[float, bool]] = defaultdict(dict)
+def _between_stable_and_diverged(precision: float, runs: Runs) -> list[OptimizerSpec]:
+    """Return, for each optimizer, the geometric mean of the highest stable and the lowest diverged learning rate."""
+    diverged_by_setting: dict[OptimizerSpec, dict[float, bool]] = defaultdict(dict)
     for trial, record in runs:
-        rates = others[trial.optimizer.model_copy(update={"lr": 1.0})]
-        rate = trial.optimizer.lr
-        rates[rate] = rates.get(rate, False) or record.outcome == "diverged"
-    wanted = []
-    for setting, diverged in others.items():
+        diverged = diverged_by_setting[trial.optimizer.model_copy(update={"lr": 1.0})]
+        lr = trial.optimizer.lr
+        diverged[lr] = diverged.get(lr, False) or record.outcome == "diverged"
+    settings = []
+    for setting, diverged in diverged_by_setting.items():
         edge = divergence_edge(diverged)
         if edge is None or edge.diverged <= edge.stable_lr * (1 + precision):
             continue
         middle = readable(math.sqrt(edge.stable_lr * edge.diverged))
         if middle not in diverged:
-            wanted.append(setting.model_copy(update={"lr": middle}))
-    return wanted
+            settings.append(setting.model_copy(update={"lr": middle}))
+    return settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from worldsize.answer.results import Results, load, read_plan
 from worldsize.data.catalog import WorkloadFacts, facts_of
 from worldsize.data.sets import data_root
-from worldsize.errors import DataError, DiskFullError, InputError
+from worldsize.errors import DataError, DiskFullError, InputError, Problem
 from worldsize.folder.files import is_disk_full, write_atomic, write_model
 from worldsize.folder.lock import study_lock
 from worldsize.folder.record import TrialRecord
@@ -23,9 +23,9 @@ from worldsize.launch.slurm.target import SlurmTarget
 from worldsize.launch.target import PreparedLaunch, Progress, RunSite, Target
 from worldsize.machine import Machine, this_machine
 from worldsize.plan.cost import Cost, estimate, space_bytes
-from worldsize.plan.grid import Site, resolve, sites
+from worldsize.plan.grid import Site, fitting_counts, resolve, sites
 from worldsize.plan.plan import PRETRAIN_ID, Plan, PlanFile, make_plan
-from worldsize.plan.problems import auto_problems, data_problems, problems, workload_problems
+from worldsize.plan.problems import auto_problems, data_problems, machine_lacks, problems, workload_problems
 from worldsize.spec.base import Loc
 from worldsize.spec.file import StudyFile, dump_yaml, find_study
 from worldsize.spec.study import StudySpec
@@ -44,7 +44,7 @@ from worldsize.study.search_rounds import next_search_round
 
 
 class Study:
-    """A study that can be run: its spec has no problems on this machine.
+    """A study that can be planned and, unless this machine lacks something, run.
 
     >>> study = Study("quickstart", overrides={"train.epochs": 1})
     >>> results = study.run()
@@ -62,6 +62,13 @@ class Study:
     """The study folder: `runs/NAME`, or the one that was given."""
     data: Path
     """Where the data sets are."""
+    lacks: tuple[Problem, ...]
+    """What this machine lacks to run the study. A plan needs none of it; `run` raises it as an error."""
+    runs_here_with: dict[str, Any]
+    """Overrides with which the study would run on this machine. Empty if it runs as it is, or if none are known."""
+    left_out: tuple[int, ...]
+    """Worker counts of a built-in study that do not fit on this machine. They are not in `spec`. Empty if an override
+    sets the counts."""
 
     def __init__(
         self,
@@ -79,7 +86,8 @@ class Study:
         `overrides` changes fields by dotted key: `{"train.epochs": 2}`. `small` takes the study's small version.
         `run_on` is local, slurm or mpi, or one of the study's places. `folder` is the study folder (default:
         `runs/NAME`), `data` the folder with the data sets (default: `WORLDSIZE_DATA`, or the user's cache), and
-        `machine` a machine other than this one.
+        `machine` a machine other than this one. A built-in study uses those of its worker counts that fit on the
+        machine; counts in `overrides` or in a file of your own are kept.
         """
         file = _file_of(source)
         if small:
@@ -94,8 +102,13 @@ class Study:
         _refuse(workload_problems(written), file)
         self.facts = facts_of(written.workload, self.data)
         _refuse(auto_problems(written, machine, self.facts), file)
-        self.spec = spec = resolve(written, machine, self.facts)
+        spec = resolve(written, machine, self.facts)
+        self.left_out = _counts_left_out(spec, machine) if file.may_leave_out_counts else ()
+        self.spec = spec = _without_counts(spec, self.left_out)
         _refuse(problems(spec, machine), file)
+        lacks = list(machine_lacks(spec, machine))
+        self.lacks = tuple(file.problem(text, loc) for loc, text in lacks)
+        self.runs_here_with = _changes_to_fit(spec, machine, [loc for loc, _ in lacks])
         _refuse(data_problems(spec, self.facts), file)
         self.sites, self.plan = sites(spec, machine, self.data), make_plan(spec, first_points(spec))
         self.folder = Path("runs") / spec.name if folder is None else Path(folder)
@@ -147,6 +160,7 @@ class Study:
         `take_over` takes over from a driver that no longer runs. `retry_failed` runs failed trials again.
         """
         progress, jobs = progress or Progress(), jobs or JobOptions()
+        self._require_machine()
         check_job_options(self.spec, self._study_folder, jobs)
         with self._full_disk_reported(), self._opened(take_over=take_over) as stored:
             plan: Plan | None = stored
@@ -163,6 +177,7 @@ class Study:
 
     def prepare(self) -> list[PreparedLaunch]:
         """Launches for what has no record yet, to be started by hand. A later `run` closes those that were not."""
+        self._require_machine()
         home = StudyFolder(self.folder.absolute())  # they may be started from another folder
         with self._opened() as plan:
             left = {
@@ -173,6 +188,11 @@ class Study:
                 for launch, trials in left.items()
                 if trials
             ]
+
+    def _require_machine(self) -> None:
+        if self.lacks:
+            hint = f"this would run here: overrides={self.runs_here_with}"
+            raise InputError([*self.lacks, *([Problem(hint)] if self.runs_here_with else [])])
 
     @contextmanager
     def _opened(self, *, take_over: bool = False) -> Iterator[Plan]:
@@ -266,6 +286,32 @@ def _file_of(source: str | Path | Mapping[str, Any] | StudySpec | StudyFile) -> 
     if isinstance(source, Mapping):
         return StudyFile.from_values(source)
     return StudyFile.read(find_study(str(source)))
+
+
+def _changes_to_fit(spec: StudySpec, machine: Machine, lacking: Sequence[Loc]) -> dict[str, Any]:
+    """Return overrides with which the study runs on this machine, given the locations of what the machine lacks."""
+    if lacking == [("device",)]:
+        on_cpu = spec.model_copy(update={"device": "cpu"})
+        rest = [loc for loc, _ in machine_lacks(on_cpu, machine)]
+        return {"device": "cpu", **_changes_to_fit(on_cpu, machine, rest)}
+    if lacking and all(loc[:2] == ("axes", "workers") for loc in lacking):
+        fitting = fitting_counts(spec, machine)
+        return {"axes.workers": list(fitting)} if fitting else {"oversubscribe": True}
+    return {}
+
+
+def _counts_left_out(spec: StudySpec, machine: Machine) -> tuple[int, ...]:
+    """Return the counts that do not fit on this machine; none if no count fits, since nothing would be left to run."""
+    fitting = fitting_counts(spec, machine)
+    return tuple(count for count in spec.axes.workers if fitting and count not in fitting)
+
+
+def _without_counts(spec: StudySpec, left_out: tuple[int, ...]) -> StudySpec:
+    if not left_out:
+        return spec
+    workers = tuple(count for count in spec.axes.workers if count not in left_out)
+    skip = tuple(entry for entry in spec.skip if entry.workers not in left_out)
+    return spec.model_copy(update={"axes": spec.axes.model_copy(update={"workers": workers}), "skip": skip})
 
 
 def _refuse(issues: Iterable[tuple[Loc, str]], file: StudyFile) -> None:

@@ -1,4 +1,4 @@
-"""One rank of a launch: trial folders in, records out.
+"""Run one rank of a launch: read trial specs, write records.
 
 torchrun --standalone --nproc-per-node N -m worldsize.worker STUDY_FOLDER LAUNCH
 mpirun -np N python -m worldsize.worker STUDY_FOLDER LAUNCH
@@ -14,8 +14,8 @@ from worldsize.machine import tie_to_parent
 
 
 def main() -> None:
-    # Before everything else, above all before torch is imported. torchrun puts each rank into its own session: killing
-    # its group would leave orphans.
+    # This comes first, before torch is imported. torchrun puts each rank into its own session, so killing torchrun's
+    # process group would leave the ranks running.
     tie_to_parent(os.getppid())
     from worldsize.folder.launches import LaunchFolder
     from worldsize.folder.study_folder import StudyFolder
@@ -23,7 +23,7 @@ def main() -> None:
 
     folder, launch_id = StudyFolder(Path(sys.argv[1])), sys.argv[2]
     os.environ.update(process.place(os.environ, folder.launch(launch_id)))
-    os.environ["WORLDSIZE_DATA"] = LaunchFolder(folder.launch(launch_id)).prepared().data  # for a user's own workload
+    os.environ["WORLDSIZE_DATA"] = LaunchFolder(folder.launch(launch_id)).prepared().data  # for users' own workloads
     rank = int(os.environ["RANK"])
     process.redirect_output(folder.launch(launch_id) / f"rank{rank:02d}.log")
     session = None
@@ -37,7 +37,7 @@ def main() -> None:
         path = folder.launch(launch_id)
         process.write_failure(path, rank, trial_id, step, error, out_of_memory=_out_of_memory(error))
         os._exit(1)
-    # All records are written. Native destructors add nothing, and gloo's sometimes abort.
+    # All records are written. Skip native destructors: they are not needed, and gloo's sometimes abort.
     sys.stdout.flush()
     os._exit(0)
 
@@ -45,7 +45,7 @@ def main() -> None:
 def _out_of_memory(error: BaseException) -> bool:
     try:
         from worldsize.worker.measure.memory import is_out_of_memory
-    except Exception:  # torch itself could not be imported: that is the failure
+    except Exception:  # torch could not be imported, which is the failure
         return isinstance(error, MemoryError)
     return is_out_of_memory(error)
 

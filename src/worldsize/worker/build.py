@@ -1,4 +1,4 @@
-"""From the spec of a trial to its Trainer: data, model, initial weights, strategy, schedule, and when to end."""
+"""Build the Trainer of a trial from its spec: data, model, initial weights, strategy, schedule and ending."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from worldsize.worker.parallel.team import Team
 
 
 class Builder:
-    """Builds the Trainer of each trial of a launch. Keeps the data from trial to trial, and nothing of a Trainer."""
+    """Builds a Trainer for each trial of a launch. Keeps the data between trials, but no part of a Trainer."""
 
     def __init__(self, folder: StudyFolder, launch: LaunchFile, phases: Phases, stop_file: Path) -> None:
         self._folder, self._launch = folder, launch
@@ -35,16 +35,16 @@ class Builder:
         self._loaded: dict[str, workloads.Workload] = {}
 
     def build(self, trial: TrialSpec, team: Team, search_curves: Sequence[Sequence[float]]) -> Trainer:
-        """Same seed, same model: every rank builds it, so a run can be repeated to the bit.
+        """Build the Trainer. Every rank builds the model from the same seed, so a run can be repeated bit for bit.
 
-        `search_curves` are the curves of other trials of the same search.
+        `search_curves` are the curves of the other trials of the search.
         """
         workload = self._workload(trial.workload, team.device)
         torch.manual_seed(trial.seed)
         module = workload.build_model()
         left_out = self._transfer(module, trial.workload)
         if team.device.type == "cuda":
-            # The layout in which convolutions are fastest. (torch's own type hints leave this form out.)
+            # Convolutions are fastest in this layout. (torch's type hints omit this form of the call.)
             module = module.to(team.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         torch.manual_seed(trial.seed * 100_003 + team.rank + 1)  # from now on, ranks must not draw the same numbers
         noise = meter_for(trial, module, team)
@@ -65,7 +65,7 @@ class Builder:
         )
 
     def _workload(self, spec: WorkloadSpec, device: torch.device) -> workloads.Workload:
-        """Loaded once per launch: trials of one study differ in how they train, rarely in what."""
+        """Load the workload, or reuse the last one: trials of a study rarely differ in their data."""
         key = spec.model_copy(update={"pretrained": None, "freeze": None, "unfreeze_epoch": None}).model_dump_json()
         if key not in self._loaded:
             self._loaded.clear()
@@ -73,7 +73,7 @@ class Builder:
         return self._loaded[key]
 
     def _transfer(self, module: nn.Module, spec: WorkloadSpec) -> tuple[str, ...]:
-        """Loads pretrained weights and freezes layers. Returns the entries that were left out, and why."""
+        """Load pretrained weights and freeze layers. Return the entries that were left out, and why."""
         left_out: tuple[str, ...] = ()
         if spec.pretrained is not None:
             if spec.pretrained == "torchvision":
@@ -81,14 +81,14 @@ class Builder:
             else:
                 loaded = models.load_pretrained(module, self._weights_file(spec.pretrained))
             left_out = tuple(f"{name}: {why}" for name, why in loaded.left_out)
-            print(f"{len(loaded.loaded)} of {len(module.state_dict())} entries begin with {spec.pretrained}")
+            print(f"loaded {len(loaded.loaded)} of {len(module.state_dict())} entries from {spec.pretrained}")
             for line in left_out:
                 print(f"left out {line}")
         models.freeze(module, spec.freeze)
         return left_out
 
     def _weights_file(self, pretrained: str) -> Path:
-        """Weights from a trial of this study, or a file of the user's."""
+        """Return the path of the weights: a file in this study folder if it exists, else the user's own file."""
         from_this_study = self._folder.path / pretrained
         return from_this_study if from_this_study.is_file() else Path(pretrained).expanduser()
 
@@ -105,7 +105,7 @@ class Builder:
 
 
 def _strategy(trial: TrialSpec) -> StrategySpec:
-    """A probe is about the steps that make up most of training, so PowerSGD must have begun."""
+    """Return the strategy. In a probe, PowerSGD starts as early as torch allows, since most training steps use it."""
     if trial.kind == "probe" and trial.strategy.name == "powersgd":
         return trial.strategy.model_copy(update={"start_step": 2})
     return trial.strategy

@@ -1,4 +1,4 @@
-"""What rank 0 reports while a trial runs: events.jsonl, appended line by line. The other ranks write nothing."""
+"""The events that rank 0 appends to events.jsonl while a trial runs. The other ranks write nothing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Journal:
     def __init__(self, path: Path | None, stop_file: Path) -> None:
         self._path = path
         self._stop_file = stop_file
-        self._said_at = time.perf_counter()
-        self._said_step = 0
-        self._doing = "steps"
+        self._written_at = time.perf_counter()
+        self._written_step = 0
+        self._activity = "steps"
 
     def say(self, event: EventKind, **values: Any) -> None:
         if self._path is None:
@@ -29,22 +29,22 @@ class Journal:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def alive(self, doing: EventKind) -> None:
-        """For phases without steps: writes one event at once, and then two per second."""
+    def alive(self, activity: EventKind) -> None:
+        """Report an activity without steps: one event at once, then two per second."""
         if self._path is None:
             return
         now = time.perf_counter()
-        if self._doing != doing or now - self._said_at >= PROGRESS_EVERY_S:
-            self.say(doing)
-            self._doing, self._said_at = doing, now
+        if self._activity != activity or now - self._written_at >= PROGRESS_EVERY_S:
+            self.say(activity)
+            self._activity, self._written_at = activity, now
 
     def step(self, step: int, samples: int) -> None:
-        """Called after every step; writes at most twice per second. This is also where a trial stops on request."""
-        if self._path is None or (now := time.perf_counter()) - self._said_at < PROGRESS_EVERY_S:
+        """Report a completed step, at most twice per second. This is also where a trial stops on request."""
+        if self._path is None or (now := time.perf_counter()) - self._written_at < PROGRESS_EVERY_S:
             return
-        rate = samples * (step - self._said_step) / (now - self._said_at)
+        rate = samples * (step - self._written_step) / (now - self._written_at)
         self.say("progress", step=step, samples_per_s=rate)
-        self._said_at, self._said_step, self._doing = now, step, "steps"
+        self._written_at, self._written_step, self._activity = now, step, "steps"
         if self._stop_file.exists():
             self.say("stopped", step=step)
-            os._exit(EXIT_STOPPED)  # a half-run trial is not a result: leave at this step, the driver ends the rest
+            os._exit(EXIT_STOPPED)  # a partial trial is not a result; the driver ends the other ranks

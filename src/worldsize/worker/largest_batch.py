@@ -1,7 +1,7 @@
-"""The search for the largest batch: each rank rehearses a try by itself, all agree, and it is timed like a probe.
+"""The search for the largest batch. Each rank rehearses a batch alone; if it fits on all, it is timed like a probe.
 
-A rank that runs out of memory inside an exchange leaves the others waiting. So what may fail is done where nobody
-waits: forward and backward of the bare model, with nothing exchanged. One flag per rank then decides whether to go on.
+A rank that runs out of memory inside an exchange would leave the others waiting. So the rehearsal exchanges nothing: it
+is forward and backward of the bare model. Afterward, one flag per rank decides whether to go on.
 
 The next try is a pure function of the earlier ones: batches double until one does not fit, then the gap between the
 largest that fits and the smallest that does not is halved until it is 5 % of the batch.
@@ -27,12 +27,12 @@ from worldsize.worker.probe import timed_steps, whole_batches
 from worldsize.worker.workloads.base import batch
 
 CLOSE = 0.05
-"""A gap below this share of the batch ends the search; throughput within this share of the best is as good."""
+"""The search ends at a gap below this fraction of the batch. A throughput gain below this fraction does not count."""
 
 
 def next_batch(tries: Sequence[Try], spec: LargestSpec, room: int) -> int | None:
-    """None: the search is over. `room` is the largest batch per worker for which the data have enough samples."""
-    top = min(room, spec.max or room)
+    """Return the next batch to try, or None if the search is over. `room` is the largest that the data can fill."""
+    limit = min(room, spec.max or room)
     fitting = [attempt for attempt in tries if attempt.outcome == "finished"]
     largest = max((attempt.batch_per_worker for attempt in fitting), default=LEAST - 1)
     too_large = min((attempt.batch_per_worker for attempt in tries if attempt.outcome == "out_of_memory"), default=None)
@@ -40,30 +40,30 @@ def next_batch(tries: Sequence[Try], spec: LargestSpec, room: int) -> int | None
         # The gap is at least one sample: below a batch of 20, that is more than 5 %.
         return (largest + too_large) // 2 if too_large - largest > max(1.0, CLOSE * largest) else None
     if not tries:
-        return min(spec.first, top)
-    if largest >= top or (spec.stop_early and no_longer_rises(fitting)):
+        return min(spec.first, limit)
+    if largest >= limit or (spec.stop_early and no_longer_rises(fitting)):
         return None
-    return min(2 * largest, top)
+    return min(2 * largest, limit)
 
 
-def no_longer_rises(doubled: Sequence[Try]) -> bool:
-    """Whether the last two gain less than 5 % over the best before them; a single one may be a hiccup."""
-    paces = [attempt.samples_per_s or 0.0 for attempt in doubled]
-    return len(paces) > 2 and max(paces[-2:]) < (1 + CLOSE) * max(paces[:-2])
+def no_longer_rises(tries: Sequence[Try]) -> bool:
+    """Whether the last two tries gain less than 5 % over the best before them. A single slow try can be a hiccup."""
+    rates = [attempt.samples_per_s or 0.0 for attempt in tries]
+    return len(rates) > 2 and max(rates[-2:]) < (1 + CLOSE) * max(rates[:-2])
 
 
 FIRST_STEPS = 2
 """Steps with a small batch: the first creates the optimizer state, the second the final gradient buckets."""
 WARMUP_STEPS = 2
-"""Per try, after its rehearsal."""
-LEAST_GPU_S = 1.0
-"""Shortest try on a GPU: the GPU's own utilization meter looks back that far."""
+"""Warm-up steps of each try, after its rehearsal."""
+MIN_GPU_S = 1.0
+"""Minimum duration of a try on a GPU, because the GPU's utilization meter averages over about this long."""
 RESERVED_BYTES = 8 * 1024**2
-MOST_RESERVED_BYTES = 64 * 1024**2
+MAX_RESERVED_BYTES = 64 * 1024**2
 
 
 def search(trainer: Trainer, spec: ProbeSpec, largest: LargestSpec) -> Result:
-    """Tries batches until the largest that fits is known. Rank 0 chooses the next one."""
+    """Try batches until the largest that fits is known. Rank 0 chooses the next one."""
     trial, team = trainer.trial, trainer.team
     room = len(trainer.workload.train) // (trial.workers * trial.accumulation)
     trainer.journal.say("start", seconds=spec.max_seconds)
@@ -86,7 +86,7 @@ def search(trainer: Trainer, spec: ProbeSpec, largest: LargestSpec) -> Result:
 
 
 def _try_batch(trainer: Trainer, spec: ProbeSpec) -> Try:
-    """Tries the batch of `trainer.trial`, on all ranks or on none."""
+    """Try the batch of `trainer.trial`. Time it only if it fits on all ranks."""
     team, size = trainer.team, trainer.trial.batch_per_worker
     trainer.phases.enter("preparation")
     trainer.journal.say("trying", batch_per_worker=size)
@@ -94,7 +94,7 @@ def _try_batch(trainer: Trainer, spec: ProbeSpec) -> Try:
     free_memory(team.device)
     reset_peak(team.device)
     fits = _rehearse(trainer)
-    # Only now: neither an error nor a frame of the rehearsal still holds on to anything.
+    # Free memory only now, when no exception or stack frame of the rehearsal holds tensors anymore.
     trainer.strategy.optimizer.zero_grad()
     peak = peak_bytes(team.device)
     free_memory(team.device)
@@ -105,8 +105,8 @@ def _try_batch(trainer: Trainer, spec: ProbeSpec) -> Try:
         return Try(batch_per_worker=size, outcome="out_of_memory", ranks=ranks, memory_bytes=memory)
     reset_peak(team.device)
     timed_from = time.time()
-    least_s = LEAST_GPU_S if team.device.type == "cuda" else 0.0
-    step_s, reached = timed_steps(trainer, whole_batches(trainer), spec, WARMUP_STEPS, least_s)
+    min_seconds = MIN_GPU_S if team.device.type == "cuda" else 0.0
+    step_s, reached = timed_steps(trainer, whole_batches(trainer), spec, WARMUP_STEPS, min_seconds)
     (memory,) = team.max([peak_bytes(team.device)])
     return Try(
         batch_per_worker=size,
@@ -121,16 +121,16 @@ def _try_batch(trainer: Trainer, spec: ProbeSpec) -> Try:
 
 
 def _rehearse(trainer: Trainer) -> bool:
-    """Forward and backward of the bare model, as in a step. False: this rank ran out of memory.
+    """Run forward and backward of the bare model, as in a step. Return False if this rank runs out of memory.
 
-    Not through DistributedDataParallel, even without its exchange: it broadcasts buffers in forward.
+    DistributedDataParallel cannot be used, even without its exchange, because it broadcasts buffers in forward.
     """
     trial, workload, device = trainer.trial, trainer.workload, trainer.team.device
     module, loss_per_sample = trainer.strategy.module, workload.training_loss(None)
     indices = torch.arange(trial.batch_per_worker)
     try:
         reserved = torch.empty(reserved_bytes(trainer), dtype=torch.uint8, device=device)
-        for _ in range(2):  # the second finds what the step before leaves to every step
+        for _ in range(2):  # the second includes memory that each step leaves for the next
             if trial.accumulation == 1:
                 trainer.strategy.optimizer.zero_grad()
             inputs, targets = batch(workload.train, indices, device)
@@ -138,7 +138,7 @@ def _rehearse(trainer: Trainer) -> bool:
             with trainer.autocast():
                 loss = loss_per_sample(module(inputs), targets).mean()
             loss.backward()
-        float(loss.detach())  # a GPU runs behind the program: this waits for its errors
+        float(loss.detach())  # a GPU runs asynchronously: wait for its errors
         del reserved
     except Exception as error:
         if not is_out_of_memory(error):
@@ -148,7 +148,7 @@ def _rehearse(trainer: Trainer) -> bool:
 
 
 def reserved_bytes(trainer: Trainer) -> int:
-    """Memory that a rehearsal leaves free, for the exchange of a real step and for Python itself."""
-    learning = [parameter for parameter in trainer.strategy.module.parameters() if parameter.requires_grad]
-    gradients = sum(parameter.numel() * parameter.element_size() for parameter in learning)
-    return min(MOST_RESERVED_BYTES, RESERVED_BYTES + (2 * gradients if trainer.team.workers > 1 else 0))
+    """Return the memory that a rehearsal leaves free, for the exchange of a real step and for Python itself."""
+    trainable = [parameter for parameter in trainer.strategy.module.parameters() if parameter.requires_grad]
+    gradients = sum(parameter.numel() * parameter.element_size() for parameter in trainable)
+    return min(MAX_RESERVED_BYTES, RESERVED_BYTES + (2 * gradients if trainer.team.workers > 1 else 0))

@@ -1,8 +1,8 @@
-"""The training loop. One for every workload, strategy and device, readable from top to bottom.
+"""The training loop, the same for every workload, strategy and device. It can be read from top to bottom.
 
-`run_steps` is the loop; `train` calls it epoch by epoch, evaluates in between and asks `ending` whether that is enough;
-`worker/probe.py` calls it until the median step time is known well enough; `worker/largest_batch.py` does so with one
-batch after another. Times are taken by `clock` (every step of every rank) and `phases` (above the step).
+`run_steps` is the loop. `train` calls it epoch by epoch, evaluates in between and asks `ending` whether to stop.
+`worker/probe.py` calls it until the median step time is precise enough, and `worker/largest_batch.py` does the same for
+one batch size after another. `clock` times every step of every rank; `phases` times everything above the step.
 """
 
 from __future__ import annotations
@@ -44,27 +44,28 @@ from worldsize.worker.workloads.base import Data, Workload, batch
 SEGMENT_STEPS = 100
 """Number of steps between loss checks; ranks exchange only gradients in between."""
 EVALUATION_BATCH = 500
-"""Upper limit. Four training batches are the other: without gradients they take about as much memory as one with."""
+"""Maximum batch in evaluation. The other limit is four training batches: without gradients, they take about as much
+memory as one batch with gradients."""
 
 
 @dataclass(kw_only=True)
 class Trainer:
-    """Everything one trial trains with, on one rank."""
+    """Everything that one rank needs to train one trial."""
 
     trial: TrialSpec
     workload: Workload
     team: Team
     strategy: Strategy
-    """The model as the ranks train it together, and its optimizer."""
+    """The model, wrapped for training on several ranks, and its optimizer."""
     lr: Callable[[int], float]
     ending: Ending
     clock: CpuStepClock
     phases: Phases
     journal: Journal
     augmentation_rng: torch.Generator
-    """Separate random stream for each rank and epoch."""
+    """A separate random stream for each rank and epoch."""
     losses: list[npt.NDArray[np.float32]] = field(default_factory=list)
-    """Loss of every step, pooled over ranks; one array per call of `run_steps`."""
+    """Loss of every step, averaged over ranks; one array per call of `run_steps`."""
     noise: NoiseMeter = field(default_factory=NoiseMeter)
     step: int = 0
     samples: int = 0
@@ -90,18 +91,18 @@ class Result:
     precision_reached: bool | None = None
     warmup_steps: int = 0
     exposed: npt.NDArray[np.uint32] | None = None
-    """From a probe with several workers: steps with and without the exchange of gradients."""
+    """Steps with and without the exchange of gradients, from a probe with several workers."""
     tries: tuple[Try, ...] = ()
-    """From a search for the largest batch."""
+    """The tries of a search for the largest batch."""
     spans_of_tries: dict[int, npt.NDArray[np.uint32]] = field(default_factory=dict)
     """Spans of the tries that fit, by batch per worker."""
 
 
 def run_steps(trainer: Trainer, shares: Iterable[Share], *, exchange: bool = True) -> npt.NDArray[np.float32]:
-    """One step per share. Returns the loss of each step: the mean over the samples of its global batch.
+    """Run one step per share. Return the loss of each step: the mean over the samples of its global batch.
 
-    `exchange=False` leaves out the exchange of gradients, to show what it costs. Only probes do so: their learning rate
-    is 0, so the ranks' models stay the same.
+    `exchange=False` skips the exchange of gradients, to measure its cost. Only probes use it: their learning rate is 0,
+    so the models of all ranks stay equal.
     """
     trial, workload, team = trainer.trial, trainer.workload, trainer.team
     strategy, clock = trainer.strategy, trainer.clock
@@ -153,7 +154,7 @@ def run_steps(trainer: Trainer, shares: Iterable[Share], *, exchange: bool = Tru
 
 
 def train(trainer: Trainer) -> Result:
-    """Epochs of steps, each followed by an evaluation. Ends early if the loss explodes or `ending` says so."""
+    """Train epoch by epoch and evaluate after each. End early if the loss explodes or `ending` decides to."""
     assert trainer.trial.train is not None
     samples = len(trainer.workload.train)
     steps_left = trainer.trial.train.total_steps(samples, trainer.trial.global_batch)
@@ -178,9 +179,9 @@ def train(trainer: Trainer) -> Result:
         train_s = trainer.phases.enter("evaluation")
         model = trainer.strategy.full_model()
         test_metrics, test_samples = evaluate(trainer, model, trainer.workload.test)
-        train_metrics, _ = evaluate(trainer, model, trainer.workload.train, most=test_samples)
+        train_metrics, _ = evaluate(trainer, model, trainer.workload.train, max_samples=test_samples)
         evaluation_s = trainer.phases.enter("gaps")
-        if not test_metrics:  # the last update blew the model up, and there is no further step to show it
+        if not test_metrics:  # the last update broke the model, and no later step would show it
             return Result(
                 outcome="diverged", epochs=tuple(epochs), diverged_at_step=trainer.step, warmup_steps=warmup_steps
             )
@@ -208,13 +209,18 @@ def train(trainer: Trainer) -> Result:
 
 
 @torch.no_grad()
-def evaluate(trainer: Trainer, model: nn.Module, data: Data, most: int | None = None) -> tuple[dict[str, float], int]:
-    """Loss and metrics on the data, or on `most` samples spread evenly over it; each counts once, on one rank."""
+def evaluate(
+    trainer: Trainer, model: nn.Module, data: Data, max_samples: int | None = None
+) -> tuple[dict[str, float], int]:
+    """Return loss and metrics ({} if one is not finite), and the number of samples.
+
+    `max_samples` are spread evenly over the data. Each sample counts once, on one rank.
+    """
     workload, team = trainer.workload, trainer.team
     measures = {"loss": workload.loss, **workload.measures}
     sums = torch.zeros(len(measures) + 1, dtype=torch.float64, device=team.device)
-    wanted = min(most or len(data), len(data))
-    positions = evaluation_share(wanted, team.workers, team.rank) * len(data) // wanted
+    count = min(max_samples or len(data), len(data))
+    positions = evaluation_share(count, team.workers, team.rank) * len(data) // count
     model.eval()
     for indices in torch.from_numpy(positions).split(min(EVALUATION_BATCH, 4 * trainer.trial.batch_per_worker)):
         trainer.journal.alive("evaluation")
@@ -225,16 +231,16 @@ def evaluate(trainer: Trainer, model: nn.Module, data: Data, most: int | None = 
         sums += torch.stack([*values, sums.new_tensor(len(indices))])
     model.train()
     *totals, counted = team.sum(sums).tolist()
-    if counted != wanted:
-        raise RuntimeError(f"evaluation counted {counted:.0f} samples of {wanted}")
+    if counted != count:
+        raise RuntimeError(f"evaluation counted {counted:.0f} samples instead of {count}")
     means = {name: total / counted for name, total in zip(measures, totals, strict=True)}
     if not all(map(math.isfinite, means.values())):
-        return {}, wanted
-    return workload.summary(means), wanted
+        return {}, count
+    return workload.summary(means), count
 
 
 def _mean_loss(losses: npt.NDArray[np.float32], samples: int, global_batch: int) -> float:
-    """Mean over samples: the last step of an epoch may have fewer samples than the others."""
+    """Return the mean over samples. The last step of an epoch may have fewer samples than the others."""
     weights = np.full(len(losses), global_batch, dtype=np.float64)
     weights[-1] = samples - global_batch * (len(losses) - 1)
     return float(np.average(losses, weights=weights))

@@ -1,4 +1,4 @@
-"""Probes: steps timed until their median is known well enough, then what exchanging gradients adds to them."""
+"""Probes: time steps until their median is precise enough, then measure what exchanging gradients adds to them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from worldsize.worker.measure.step_clock import step_clock_for
 from worldsize.worker.parallel.shards import Share
 
 PROBE_BLOCK_S = 0.25
+"""Time between two checks of the precision."""
 PROBE_FIRST_STEPS = 5
-PROBE_LEAST_STEPS = 20
-"""Fewer say too little about the precision of a median; if they take too long, the time limit decides."""
+PROBE_MIN_STEPS = 20
+"""With fewer steps, the precision of a median is uncertain. If they take too long, the time limit applies."""
 NORMAL_90 = 1.645
 BLOCKS = (1, 0, 0, 1, 1, 0, 0, 1)
-"""Blocks with (1) and without (0) the exchange of gradients, in an order in which drift affects both alike."""
+"""Blocks with (1) and without (0) the exchange of gradients. In this order, drift affects both kinds alike."""
 BLOCK_STEPS = 6
 FEW_BLOCK_STEPS = 3
-"""For steps so long that two blocks of the usual length would exceed the time limit of the probe."""
+"""Used if the steps are so long that two blocks of the usual length would exceed the probe's time limit."""
 DROPPED = 2
+"""Marks the first step of a block, which is not used."""
 
 
 def probe(trainer: Trainer, spec: ProbeSpec) -> Result:
-    """Times steps, then measures what exchanging gradients adds to them."""
+    """Time steps, then measure what exchanging gradients adds to them."""
     shares = whole_batches(trainer)
     trainer.journal.say("start", seconds=spec.max_seconds)
     step_s, reached = timed_steps(trainer, shares, spec, spec.warmup_steps)
@@ -39,17 +41,17 @@ def probe(trainer: Trainer, spec: ProbeSpec) -> Result:
 
 
 def whole_batches(trainer: Trainer) -> Iterator[Share]:
-    """Epoch after epoch, without the partial batch at the end of each: of large batches, it may be every second one."""
+    """Return the full batches of endless epochs. With large batches, every second batch might be a partial one."""
     for epoch in itertools.count():
         yield from (share for share in trainer.shares(epoch) if share.total == trainer.trial.global_batch)
 
 
 def timed_steps(
-    trainer: Trainer, shares: Iterator[Share], spec: ProbeSpec, warmup_steps: int, least_s: float = 0.0
+    trainer: Trainer, shares: Iterator[Share], spec: ProbeSpec, warmup_steps: int, min_seconds: float = 0.0
 ) -> tuple[npt.NDArray[np.float64], bool]:
-    """Runs as many steps as the precision of their median requires, within the time limit. Rank 0 decides for all.
+    """Run as many steps as the precision of their median requires, within the time limit. Rank 0 decides for all.
 
-    Returns the seconds of each step after the warm-up, and whether the precision was reached. The clock must be new.
+    Return the seconds of each step after the warm-up, and whether the precision was reached. The clock must be new.
     """
     trainer.phases.enter("warm-up")
     run_steps(trainer, itertools.islice(shares, warmup_steps))
@@ -59,27 +61,29 @@ def timed_steps(
         run_steps(trainer, itertools.islice(shares, steps))
         step_s = trainer.clock.seconds()[warmup_steps:]
         means = block_means(step_s, trainer.trial.strategy.period)
-        reached = len(means) >= PROBE_LEAST_STEPS and median_precision(means) <= spec.tolerance
+        reached = len(means) >= PROBE_MIN_STEPS and median_precision(means) <= spec.tolerance
         so_far_s, median_s = float(step_s.sum()), float(np.median(step_s))
         block = max(PROBE_FIRST_STEPS, round(PROBE_BLOCK_S / median_s))
         left = math.ceil((spec.max_seconds - so_far_s) / median_s)
-        steps = 0 if (reached and so_far_s >= least_s) or left <= 0 else min(block, left)
+        steps = 0 if (reached and so_far_s >= min_seconds) or left <= 0 else min(block, left)
     return step_s, reached
 
 
 def exchange_blocks(
-    trainer: Trainer, shares: Iterator[Share], step_s: float, most_s: float
+    trainer: Trainer, shares: Iterator[Share], step_s: float, max_seconds: float
 ) -> npt.NDArray[np.uint32] | None:
-    """Steps with and without the exchange of gradients, in alternating blocks: rows of (exchanged, 0.1 us).
+    """Time steps with and without the exchange of gradients, in alternating blocks.
 
-    There is a barrier before each step, outside the clock: the skew of one step would land in the next. The first step
-    of a block is dropped: DDP broadcasts batch-norm buffers in the first forward after a step that exchanged.
+    Return rows of (1 or 0, duration in 0.1 us), or None if the strategy cannot skip the exchange. A barrier before each
+    step, outside the clock, keeps the skew of ranks in one step out of the next. The first step of a block is dropped:
+    DDP broadcasts batch-norm buffers in the first forward after a step that exchanged.
     """
     if not trainer.strategy.can_skip_exchange:
         return None
-    block_count = len(BLOCKS) if step_s * len(BLOCKS) * BLOCK_STEPS <= most_s else 2
+    block_count = len(BLOCKS) if step_s * len(BLOCKS) * BLOCK_STEPS <= max_seconds else 2
     blocks = BLOCKS[: trainer.team.from_first(block_count)]
-    length = trainer.team.from_first(BLOCK_STEPS if step_s * len(blocks) * BLOCK_STEPS <= most_s else FEW_BLOCK_STEPS)
+    long_blocks_fit = step_s * len(blocks) * BLOCK_STEPS <= max_seconds
+    length = trainer.team.from_first(BLOCK_STEPS if long_blocks_fit else FEW_BLOCK_STEPS)
     state = (trainer.clock, trainer.losses, trainer.step, trainer.samples)
     trainer.clock, trainer.losses = step_clock_for(trainer.team.device), []
     trainer.strategy.watch_exchange()
@@ -96,13 +100,13 @@ def exchange_blocks(
 
 
 def block_means(step_s: npt.NDArray[np.float64], period: int) -> npt.NDArray[np.float64]:
-    """Means of `period` steps in a row: if only every period-th one exchanges, single steps do not show the pace."""
+    """Return means of `period` steps in a row: if only every period-th step exchanges, single steps are not typical."""
     used = len(step_s) // period * period
     return np.asarray(step_s[:used].reshape(-1, period).mean(axis=1))
 
 
 def median_precision(step_s: npt.NDArray[np.float64]) -> float:
-    """Half the 90 % interval of the median, relative, from order statistics: ranks n/2 -+ 1.645 sqrt(n)/2."""
+    """Return the relative half-width of the 90 % interval of the median, from ranks n/2 -+ 1.645 sqrt(n)/2."""
     ordered, n = np.sort(step_s), len(step_s)
     half_width = NORMAL_90 * n**0.5 / 2
     low, high = ordered[max(0, int(n / 2 - half_width))], ordered[min(n - 1, int(n / 2 + half_width))]

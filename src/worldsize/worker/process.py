@@ -1,8 +1,7 @@
-"""The process of a rank: it writes its output to its own file, and records its failure.
+"""The process of a rank: its output file, its failure report, and its rank and world size.
 
-Under mpirun, rank and size come from Open MPI's or PMI's variables, and ranks find rank 0 through the launch folder.
-
-MPI only starts the processes: they communicate through gloo or NCCL, as always.
+Under mpirun, rank and world size come from the variables of Open MPI or PMI, and the ranks find rank 0 through the
+launch folder. MPI only starts the processes. They communicate through gloo or NCCL, as always.
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ from worldsize.worker.journal import EXIT_STOPPED
 
 
 def redirect_output(path: Path) -> None:
-    """Descriptors, not sys.stdout alone: what native code prints as it aborts must be kept too."""
+    """Redirect stdout and stderr to a file.
+
+    This redirects the descriptors, not only sys.stdout, to keep what native code prints before it aborts.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for standard in (1, 2):
@@ -35,19 +37,22 @@ def redirect_output(path: Path) -> None:
     os.close(descriptor)
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)
-    # The driver sends this signal to a launch that hangs, so that the log says where.
+    # The driver sends this signal to a launch that hangs, so that the log shows where.
     faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 
 def stop_file(launch: Path) -> Path:
-    """The file that asks this process to stop. Each attempt of a job has its own: a scheduler that lost sight of a node
-    may start the next attempt while processes of the last one still run there."""
+    """Return the path of the file that asks this process to stop.
+
+    Each attempt of a job has its own. A scheduler that lost contact with a node may start the next attempt while
+    processes of the last one still run there.
+    """
     attempt = os.environ.get("WORLDSIZE_ATTEMPT")
     return launch / (f"stop-{attempt}" if attempt else "stop")
 
 
-def leave_if_superseded(stop: Path) -> None:
-    """Before a record is written: the next attempt has this trial now, and two writers would spoil its files."""
+def exit_if_superseded(stop: Path) -> None:
+    """Exit if a later attempt of the job runs this trial now, because two writers would corrupt its files."""
     if stop.exists() and stop.read_text(encoding="utf-8").startswith("superseded"):
         os._exit(EXIT_STOPPED)
 
@@ -59,8 +64,10 @@ def mark_trial(trial_id: str) -> None:
 def write_failure(
     launch: Path, rank: int, trial_id: str | None, step: int | None, error: BaseException, *, out_of_memory: bool
 ) -> None:
-    """The driver reads these after the launch and blames the earliest. On a full disk, whatever still fits is written:
-    the driver sees for itself that the disk is full."""
+    """Write the failure of this rank. After the launch, the driver blames the rank that failed first.
+
+    On a full disk, as much as fits is written: the driver checks by itself whether the disk is full.
+    """
     text = str(error).strip() or "no message"
     failure = RankFailure(
         rank=rank,
@@ -84,10 +91,11 @@ VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 )
-"""Rank, size and local rank: Open MPI; MPICH, Intel MPI and everything else that uses PMI."""
-RUNS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "PMI_KVSNAME", "PMI_PORT")
-"""Variables that are equal on all ranks of one mpirun and different in the next."""
-MEETING_S = 300.0
+"""Variables for rank, size and local rank: of Open MPI, then of PMI (MPICH, Intel MPI and others)."""
+RUN_IDS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "PMI_KVSNAME", "PMI_PORT")
+"""Variables that have the same value on all ranks of an mpirun, and another value in the next mpirun."""
+MEETING_TIMEOUT_S = 300.0
+"""How long ranks wait for the address of rank 0."""
 
 
 def place(
@@ -97,7 +105,7 @@ def place(
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> dict[str, str]:
-    """The variables that torchrun would have set; empty if it has."""
+    """Return the variables that torchrun would set, from those of MPI, or {} if they are set or MPI is not used."""
     names = next((names for names in VARIABLES if names[0] in environ and names[1] in environ), None)
     if "RANK" in environ or names is None:
         return {}
@@ -109,20 +117,20 @@ def place(
     }
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
         return variables
-    run = next((environ[name] for name in RUNS if name in environ), "")
+    run = next((environ[name] for name in RUN_IDS if name in environ), "")
     return variables | _meet(launch / "meeting.json", run, first=variables["RANK"] == "0", sleep=sleep, now=now)
 
 
 def _meet(
     path: Path, run: str, *, first: bool, sleep: Callable[[float], None], now: Callable[[], float]
 ) -> dict[str, str]:
-    """Rank 0 writes the address of its store; the others ignore a file that an earlier run left behind."""
+    """Return the address of rank 0. Rank 0 writes it to a file; the others ignore the file of an earlier run."""
     if first:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         write_json(path, {"run": run, "MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)})
-    deadline = now() + MEETING_S
+    deadline = now() + MEETING_TIMEOUT_S
     while True:
         try:
             meeting = read_json(path)
@@ -132,6 +140,7 @@ def _meet(
             return {name: meeting[name] for name in ("MASTER_ADDR", "MASTER_PORT")}
         if now() > deadline:
             raise LaunchError(
-                f"rank 0 did not say in {path} where to meet, for {MEETING_S:.0f} s; is the folder shared?"
+                f"rank 0 did not write its address to {path} within {MEETING_TIMEOUT_S:.0f} s; "
+                "use a folder that is shared by all nodes"
             )
         sleep(0.1)

@@ -1,4 +1,4 @@
-"""From the measurements of a trial to its record, its arrays and its weights."""
+"""Make the record of a trial from its measurements, and save its arrays and weights."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from worldsize.worker.workloads.base import batch
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """What rank 0 knows about a finished trial, beside its Trainer."""
+    """What rank 0 knows about a finished trial, in addition to its Trainer."""
 
     result: Result
     arrays: Mapping[str, tuple[ArrayFile, ...]]
     """Saved arrays by name, one file per rank."""
     trained_model: nn.Module | None
-    """None: its weights are not saved."""
+    """None if its weights are not saved."""
     started_at: float
     phases_s: Mapping[str, float]
     environment: Mapping[str, Any]
 
 
 class Recorder:
-    """Makes the records of a launch, on rank 0."""
+    """Makes the records of the trials of a launch, on rank 0."""
 
     def __init__(self, folder: StudyFolder, launch_id: str) -> None:
         self._folder, self._launch_id = folder, launch_id
         self._compute_facts: dict[str, dict[str, JsonValue]] = {}
 
     def record(self, trainer: Trainer, measured: Measurements) -> TrialRecord:
-        """Saves losses and weights on the way. The record itself is for the caller to write, last."""
+        """Save losses and weights, and return the record. The caller writes it last."""
         trial, result, arrays = trainer.trial, measured.result, measured.arrays
         losses = np.concatenate([np.zeros(0, np.float32), *trainer.losses])
         tries = [
@@ -85,18 +85,18 @@ class Recorder:
         )
 
     def compute_facts(self, trainer: Trainer) -> dict[str, JsonValue]:
-        """FLOP per sample and the peak of the device: found once per launch, after the trial was timed."""
+        """Return FLOP per sample, peak FLOP/s of the device and bytes of gradients, computed once per workload."""
         trial, workload, module = trainer.trial, trainer.workload, trainer.strategy.module
         key = f"{trial.precision} {trial.workload.model_dump_json()}"
         if key not in self._compute_facts:
             inputs, targets = batch(workload.train, torch.arange(min(4, len(workload.train))), trainer.team.device)
             flop = count_flop(module, workload.loss, workload.prepare(inputs), targets)
             peak = peak_flops(trainer.team.device, trial.precision, flop.in_convolutions)
-            learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
             facts: dict[str, JsonValue] = {
                 "flop_per_sample": flop.per_sample,
                 "flop_unknown": flop.reason,
-                "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in learning),
+                "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trainable),
             }
             if peak is not None:
                 facts |= {"peak_flop_s": peak.flop_s, "peak_source": peak.source}
@@ -114,7 +114,7 @@ class Recorder:
 def save_arrays(
     folder: Path, trainer: Trainer, result: Result, telemetry: npt.NDArray[np.float64]
 ) -> dict[str, dict[str, Any]]:
-    """Saves the arrays of this rank. Those it does not have are left out, on every rank alike."""
+    """Save the arrays of this rank, and return their files by name. All ranks save the same arrays."""
     trial, rank = trainer.trial, trainer.team.rank
     arrays: dict[str, npt.NDArray[Any] | None] = {
         "spans": None if trial.largest else trainer.clock.spans(),
@@ -131,7 +131,7 @@ def save_arrays(
 
 
 def environment(device: torch.device, backend: str) -> dict[str, Any]:
-    """Where a trial ran: what is needed to repeat it, or to see why another machine differs."""
+    """Return the hardware and software of a trial: what is needed to repeat it, or to explain differences."""
     facts: dict[str, Any] = {
         "host": socket.gethostname(),
         "cpu": _cpu_model(),

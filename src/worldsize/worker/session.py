@@ -1,4 +1,4 @@
-"""One rank's way through a launch: join the others, then run one trial after another, each ending in a record."""
+"""The work of one rank in a launch: join the other ranks, then run the trials one by one and write a record of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import time
 
 import torch
-import torch._dynamo  # the first optimizer would load it, seconds long, in the middle of the first trial
+import torch._dynamo  # takes seconds to load; otherwise the first optimizer would load it during the first trial
 
 from worldsize.folder.launches import InterconnectFile, LaunchFolder, PhasesFile
 from worldsize.folder.record import ArrayFile, search_curve
@@ -23,19 +23,19 @@ from worldsize.worker.measure.step_clock import Phases
 from worldsize.worker.measure.telemetry import telemetry_of
 from worldsize.worker.parallel.team import Crew, Team
 from worldsize.worker.probe import probe
-from worldsize.worker.process import leave_if_superseded, mark_trial, stop_file
+from worldsize.worker.process import exit_if_superseded, mark_trial, stop_file
 from worldsize.worker.records import Measurements, Recorder, environment, save_arrays
 
 
 class Session:
-    """What stays from trial to trial: the crew, the data, the clock of the launch."""
+    """Runs the trials of a launch. Keeps what they share: the data, the telemetry, and the clock of the launch."""
 
     def __init__(self, folder: StudyFolder, launch_id: str) -> None:
         self.folder = folder
         self.files = LaunchFolder(folder.launch(launch_id))
         self.launch = self.files.prepared()
         self.stop_file = stop_file(self.files.path)
-        # A job has waited in a queue since the launch was prepared: it says itself when it began.
+        # A Slurm job may wait in the queue after the launch was prepared, so its script sets the start time.
         launched_at = float(os.environ.get("WORLDSIZE_LAUNCHED_AT", self.launch.launched_at))
         self.phases = Phases("process start", already_s=max(0.0, time.time() - launched_at))
         self._trial_id: str | None = None
@@ -48,14 +48,14 @@ class Session:
         torch.set_num_threads(self.launch.threads)
 
     def position(self) -> tuple[str | None, int | None]:
-        """The trial under way and its steps so far, for a failure that must say where it happened."""
+        """Return the current trial and its number of steps so far, to report where a failure happened."""
         return self._trial_id, self._trainer.step if self._trainer else None
 
     def run(self) -> None:
         trials = [self.folder.trial_spec(trial_id) for trial_id in self.launch.trials]
         crew = Crew(self.launch.device, self.launch.backend, sorted({trial.workers for trial in trials}))
-        left = self._left(crew)
-        trials = [trial for trial in trials if trial.id in left]
+        unfinished = self._unfinished_trials(crew)
+        trials = [trial for trial in trials if trial.id in unfinished]
         crew.publish(f"host/{crew.rank}", socket.gethostname())
         self._measure_interconnect(crew)
         limit_memory(self.launch.memory_limit_gb, crew.device)
@@ -66,24 +66,26 @@ class Session:
             team = crew.team(trial.workers)
             if team is not None:
                 self._run_trial(number, trial, team, crew)
-            # A rank outside the trial sleeps here until it is over.
+            # Ranks that are not in the team sleep here until the trial ends.
             crew.wait_for(f"trial/{number}/done")
         self._trial_id = self._trainer = None
         if crew.rank == 0:
             self.files.write(PhasesFile(phases_s=self.phases.totals(), ended_at=time.time()))
         crew.leave()
 
-    def _left(self, crew: Crew) -> list[str]:
-        """Trials without a record: a requeued job finds those of its first attempt. Rank 0 looks for all ranks, since
-        on a shared file system they may not see the same."""
+    def _unfinished_trials(self, crew: Crew) -> list[str]:
+        """Return the trials without a record: a requeued job skips those that its earlier attempt finished.
+
+        Rank 0 looks for all ranks, because ranks may see different states of a shared file system.
+        """
         if crew.rank == 0:
             without_record = [name for name in self.launch.trials if not self.folder.has_record(name)]
-            crew.publish("left", json.dumps(without_record))
-        left: list[str] = json.loads(crew.wait_for("left"))
-        return left
+            crew.publish("unfinished", json.dumps(without_record))
+        unfinished: list[str] = json.loads(crew.wait_for("unfinished"))
+        return unfinished
 
     def _measure_interconnect(self, crew: Crew) -> None:
-        """Measures the link between the ranks before anything trains on it; raw times go to the launch folder."""
+        """Measure the links between ranks before training, and write the raw times to the launch folder."""
         if crew.workers == 1 or not self.launch.interconnect_probe_s:
             return
         self.phases.enter("interconnect")
@@ -96,11 +98,11 @@ class Session:
         self.phases.enter("preparation")
         phases_before, started_at = self.phases.totals(), time.time()
         if self.launch.memory_limit_gb or team.device.type == "cuda":
-            free_memory(team.device)  # what the last trial left must not decide whether this one fits
+            free_memory(team.device)  # leftovers of the last trial must not decide whether this one fits
         self._telemetry.start()
         trainer = self._trainer = self._builder.build(trial, team, self._search_curves.get(trial.search or "", []))
         if trial.largest and team.rank == 0:
-            self._recorder.compute_facts(trainer)  # what counting imports must not take memory from the next search
+            self._recorder.compute_facts(trainer)  # before the search, because its imports take memory
         result = _run(trainer)
         self.phases.enter("saving")
         telemetry = self._telemetry.stop()
@@ -124,7 +126,7 @@ class Session:
             phases_s={name: seconds for name, seconds in phases_s.items() if seconds > 0},
             environment=facts,
         )
-        leave_if_superseded(self.stop_file)
+        exit_if_superseded(self.stop_file)
         self.folder.write_record(self._recorder.record(trainer, measured))
         trainer.journal.say("end", outcome=result.outcome)
         crew.publish(f"trial/{number}/done", json.dumps(trial.id))

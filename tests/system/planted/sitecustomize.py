@@ -1,8 +1,8 @@
-"""Plants a fault in workers under test: on PYTHONPATH, Python imports this at start.
+"""Plant a fault in workers under test. Python imports this module at start if its folder is on PYTHONPATH.
 
 PLANTED = "what:rank:trial-number:step[:once]", with what = raise | exit0 | kill | slow | stop | hold.
-A rank that is held goes on once the file PLANTED_MARKER is there.
-PLANTED_LIMIT = "rank:bytes": a rank that may allocate less than the others.
+A rank on hold continues once the file PLANTED_MARKER exists.
+PLANTED_LIMIT = "rank:bytes" limits the memory that one rank may allocate.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Planter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name != "worldsize.worker.loop":
             return None
         sys.meta_path.remove(self)
-        self.found = importlib.machinery.PathFinder.find_spec(name, path)
-        self.real = self.found.loader
-        self.found.loader = self
-        return self.found
+        self.spec = importlib.machinery.PathFinder.find_spec(name, path)
+        self.real = self.spec.loader
+        self.spec.loader = self
+        return self.spec
 
     def create_module(self, spec):  # type: ignore[no-untyped-def]
         return self.real.create_module(spec)

@@ -116,5 +116,5 @@ def test_ranks_are_put_side_by_side_and_unknown_steps_left_out() -> None:
 
 
 def test_one_part_is_no_comparison() -> None:
-    with pytest.raises(ValueError, match="two or more parts"):
+    with pytest.raises(ValueError, match="at least two parts"):
         noise_scale(np.ones((20, 1)), np.ones(20), BATCH)

@@ -48,7 +48,7 @@ def test_mnist_speedups_follow_from_the_times(text: str) -> None:
     one = project_table(table, [8])[0]
     low, high = one.expected.ends
     assert f"Projected to 8 workers: {one.expected.value:.0f} s ({low:.0f} to {high:.0f})" in text
-    assert one.notes == ("new node boundary",)
+    assert one.notes == ("beyond one node, where nothing was measured",)
 
 
 def test_cifar10_speedups_follow_from_the_times_and_the_printed_ones_do_not(text: str) -> None:

@@ -172,8 +172,8 @@ def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
     answer = recommend(series_of(trials))
     assert answer.verdict == "not enough evidence"
     assert re.search(
-        r"^At 2 workers the speedup is 0\.\d+x \(0\.\d+x to 1\.\d+x\) over 2 repeats\. About \d+ repeats would decide: "
-        "raise probe.repeats",
+        r"^With 2 workers the speedup is 0\.\d+x \(0\.\d+x to 1\.\d+x\), measured in 2 runs\. About \d+ runs would "
+        "decide: raise probe.repeats",
         said(answer),
     )
 
@@ -181,7 +181,7 @@ def test_two_noisy_points_are_not_enough_and_it_says_what_to_measure() -> None:
 def test_one_count_is_not_enough() -> None:
     answer = study({2: 0.01})
     assert answer.verdict == "not enough evidence"
-    assert said(answer).startswith("Only one worker count was measured. Add another to axes.workers")
+    assert said(answer).startswith("Only one worker count was measured. Add another one to axes.workers")
 
 
 def test_nothing_measured_is_said() -> None:
@@ -304,8 +304,8 @@ def test_learning_less_within_the_noise_is_told_as_that() -> None:
     assert answer.row.setting.workers == 2
     (unclear,) = (finding for finding in answer.findings if finding.code == "learning-unclear")
     assert sentence(unclear) == (
-        "At a global batch of 128 the model may learn less: 0.9555 (0.9208 to 0.9902) instead of 0.9745, over 2 "
-        "repeats. About 4 repeats would decide."
+        "With a global batch of 128 the model may learn less: 0.9555 (0.9208 to 0.9902) instead of 0.9745, in 2 runs. "
+        "About 4 runs would decide."
     )
 
 

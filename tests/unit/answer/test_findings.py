@@ -84,7 +84,7 @@ def test_what_a_hypervisor_keeps_is_a_share_of_what_was_wanted(tmp_path: Path) -
     assert shown(to_terminal(filter(None, [hardware_table(Evidence(results))]))).count("25 %") == 3
     (found,) = stolen(results)
     assert found.numbers == pytest.approx({"trials": 24, "of": 24, "percent": 25, "most": 25})
-    assert sentence(found).startswith("Not a quiet machine: during 24 of 24 trials a hypervisor withheld 25 %")
+    assert sentence(found).startswith("Not a quiet machine: during 24 of 24 trials the hypervisor withheld 25 %")
 
 
 def test_a_quiet_machine_and_one_that_does_not_tell_are_no_finding(tmp_path: Path) -> None:

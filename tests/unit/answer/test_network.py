@@ -42,12 +42,12 @@ def test_presets_name_their_source() -> None:
     [
         ("fast", "neither a preset"),
         ("dgx-h10", 'Did you mean "dgx-h100"'),
-        ("450GB/s 2us", "how many workers a node"),
-        ("0 x 450GB/s", "how many workers a node"),
-        ("8 x 450GB/s, 8 x 50GB/s", "no rate across nodes"),
+        ("450GB/s 2us", "the number of workers per node"),
+        ("0 x 450GB/s", "the number of workers per node"),
+        ("8 x 450GB/s, 8 x 50GB/s", "is not a rate across nodes"),
         ("8 x 450furlongs/s", "unknown unit"),
-        ("8 x 0GB/s", "carries nothing"),
-        ("8 x 450GB/s/node", "a worker's own"),
+        ("8 x 0GB/s", "a rate of 0"),
+        ("8 x 450GB/s/node", "a rate inside a node is per worker"),
         ("8 x 450GB/s, 50GB/s, 1GB/s", "neither a preset"),
     ],
 )

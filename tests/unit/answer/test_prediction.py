@@ -131,7 +131,7 @@ def test_the_noise_of_what_was_measured_is_in_what_is_projected(tmp_path: Path) 
     found = predict(results, Question(workers=(8,)))
     assert results.answer.verdict == "not enough evidence"
     assert found.doubt is not None
-    assert said(found).startswith("Not enough evidence for a number of workers. At ")
+    assert said(found).startswith("Not enough evidence to recommend a number of workers. With ")
     assert to_dict(found)["choice"]["verdict"] == "not enough evidence"
 
 
@@ -294,12 +294,12 @@ def test_a_strong_study_keeps_its_global_batch(tmp_path: Path) -> None:
     assert [option.workers for option in found.options] == [1, 2, 4, 8]
     assert found.choice.limit is None or found.choice.limit.code != "limit-compute"  # nobody shares anything here
     assert doublings(results) == (8, 16, 32)
-    with pytest.raises(InputError, match="does not divide among them; ask about 8, 16, 32, 64"):
+    with pytest.raises(InputError, match="does not divide the global batch of 128 evenly; use 8, 16, 32, 64"):
         predict(results, Question(workers=(8, 24)))
     assert {option.global_batch for option in found.options} == {128}
     truth = 128 / step_s(8, 16)
     assert found.options[-1].samples_per_s.value == pytest.approx(truth, rel=0.25)
-    with pytest.raises(InputError, match="leave --batch out"):
+    with pytest.raises(InputError, match="leave out --batch"):
         predict(results, Question(workers=(8,), batch_per_worker=16))
 
 
@@ -386,7 +386,7 @@ def test_where_the_study_has_no_answer_a_projection_has_none(tmp_path: Path) -> 
     found = predict(results, Question(workers=(8,)))
     assert found.choice.knee.workers == 1  # more workers that nobody trained are no way out
     assert to_dict(found)["choice"]["verdict"] == "not enough evidence"
-    assert said(found).startswith("Not enough evidence for a number of workers. No setting finished all of its")
+    assert said(found).startswith("Not enough evidence to recommend a number of workers. No setting finished all of")
 
 
 def test_the_deadline_of_a_training_whose_time_is_not_known_is_not_that_of_an_epoch(tmp_path: Path) -> None:
@@ -441,9 +441,9 @@ def test_the_next_count_that_does_not_pay_is_said(tmp_path: Path) -> None:
     """Starting and evaluating take longer than two epochs: more workers save steps, and little time."""
     results = write_study(tmp_path / "short", TRAINED.replace(UNTIL, "{epochs: 2}"), Made(times=times))
     shown = " ".join(CliRunner().invoke(app, ["predict", str(results.folder.path)]).output.split())
-    assert "start and evaluation included, with a batch of" in shown
-    assert re.search(r"2 workers would take .*, which saves too little to pay\.", shown)
-    assert "Why From 1 to 2 workers, start, preparation and evaluation do not shrink" in shown
+    assert "including start and evaluation, with a batch of" in shown
+    assert re.search(r"2 workers would take .*, which saves too little to be worth it\.", shown)
+    assert "Why From 1 to 2 workers, starting, preparing data and evaluating do not get shorter" in shown
     # The report's answer is about throughput: what limits that lies in the step.
     told = [each["code"] for each in document(results)["words"]["beyond"]]
     assert "limit-above-the-step" not in told
@@ -464,7 +464,7 @@ def test_networks_and_nodes_together(weak: Results) -> None:
     assert [each.options[-1].nodes for each in (wide, narrow)] == [1, 2]
     assert narrow.options[-1].step_s.value > wide.options[-1].step_s.value
     assert not [finding for finding in narrow.findings if finding.code.startswith("measure")]
-    assert narrow.options[-1].notes[-1].endswith("1GB/s, but 4 workers a node")
+    assert narrow.options[-1].notes[-1].endswith("1GB/s, but 4 workers per node")
 
 
 def test_a_table_takes_what_it_can_and_refuses_the_rest(tmp_path: Path) -> None:

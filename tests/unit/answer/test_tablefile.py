@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 import subprocess
@@ -114,7 +115,7 @@ BAD = [
     ("workers,samples_per_s,value,unit\n1,2,3,step_s\n", "found samples_per_s, value, unit"),
     ("workers,value\n1,2\n", "found value"),
     ("workers,value,unit\n1,2,furlongs\n", 'line 2: unit="furlongs" is not known; use samples_per_s or'),
-    ("workers,workers,samples_per_s\n1,1,2\n", 'column "workers" stands there more than once'),
+    ("workers,workers,samples_per_s\n1,1,2\n", 'column "workers" occurs more than once'),
     ("workers|samples_per_s\n1|2\n", 'unknown column "workers|samples_per_s"'),
     ("GPUs,img/s\n1,2\n", 'unknown column "gpus". Did you mean "workers"?'),
     ("workers,speedup,samples_per_s\n1,1,2\n", 'unknown column "speedup". Leave it out.'),
@@ -130,9 +131,9 @@ BAD = [
         "line 4: workers_per_node is 8 here and 2 at t.csv, line 2",
     ),
     ("workers,train_s\n1,1:00:00\n", "leave the row out if it failed"),
-    ("workers,samples_per_s\n1,2,3\n", "line 2: 3 cells under 2 columns"),
-    ("workers,samples_per_s\n1,1,024\n", "a comma inside a value wants quotes"),
-    ("workers,samples_per_s\n1\n", "line 2: 1 cells under 2 columns"),
+    ("workers,samples_per_s\n1,2,3\n", "line 2: 3 cells for 2 columns"),
+    ("workers,samples_per_s\n1,1,024\n", "put quotes around a value that contains a comma"),
+    ("workers,samples_per_s\n1\n", "line 2: 1 cells for 2 columns"),
     ('workers,samples_per_s\n1,"2\n3,4\n', "not valid CSV"),
     ("workers,samples_per_s\n1,0\n", 'line 2: samples_per_s="0" is not a positive, finite number'),
     ("workers,samples_per_s\n1,-3\n", 'samples_per_s="-3"'),
@@ -151,9 +152,9 @@ BAD = [
     ("workers,samples_per_s\n1.5,5\n", 'workers="1.5"'),
     ("workers,samples_per_s\n1e12,5\n", 'workers="1e12"'),
     ("workers,samples_per_s\n,5\n", "workers is empty"),
-    ("workers,samples_per_s\n1,5\n\n1,6\n", "line 4: workers=1 stands in the table already, at t.csv, line 2; number"),
-    ("workers,samples_per_s,repeat\n1,5,0\n1,6,0\n", 'workers=1 with repeat "0" stands in the table already'),
-    ("workers,step_s\n1,5\n", "step_s needs a mode"),
+    ("workers,samples_per_s\n1,5\n\n1,6\n", "line 4: workers=1 already occurs in the table, at t.csv, line 2; number"),
+    ("workers,samples_per_s,repeat\n1,5,0\n1,6,0\n", 'workers=1 with repeat "0" already occurs in the table'),
+    ("workers,step_s\n1,5\n", "step_s requires a column `mode`"),
     ("workers,step_s,mode\n1,5,week\n", 'mode="week" is not known; use weak or strong or unknown'),
     ("workers,samples_per_s,mode\n1,5,weak\n2,6,strong\n", "line 3: mode is strong here and weak at t.csv, line 2"),
     ("workers,samples_per_s,workers_per_node\n1,5,8\n2,6,4\n", "workers_per_node is 4 here and 8"),
@@ -181,7 +182,7 @@ def test_all_wrong_rows_are_told_at_once_but_not_hundreds() -> None:
     lines = str(caught.value).splitlines()
     assert len(lines) == 21
     assert "line 5:" in lines[3]
-    assert lines[-1] == "and 80 problems more; fix these first"
+    assert lines[-1] == "and 80 more problems; fix these first"
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfew\x00o\x00", b"\x00\x01\x02\x80", b"PK\x03\x04sheet", b"w\x00o\x00"])
@@ -221,7 +222,7 @@ def test_a_table_is_answered_before_it_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
-    for path, said in ((tmp_path / "none.csv", "neither a study folder nor a table"), (tmp_path, "cannot be read")):
+    for path, said in ((tmp_path / "none.csv", "does not exist"), (tmp_path, "cannot be read")):
         with pytest.raises(InputError, match=said):
             read_table(path)
 
@@ -229,8 +230,8 @@ def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("points", "said"),
     [
-        ([], "points: there is no measurement"),
-        ([3], r"points[0]: 3 is no mapping"),
+        ([], "points: there are no measurements"),
+        ([3], r"points[0]: 3 is not a mapping"),
         (
             [{"workers": 1, "samples_per_s": 5}, {"workers": 2, "samples_per_s": math.nan}],
             "points[1]: samples_per_s=NaN",
@@ -239,7 +240,7 @@ def test_a_missing_file_and_a_folder_are_said(tmp_path: Path) -> None:
         ([{"workers": 1, "samples_per_s": None}], "found none"),
         ([{"workers": 1, "samples_per_s": [5]}], "samples_per_s=[5]"),
         ([{"workers": 1, "rate": 5}], 'points[0]: unknown column "rate"'),
-        ([{"workers": 1, "samples_per_s": 5}] * 2, "points[1]: workers=1 stands in the table already, at points[0]"),
+        ([{"workers": 1, "samples_per_s": 5}] * 2, "points[1]: workers=1 already occurs in the table, at points[0]"),
     ],
 )
 def test_points_from_python_are_checked_alike(points: list[dict[str, object]], said: str) -> None:
@@ -252,14 +253,33 @@ def test_a_node_size_that_contradicts_the_table_is_said(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("workers,samples_per_s,workers_per_node\n1,5,8\n2,9,8\n")
     assert read_table(path, workers_per_node=8).series[0].series.workers_per_node == 8
-    with pytest.raises(InputError, match="the table says 8"):
+    with pytest.raises(InputError, match="contradicts the table, which says 8"):
         read_table(path, workers_per_node=4)
 
 
 def test_points_that_are_text_are_refused_once() -> None:
     points: Any = "table.csv"
-    with pytest.raises(InputError, match=r"no list of measurements.*worldsize predict"):
-        worldsize.project(points, workers=[2])
+    with pytest.raises(InputError, match=r"not a list of measurements.*worldsize predict"):
+        table_of(points)
+
+
+def test_a_table_file_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("workers,samples_per_s\n1,100\n2,190\n4,370\n")
+    with pytest.raises(InputError, match=r"is a file, not a study folder; for a table, run `worldsize predict .*rows"):
+        worldsize.predict(path, workers=[8])
+    with path.open() as file:
+        assert [one.workers for one in worldsize.predict(csv.DictReader(file), workers=[8])] == [8]
+
+
+def test_predict_and_project_are_the_same() -> None:
+    points = [{"workers": n, "samples_per_s": 100 * n} for n in (1, 2, 4)]
+    assert worldsize.project is worldsize.predict
+    assert [one.workers for one in worldsize.predict(points)] == [1, 2, 4, 8, 16, 32]
+    for name, value in (("price", 2.5), ("workers_per_node", 8), ("network", "dgx-h100")):
+        options: Any = {name: value}
+        with pytest.raises(InputError, match=f"{name}=.* needs a study"):
+            worldsize.predict(points, **options)
 
 
 def test_noise_of_repeats_is_in_what_is_projected() -> None:
@@ -293,7 +313,7 @@ def test_project_gives_frozen_answers_in_the_order_asked_and_in_the_given_unit()
     found = worldsize.project(points, workers=[32, 4, 8])
     assert [one.workers for one in found] == [32, 4, 8]
     assert [one.measured for one in found] == [False, True, False]
-    assert found[2].notes == ("new node boundary",)
+    assert found[2].notes == ("beyond one node, where nothing was measured",)
     for one in found:
         assert one.unit == "samples_per_s"
         assert one.expected == one.samples_per_s
@@ -316,7 +336,7 @@ def test_series_of_one_stack_inform_each_other() -> None:
     )
     assert same.series_id == other.series_id == "mine"
     assert same.expected.value < 0.8 * other.expected.value
-    assert "node boundary as in 3 other series of the same stack" in same.notes
+    assert "cost of leaving a node estimated from 3 other series of the same stack" in same.notes
 
 
 def test_project_loads_no_torch() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from worldsize.folder.record import Failure, Outcome, TrialRecord
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.machine import Machine
 from worldsize.plan.plan import PRETRAIN_ID
+from worldsize.report.views.overview import StudyOverview
 from worldsize.report.views.status import failure_view
 from worldsize.spec.file import dump_yaml
 from worldsize.study.checks import check_device, require_same_study
@@ -117,12 +120,12 @@ def test_plan_says_what_data_is_missing_and_plans_all_the_same(home: Path, monke
     nowhere = ["plan", "cli.yaml", "--set", "workload=mnist"]
     answer = CliRunner().invoke(app, nowhere)
     assert answer.exit_code == 0, answer.output
-    told = next(line for line in answer.output.splitlines() if "It cannot run here yet" in line)
+    told = next(line for line in answer.output.splitlines() if "Cannot run yet" in line)
     assert "train-images-idx3-ubyte.gz is missing" in told
     assert "worldsize data fetch mnist" in told
     as_json = json.loads(CliRunner().invoke(app, [*nowhere, "--json"]).output)
     assert as_json["missing_data"] in told
-    assert "cannot run here" not in CliRunner().invoke(app, ["plan", "cli.yaml"]).output
+    assert "Cannot run" not in CliRunner().invoke(app, ["plan", "cli.yaml"]).output
     assert [path.name for path in home.iterdir()] == ["cli.yaml"]
 
 
@@ -130,7 +133,7 @@ def test_plan_says_what_data_is_missing_and_plans_all_the_same(home: Path, monke
     ("arguments", "said"),
     [
         (["run", "cli.yaml", "--set", "train.epochs=-1"], "--set train.epochs=-1: train.epochs=-1"),
-        (["run", "cli.yaml", "--set", "oversubscribe=false", "--workers", "1,4096"], "workers=4096 is more than the"),
+        (["run", "cli.yaml", "--set", "oversubscribe=false", "--workers", "1,110"], "workers=110 is more than the"),
         (["run", "nowhere.yaml"], "neither a file nor a built-in study"),
         (["status", "."], "is not a study folder"),
         (["plan", "cli.yaml", "--set", "axes.batch=[1]"], 'unknown key "batch" in "axes". Did you mean'),
@@ -142,7 +145,7 @@ def test_wrong_input_is_one_message_exit_2_and_writes_nothing(
     assert call(*arguments, monkeypatch=monkeypatch) == 2
     captured = capsys.readouterr()
     assert said in captured.err
-    assert captured.err.startswith("worldsize: ")
+    assert captured.err.startswith("error: ")
     assert "Traceback" not in captured.err
     assert [path.name for path in home.iterdir()] == ["cli.yaml"]
 
@@ -178,7 +181,7 @@ def test_a_study_is_continued_on_the_device_it_began_on(home: Path) -> None:
     study._write()
     check_device(study._devices, folder)
     other = Study(home / "cli.yaml", machine=Machine(cores=4, gpus=2))
-    with pytest.raises(StoreError, match="was begun on cpu, and this machine would continue it on cuda"):
+    with pytest.raises(StoreError, match="was started on cpu, but this machine would continue it on cuda"):
         check_device(other._devices, folder)
 
 
@@ -186,7 +189,7 @@ def test_studies_and_data_sets_are_listed(home: Path) -> None:
     shown = CliRunner().invoke(app, ["studies"]).output
     studies = json.loads(CliRunner().invoke(app, ["studies", "--json"]).output)
     assert "quickstart" in [study["name"] for study in studies]
-    assert all(study["name"] in shown and study["about"] in shown for study in studies)
+    assert all(study["name"] in shown for study in studies)
     listed = json.loads(CliRunner().invoke(app, ["data", "list", "--data", str(home), "--json"]).output)
     assert listed["folder"] == str(home)
     assert {row["name"]: row["state"] for row in listed["data_sets"]}["mnist"] == "missing"
@@ -250,3 +253,60 @@ def test_nothing_from_outside_steers_the_terminal(hostile: str) -> None:
     assert hostile not in shown
     assert "[/bold]" in shown
     assert hostile not in visible(hostile)
+
+
+def test_status_lists_the_studies_in_runs(home: Path) -> None:
+    said = CliRunner().invoke(app, ["status"])
+    assert said.exit_code == 0, said.output
+    assert said.output == "No studies in runs yet. `worldsize run` runs the built-in quickstart study.\n"
+    assert CliRunner().invoke(app, ["status", "--json"]).output == "[]\n"
+    made = Made(times=lambda trial: {"forward": 0.02 / trial.workers})
+    write_study(home / "runs" / "done", STUDY, made)
+    write_study(home / "runs" / "half", STUDY.replace("name: cli", "name: other"), made)
+    for path in sorted((home / "runs" / "half" / "trials").glob("*/record.json"))[:3]:
+        path.unlink()
+    (home / "runs" / "broken").mkdir()
+    (home / "runs" / "broken" / "study.yaml").write_text("name: [")
+    (home / "runs" / "notes").mkdir()
+    said = CliRunner().invoke(app, ["status"])
+    assert said.exit_code == 0, said.output
+    lines = {line.split()[-1]: line.strip() for line in said.output.splitlines() if "runs/" in line}
+    assert set(lines) == {"runs/broken", "runs/done", "runs/half"}
+    assert re.match(r"cli +finished +Use 2 workers: \d\.\d+x as fast as 1 worker\. +runs/done$", lines["runs/done"])
+    assert re.match(r"other +9 of 12 trials ", lines["runs/half"])
+    assert re.match(r"broken +unreadable ", lines["runs/broken"])
+    as_json = json.loads(CliRunner().invoke(app, ["status", "--json"]).output)
+    assert [(study["folder"], study["state"]) for study in as_json] == [
+        ("runs/broken", "unreadable"),
+        ("runs/done", "finished"),
+        ("runs/half", "9 of 12 trials"),
+    ]
+
+
+def test_states_of_studies() -> None:
+    study = StudyOverview(name="a", folder="runs/a", trials=12, ended=5)
+    assert study.state == "5 of 12 trials"
+    assert replace(study, running=True, failed=1).state == "running, 5 of 12 trials, 1 failed"
+    assert replace(study, ended=12, failed=2).state == "finished, 2 failed"
+    assert replace(study, error="locked").state == "unreadable"
+
+
+def test_project_is_another_name_of_predict(home: Path) -> None:
+    (home / "t.csv").write_text("workers,samples_per_s\n1,100\n2,190\n4,370\n")
+    outputs = [CliRunner().invoke(app, [verb, "t.csv", "--workers", "8"]).output for verb in ("predict", "project")]
+    assert outputs[0] == outputs[1]
+    assert "8 workers" in outputs[0]
+    assert "project " not in CliRunner().invoke(app, ["--help"]).output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("run", "plan", "status", "by-hand", "studies", "new", "predict", "report", "compare", "export", "serve"),
+        *("data", "data list", "data fetch"),
+    ],
+)
+def test_help_has_an_example(command: str) -> None:
+    said = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert said.exit_code == 0, said.output
+    assert f"Example: worldsize {command}" in said.output

@@ -77,11 +77,11 @@ def test_another_model_is_said(tmp_path: Path) -> None:
     [
         (workload("mnits"), 'Did you mean "mnist"?'),
         (workload("image-folder"), "needs `path`"),
-        (workload("mnist", path="x"), "path='x' means nothing to the workload mnist"),
-        (workload("gpt", image_size=64), "image_size=64 means nothing to the workload gpt"),
-        (workload("mnist", test_fraction=0.3), "test_fraction=0.3 means nothing"),
-        (workload("mine:task", model="cnn"), "model='cnn' means nothing to the workload mine:task"),
-        (workload("linear", augment={"shift": 0.1}), "means nothing to the workload linear"),
+        (workload("mnist", path="x"), "path='x' does not apply to the workload mnist"),
+        (workload("gpt", image_size=64), "image_size=64 does not apply to the workload gpt"),
+        (workload("mnist", test_fraction=0.3), "test_fraction=0.3 does not apply"),
+        (workload("mine:task", model="cnn"), "model='cnn' does not apply to the workload mine:task"),
+        (workload("linear", augment={"shift": 0.1}), "does not apply to the workload linear"),
     ],
 )
 def test_what_does_not_fit_is_said(spec: WorkloadSpec, said: str) -> None:
@@ -101,7 +101,7 @@ def test_a_missing_folder_is_a_data_error(tmp_path: Path) -> None:
 
 def test_a_workload_of_ones_own_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="no_such_module:task could not be made"):
+    with pytest.raises(DataError, match="no_such_module:task could not be created"):
         facts_of(workload("no_such_module:task"), tmp_path)
 
 

@@ -231,7 +231,7 @@ def test_the_entry_is_plain(root: Path, tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_made(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"file cannot hold the decoded images \(.*\); they take 0 MB: make room"):
+    with pytest.raises(DataError, match=r"cannot store 0 MB of decoded images in .*file \(.*\); free some space"):
         load_images(root, 16, tmp_path / "file", workers=1)
 
 
@@ -258,6 +258,6 @@ def test_a_decoding_process_that_dies_is_an_error(root: Path, tmp_path: Path) ->
             assert len(decoding) == 2
             decoding[0].kill()
 
-    with pytest.raises(DataError, match=r"a process that decodes images ended with code -9; if memory ran out"):
+    with pytest.raises(DataError, match=r"an image decoding process ended with code -9; if memory ran out"):
         load_images(root, 16, tmp_path / "cache", workers=2, on_progress=kill_one)
     assert entries(tmp_path / "cache") == []

@@ -73,7 +73,7 @@ def test_the_folder_may_be_given_at_three_levels(tmp_path: Path, inside: str) ->
 
 @pytest.mark.usefixtures("small")
 def test_no_batches(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no CIFAR-10 batches .*; `worldsize data fetch`"):
+    with pytest.raises(DataError, match=r"has no CIFAR-10 batches .*; `worldsize data fetch`"):
         read_cifar10(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_a_label_out_of_range(tmp_path: Path) -> None:
     with (tmp_path / "test_batch.bin").open("r+b") as file:
         file.seek(17 * RECORD)
         file.write(b"\x0a")
-    with pytest.raises(DataError, match=r"test_batch\.bin holds the label 10 \(record 17\); labels are 0 to 9"):
+    with pytest.raises(DataError, match=r"test_batch\.bin has the label 10 \(record 17\); labels are 0 to 9"):
         read_cifar10(tmp_path)
 
 

@@ -90,11 +90,11 @@ def test_missing_file(tmp_path: Path) -> None:
         ("x.gz", b"", "starts with nothing"),
         ("x", b"<html>", "starts with 3c 68 74 6d"),
         ("x", b"\0\0\x08\0", "starts with 00 00 08 00"),
-        ("x", b"\0\0\x0d\x01" + struct.pack(">I", 1) + b"abcd", "type 0x0d; only 0x08"),
+        ("x", b"\0\0\x0d\x01" + struct.pack(">I", 1) + b"abcd", "type 0x0d, but only 0x08"),
         ("x", b"\0\0\x08\x03" + struct.pack(">I", 1), "ends within its header of 3 axes"),
-        ("x", idx_bytes(np.zeros((4, 3), np.uint8))[:-1], "announces 4 x 3 = 12 bytes and holds 11"),
-        ("x", idx_bytes(np.zeros((4, 3), np.uint8)) + b"!", "announces 4 x 3 = 12 bytes and holds more"),
-        ("x", b"\0\0\x08\x03" + b"\xff" * 12 + b"abc", "and holds 3; fetch"),
+        ("x", idx_bytes(np.zeros((4, 3), np.uint8))[:-1], "declares 4 x 3 = 12 bytes but contains 11"),
+        ("x", idx_bytes(np.zeros((4, 3), np.uint8)) + b"!", "declares 4 x 3 = 12 bytes but contains more"),
+        ("x", b"\0\0\x08\x03" + b"\xff" * 12 + b"abc", "but contains 3; fetch"),
     ],
 )
 def test_damaged_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -114,7 +114,7 @@ def test_a_damaged_middle_of_a_gzip_file(tmp_path: Path) -> None:
 def test_a_packed_flood_is_not_unpacked(tmp_path: Path) -> None:
     """64 MB of zeros behind a header that announces 10: one byte too many is read, no more."""
     (tmp_path / "x.gz").write_bytes(gzip.compress(idx_bytes(np.zeros(10, np.uint8)) + bytes(64 << 20)))
-    with pytest.raises(DataError, match="= 10 bytes and holds more"):
+    with pytest.raises(DataError, match="= 10 bytes but contains more"):
         read_idx(tmp_path / "x.gz")
 
 
@@ -135,8 +135,8 @@ def test_packed_and_unpacked_files_may_be_mixed(tmp_path: Path) -> None:
     [
         ({"side": 27}, r"shape \(5, 27, 27\); MNIST has N x 28 x 28"),
         ({"labels": 4}, r"labels of shape \(4,\) for 5 images in train-images-idx3-ubyte\.gz"),
-        ({"label": 10}, r"train-labels-idx1-ubyte holds the label 10 \(number 0\); labels are 0 to 9"),
-        ({"images": 0, "labels": 0}, "holds no images"),
+        ({"label": 10}, r"train-labels-idx1-ubyte has the label 10 \(number 0\); labels are 0 to 9"),
+        ({"images": 0, "labels": 0}, "has no images"),
     ],
 )
 def test_files_that_do_not_make_an_mnist(tmp_path: Path, wrong: dict[str, int], message: str) -> None:

@@ -91,17 +91,17 @@ def test_a_train_folder_alone_is_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ([], r"holds 0 folders of images; classes are folders, and two are the least"),
-        (["1.png", "2.png"], "holds 0 folders of images"),
-        (["a/1.png", "a/2.png"], "holds 1 folders of images"),
+        ([], r"has 0 folders of images; at least 2 are needed"),
+        (["1.png", "2.png"], "has 0 folders of images"),
+        (["a/1.png", "a/2.png"], "has 1 folders of images"),
         (
             ["a/1.png", "a/2.png", "b/1.png"],
-            r"class 'b' in .*: 1 image cannot be split in two parts; add images or make",
+            r"class 'b' in .*: 1 image cannot be split into two parts; add images or create",
         ),
-        (["a/1.png", "a/2.png", "b/readme.txt"], r"class 'b' in .* holds no image \(\.jpg, .*\); a class needs some"),
+        (["a/1.png", "a/2.png", "b/readme.txt"], r"class 'b' in .* has no images \(\.jpg, .*\); add some"),
         (
             ["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"],
-            "has the class 'c', which .*train does not have",
+            "has the class 'c', but .*train does not",
         ),
     ],
 )
@@ -232,7 +232,7 @@ def test_no_image_at_all(tmp_path: Path) -> None:
     for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("no image")
-    with pytest.raises(DataError, match=r"none of 4 images can be decoded \('"):
+    with pytest.raises(DataError, match=r"none of the 4 images can be decoded \('"):
         load_images(tmp_path, 4, tmp_path / "cache", workers=1)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["decoding.lock"]
 
@@ -241,7 +241,7 @@ def test_no_image_at_all(tmp_path: Path) -> None:
 def test_a_size_of_nothing(tmp_path: Path, size: int) -> None:
     for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
         save(tmp_path / name)
-    with pytest.raises(DataError, match=rf"images of {size} x {size} pixels were asked for; use at least 1"):
+    with pytest.raises(DataError, match=rf"image size {size} x {size} is too small; use at least 1"):
         load_images(tmp_path, size, tmp_path / "cache")
 
 

@@ -246,8 +246,8 @@ def test_a_part_is_resumed_or_begun_again(
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        (Page(announces=lambda length: length + 1), "offers 10,001 bytes, the file has 10,000"),
-        (Page(announces=lambda length: length - 1), "offers 9,999 bytes, the file has 10,000"),
+        (Page(announces=lambda length: length + 1), "offers 10,001 bytes, but the file has 10,000"),
+        (Page(announces=lambda length: length - 1), "offers 9,999 bytes, but the file has 10,000"),
         (Page(body=BODY[:-1], announces=lambda _length: 10_000), "the connection ended after 9,999 of 10,000 bytes"),
         (Page(body=BODY[:-1], announces=lambda _length: None), "the connection ended after 9,999 of 10,000 bytes"),
         (Page(body=BODY + b"!", announces=lambda _length: None), "sends more than the 10,000 bytes"),
@@ -461,10 +461,10 @@ def test_an_archive_gives_the_files_of_the_set_and_nothing_else(
         (packed(Entry("set/a.bin", OTHER), B), f"{hashlib.sha256(BODY).hexdigest()} expected, "),
         (packed(B), "does not contain set/a.bin"),
         (packed(Entry("../set/a.bin", BODY), B), "does not contain set/a.bin"),
-        (packed(A, B)[:5_000], "not a whole gzipped tar file"),
-        (packed(A, B)[:5_000] + OTHER, "not a whole gzipped tar file"),
-        (gzip.compress(b"no tar file", mtime=0), "not a whole gzipped tar file"),
-        (BODY, "not a whole gzipped tar file"),
+        (packed(A, B)[:5_000], "not a complete gzipped tar file"),
+        (packed(A, B)[:5_000] + OTHER, "not a complete gzipped tar file"),
+        (gzip.compress(b"no tar file", mtime=0), "not a complete gzipped tar file"),
+        (BODY, "not a complete gzipped tar file"),
     ],
 )
 def test_an_archive_that_is_not_what_it_should_be(site: Site, tmp_path: Path, archive: bytes, words: str) -> None:

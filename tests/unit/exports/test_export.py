@@ -172,7 +172,7 @@ def test_what_is_there_already(results: Results, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["csv"]
     (tmp_path / "parquet").mkdir()
     (tmp_path / "parquet" / "mine.parquet").touch()
-    with pytest.raises(OutputError, match=r"holds mine.parquet, not written by an export; .*another --out"):
+    with pytest.raises(OutputError, match=r"contains mine.parquet, not written by an export; .*another --out"):
         list(export_study(results, ["parquet"], tmp_path))
     (tmp_path / "mlflow").symlink_to(tmp_path / "csv")
     with pytest.raises(OutputError, match="exists and is not a folder"):
@@ -204,7 +204,7 @@ def test_a_format_that_is_unknown_or_not_installed(monkeypatch: pytest.MonkeyPat
             check_formats(text)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(
-        InputError, match=r"needs pyarrow, which is not installed; `pip install 'worldsize\[parquet\]'`"
+        InputError, match=r"needs pyarrow, which is not installed; run `pip install 'worldsize\[parquet\]'`"
     ):
         check_formats("parquet")
 
@@ -218,7 +218,7 @@ def test_the_command_writes_below_the_study(results: Results) -> None:
     assert (mark["study"], mark["trials"], mark["records"]) == ("exported", 8, 7)
     refused = CliRunner().invoke(app, ["export", str(home), "--to", "xlsx"])
     assert refused.exit_code == 2
-    assert "Invalid value for '--to': 'xlsx' is not a format" in refused.output
+    assert "Invalid value for '--to': 'xlsx' is not an export format" in refused.output
 
 
 def test_a_study_of_which_nothing_ran_has_empty_tables(results: Results, tmp_path: Path) -> None:

@@ -126,9 +126,9 @@ HOSTILE_NAMES = (
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_no_name_leads_out_of_the_folder(folder: StudyFolder, name: str) -> None:
-    with pytest.raises(StoreError, match="is not a folder of its own in"):
+    with pytest.raises(StoreError, match="is not a folder in"):
         folder.trial(name)
-    with pytest.raises(StoreError, match="is not a folder of its own in"):
+    with pytest.raises(StoreError, match="is not a folder in"):
         folder.launch(name)
 
 
@@ -166,7 +166,7 @@ def test_a_plan_that_leads_elsewhere_is_refused_and_nothing_written(
     with pytest.raises(StoreError, match=r"plan\.json"):
         load(folder.path)
     assert call("status", str(folder.path), monkeypatch=monkeypatch) == 2
-    assert capsys.readouterr().err.startswith("worldsize: ")
+    assert capsys.readouterr().err.startswith("error: ")
     study = Study.from_text(STUDY, folder=folder.path, machine=Machine(cores=4, gpus=0))
     with pytest.raises(StoreError):
         study.prepare()
@@ -180,7 +180,7 @@ def test_a_launch_whose_trials_lie_elsewhere_is_not_adopted(folder: StudyFolder)
     (work,) = study.prepare()
     launch = read_json(work.path / "launch.json")
     write_json(work.path / "launch.json", {**launch, "trials": ["../../escape/x"]})
-    with pytest.raises(StoreError, match="is not a folder of its own in"):
+    with pytest.raises(StoreError, match="is not a folder in"):
         PreparedLaunch.stored(folder, work.launch_id, 1.0)
     write_json(work.path / "launch.json", [])
     with pytest.raises(StoreError, match=r"launch\.json is damaged or of another version"):
@@ -208,7 +208,7 @@ def test_no_trial_writes_through_a_link(folder: StudyFolder, name: str) -> None:
         (folder.trial(trial_id) / "record.json").unlink()
     outside = links_out(folder, TRIAL, name)
     study = Study.from_text(STUDY, folder=folder.path, machine=Machine(cores=4, gpus=0))
-    with pytest.raises(StoreError, match=r"is a link|is not a folder of its own"):
+    with pytest.raises(StoreError, match=r"is a link|is not a folder in"):
         study.prepare()
     assert tree(outside) == {Path("precious")}
     assert (outside / "precious").read_text(encoding="utf-8") == "mine"
@@ -324,7 +324,7 @@ def test_missing_weights_damage_a_record(folder: StudyFolder) -> None:
     change_record(folder, lambda body: body.update(weights=weights))
     is_damaged(folder, r"weights\.pt is missing")
     (folder.trial(TRIAL) / "weights.pt").write_bytes(b"x")
-    is_damaged(folder, r"weights\.pt does not fit its checksum")
+    is_damaged(folder, r"weights\.pt does not match its checksum")
     (folder.trial(TRIAL) / "weights.pt").write_bytes(b"w")
     assert load(folder.path).damaged == ()
 
@@ -353,7 +353,9 @@ def test_a_folder_of_an_older_format_is_refused_in_one_sentence(
     change_record(folder, lambda body: body.update(schema_version=3))
     assert call(command, str(folder.path), monkeypatch=monkeypatch) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "a record of format 3 was made by an older worldsize (this one reads 4); use the version that made" in said
+    assert (
+        "a record of format 3 is from an older worldsize (this one reads format 4); use the version that wrote" in said
+    )
     assert "Traceback" not in said
 
 

@@ -77,7 +77,7 @@ def test_a_damaged_span_file_damages_the_record(folder: StudyFolder) -> None:
     folder.write_record(make_record(folder))
     path = folder.trial(TRIAL) / "spans-rank01.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(ValueError, match=r"spans-rank01\.npy does not fit its checksum"):
+    with pytest.raises(ValueError, match=r"spans-rank01\.npy does not match its checksum"):
         folder.record(TRIAL)
     path.unlink()
     with pytest.raises(ValueError, match=r"spans-rank01\.npy is missing"):
@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(
 
 def test_a_record_of_a_newer_version_is_not_taken_for_damage(folder: StudyFolder) -> None:
     newer = to_json(make_record(folder)).replace(f'"schema_version": {SCHEMA}', f'"schema_version": {SCHEMA + 1}')
-    with pytest.raises(StoreError, match="made by a newer worldsize"):
+    with pytest.raises(StoreError, match="is from a newer worldsize"):
         from_json(newer)
 
 

@@ -277,7 +277,7 @@ def test_what_was_cancelled_is_left_and_the_rest_runs(world: World) -> None:
         world.end(world.jobs[0], "CANCELLED", 143)
         world.whole(world.jobs[1])
 
-    with pytest.raises(LaunchError, match="job 100 was cancelled, trials left: 1; the same command submits"):
+    with pytest.raises(LaunchError, match="job 100 was cancelled, trials left: 1; run the same command to submit"):
         world.run(nothing, lambda: world.begin(world.jobs[0]), cancelled)
     assert world.run(nothing, lambda: world.whole(world.jobs[2]))
     assert world.all_done()
@@ -307,7 +307,7 @@ def test_a_limit_too_short_for_any_trial_is_a_failure_in_the_end(one: World) -> 
     assert one.run(*[cut] * 400)
     records = [one.folder.record(trial_id) for trial_id in one.plan.trials]
     assert all(
-        record is not None and record.failure and "raise slurm.time in run_on" in record.failure.error
+        record is not None and record.failure and "raise run_on.slurm.time" in record.failure.error
         for record in records
     )
     assert len(one.jobs) == 6  # each tried twice
@@ -319,7 +319,7 @@ def test_a_setup_that_failed_closes_its_launch_and_may_be_mended(one: World) -> 
         one.say(one.jobs[0], "setup-failed")
         one.end(one.jobs[0], "FAILED", 74)
 
-    with pytest.raises(LaunchError, match=r"a command of slurm.setup in run_on failed; see job.log"):
+    with pytest.raises(LaunchError, match=r"a command in run_on.slurm.setup failed; see job.log"):
         one.run(nothing, fail)
     (end,) = one.ends()
     assert (end["reason"], end["culprit"]) == ("setup failed", None)
@@ -353,7 +353,7 @@ def test_a_lost_node_is_told_apart_and_counted(one: World) -> None:
     assert (first["reason"], first["culprit"][:4], first["cause"]) == (
         "node failure",
         "0001",
-        "a node of its job failed",
+        "a node of the job failed",
     )
     assert one.all_done()
 
@@ -498,7 +498,7 @@ def test_a_job_that_was_submitted_twice_is_followed_where_it_runs(one: World) ->
 
 def test_a_slurm_that_never_answered_is_not_waited_for(one: World) -> None:
     one.away = True
-    with pytest.raises(LaunchError, match="nothing was submitted; see what `squeue` says"):
+    with pytest.raises(LaunchError, match="nothing was submitted; run `squeue`"):
         one.run()
     assert not one.jobs
 
@@ -622,7 +622,7 @@ def test_a_second_detach_says_what_was_cancelled_and_a_third_submits_it(one: Wor
     assert not one.run(detach=True)
     one.begin(one.jobs[0])
     one.end(one.jobs[0], "CANCELLED", 143)
-    with pytest.raises(LaunchError, match="job 100 was cancelled, trials left: 3; the same command submits"):
+    with pytest.raises(LaunchError, match="job 100 was cancelled, trials left: 3; run the same command to submit"):
         one.run(detach=True)
     assert not one.run(detach=True)
     assert len(one.jobs) == 2

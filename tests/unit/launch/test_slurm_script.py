@@ -131,9 +131,9 @@ def test_no_value_adds_a_directive_or_a_command(
         (job(), {"constraint": constraint}),
         (job(), {"time": value}),
         (job(), {"setup": [setup]}),
-        (job(), {"extra": {key: value}}),
-        (job(), {"extra": {key: True}}),
-        (job(), {"extra": {"mem": value}}),
+        (job(), {"sbatch_options": {key: value}}),
+        (job(), {"sbatch_options": {key: True}}),
+        (job(), {"sbatch_options": {"mem": value}}),
     ):
         try:
             script = job_script(changed, SlurmSpec.model_validate(slurm))
@@ -225,7 +225,7 @@ def test_what_worldsize_sets_itself_cannot_be_set_again() -> None:
         sbatch_options={"exclusive": True, "mem": "1G", "nodelist": "n1", "exclude": "n2", "time-min": "5"}
     ).sbatch_options
     for key in ("output", "wrap", "job-name", "array", "job-na", "outp", "w", "no-req"):  # sbatch takes short forms
-        with pytest.raises(ValidationError, match="set by worldsize"):
+        with pytest.raises(ValidationError, match="which worldsize sets"):
             SlurmSpec(sbatch_options={key: "x"})
 
 

@@ -16,7 +16,7 @@ from worldsize.machine import Machine
 from worldsize.plan.cost import estimate
 from worldsize.plan.grid import resolve, scaled_lr, sites
 from worldsize.plan.plan import Plan, PlanFile, make_plan
-from worldsize.plan.problems import data_problems, problems
+from worldsize.plan.problems import data_problems, machine_lacks, problems
 from worldsize.spec.optimizer import OptimizerAxis, OptimizerSpec, Search
 from worldsize.spec.study import AxesSpec, ProbeSpec, SkipSpec, StudySpec
 from worldsize.spec.training import ScheduleSpec, StrategyName, StrategySpec, TrainSpec, UntilSpec, steps_per_epoch
@@ -268,14 +268,18 @@ NOISE = TrainSpec(epochs=1, measure_noise_scale=True)
 
 
 def impossible(machine: Machine = MACHINE, **changes: object) -> str:
-    return " | ".join(text for _, text in problems(spec(**changes), machine))
+    study = spec(**changes)
+    return " | ".join(text for _, text in (*problems(study, machine), *machine_lacks(study, machine)))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"axes": {"strategy": (StrategySpec(sync_batch_norm=True),)}}, "sync_batch_norm: torch has it for GPUs only"),
-        ({"axes": {"strategy": (StrategySpec(name="zero"),), "workers": (1,)}}, "zero is about several workers"),
+        (
+            {"axes": {"strategy": (StrategySpec(sync_batch_norm=True),)}},
+            "sync_batch_norm: torch supports it on GPUs only",
+        ),
+        ({"axes": {"strategy": (StrategySpec(name="zero"),), "workers": (1,)}}, "zero needs several workers"),
         (
             {
                 "axes": {"strategy": (StrategySpec(name="fsdp"),)},
@@ -288,15 +292,15 @@ def impossible(machine: Machine = MACHINE, **changes: object) -> str:
             "which fsdp does not keep separate; use ddp",
         ),
         ({"axes": {"workers": (1,)}, "train": NOISE}, "every point has one worker and no accumulation"),
-        ({"axes": {"optimizer": (OptimizerAxis(lr=(0.1, 0.1)),)}}, "names sgd 0.1 twice"),
-        ({"axes": {"optimizer": (OptimizerAxis(lr=0.1), OptimizerAxis(lr=(0.2, 0.1)))}}, "names sgd 0.1 twice"),
+        ({"axes": {"optimizer": (OptimizerAxis(lr=(0.1, 0.1)),)}}, "lists sgd 0.1 twice"),
+        ({"axes": {"optimizer": (OptimizerAxis(lr=0.1), OptimizerAxis(lr=(0.2, 0.1)))}}, "lists sgd 0.1 twice"),
         (
             {"axes": {"optimizer": (OptimizerAxis(lr=Search(search=(0.1, 1))),)}, "train": None},
-            "a search needs train",
+            "a search compares the results of training",
         ),
         (
             {"axes": {"batch_per_worker": None, "global_batch": (64,), "accumulation": (3,)}},
-            "does not divide among workers=1 x accumulation=3; use a multiple of 3",
+            "does not divide evenly among workers=1 x accumulation=3; use a multiple of 3",
         ),
     ],
 )
@@ -314,7 +318,7 @@ def test_fsdp_wants_a_gpu_for_each_worker() -> None:
 def test_one_rise_of_the_rate_is_enough() -> None:
     train = TrainSpec(epochs=4, schedule=ScheduleSpec(name="one-cycle"))
     said = impossible(axes={"optimizer": (OptimizerAxis(lr=0.1, warmup_epochs=1.0),)}, train=train)
-    assert "warmup_epochs and the schedule one-cycle both begin with a rise" in said
+    assert "warmup_epochs and the one-cycle schedule both start with a warm-up" in said
 
 
 def test_what_can_run_is_not_refused() -> None:
@@ -343,8 +347,8 @@ def test_targets_name_what_is_measured(train: TrainSpec, said: str) -> None:
 @pytest.mark.parametrize(
     ("until", "said"),
     [
-        (UntilSpec(metric="loss", at_least=0.5), "loss is the better the lower; write at_most"),
-        (UntilSpec(metric="accuracy", at_most=0.9), "accuracy is the better the higher; write at_least"),
+        (UntilSpec(metric="loss", at_least=0.5), "a lower loss is better; use at_most"),
+        (UntilSpec(metric="accuracy", at_most=0.9), "a higher accuracy is better; use at_least"),
         (UntilSpec(metric="accuracy", at_least=90), "accuracy is at most 1; write 0.9 for 90 %"),
     ],
 )
@@ -356,12 +360,12 @@ def test_a_target_lies_on_the_right_side(until: UntilSpec, said: str) -> None:
 def test_a_warm_up_ends_before_training_does() -> None:
     ((loc, text),) = data_problems(spec(train=TrainSpec(steps=5, warmup_epochs=10)), FACTS)
     assert loc == ("train", "warmup_epochs")
-    assert "and training has 5; use a shorter one" in text
+    assert "more than the 5 steps of training; use a shorter warm-up" in text
 
 
 def test_the_same_optimiser_under_two_names_is_named_twice() -> None:
     twice = (OptimizerAxis(name="sgd", lr=0.1, momentum=0.9), OptimizerAxis(name="momentum", lr=0.1))
-    assert "names momentum 0.1 twice" in impossible(axes={"optimizer": twice})
+    assert "lists momentum 0.1 twice" in impossible(axes={"optimizer": twice})
 
 
 def test_labels_are_smoothed_where_there_are_some() -> None:

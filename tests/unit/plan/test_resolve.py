@@ -95,10 +95,10 @@ def test_the_reader_only_says_that_auto_was_written() -> None:
     ("text", "said"),
     [
         (PLACES.replace("[1, 2, 4]", "auto"), "study, line 3: workers: auto needs one place, and the study has 3"),
-        (AUTO + "run_on: {slurm: {nodes: 2}}\n", r"study, line 3: workers: auto needs to know how many fit on a node"),
+        (AUTO + "run_on: {slurm: {nodes: 2}}\n", r"study, line 3: workers: auto needs the number of workers per node"),
         (
             AUTO.replace("[16, 32]", "[8000]"),
-            "study, line 3: workers: auto finds no count but 1: batch_per_worker of 2",
+            "study, line 3: workers: auto finds no count above 1: batch_per_worker for 2 workers",
         ),
         (
             AUTO.replace("train: {epochs: 1}\n", "run_on: {slurm: {nodes: 3, workers_per_node: 3}}\n"),
@@ -111,14 +111,14 @@ def test_the_reader_only_says_that_auto_was_written() -> None:
 def test_what_is_wrong_with_auto_names_its_line(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         Study.from_text(text, machine=HERE)
-    with pytest.raises(InputError, match=r"--set axes\.workers=auto: workers: auto finds no count but 1"):
+    with pytest.raises(InputError, match=r"--set axes\.workers=auto: workers: auto finds no count above 1"):
         study_set(STUDY.replace("[16, 32]", "[8000]"), "axes.workers=auto", machine=HERE)
 
 
 def test_counts_that_auto_adds_are_counted_too() -> None:
     text = AUTO.replace("[16, 32]", str(list(range(1, 201)))) + "repeats: 200\n"
     assert read(text).too_many_trials() == ""
-    with pytest.raises(InputError, match="multiplies out to 320,000 trials"):
+    with pytest.raises(InputError, match="the study has 320,000 trials"):
         Study.from_text(text, machine=HERE)
 
 

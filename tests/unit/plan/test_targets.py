@@ -82,9 +82,9 @@ def test_one_that_can_run_fewer_is_told_how_to_leave_counts_out() -> None:
     [
         (("place: v100, workers: 1", "place: v200, workers: 1"), "matches no point"),
         (("{place: v100, workers: 1}", "{place: v100}"), "leaves nothing to run on v100"),
-        (("name: t4,", "name: 'a b',"), "cannot name a place"),
-        (("name: t4,", "name: ../up,"), "cannot name a place"),
-        (("name: t4,", "name: v100,"), "run_on names v100 twice"),
+        (("name: t4,", "name: 'a b',"), "is not a valid name for a place"),
+        (("name: t4,", "name: ../up,"), "is not a valid name for a place"),
+        (("name: t4,", "name: v100,"), "run_on has two places with the name v100"),
         (("name: t4, ", ""), '"name" is missing in "run_on.0"'),
         (("{partition: t4,", "{partitoin: t4,"), 'Did you mean "partition"'),
         (("name: t4, slurm:", "name: t4, slrum:"), 'Did you mean "slurm"'),
@@ -135,7 +135,7 @@ def test_a_place_without_a_name_is_refused_when_another_is_chosen(entry: str) ->
 def test_one_place_can_be_changed_by_its_name() -> None:
     changed = study(STUDY, "run_on.v100.slurm.time=30", "run_on.0.slurm.time=20")
     assert [place.slurm.time for place in changed.spec.places.values() if isinstance(place, OnSlurm)] == ["20", "30"]
-    with pytest.raises(InputError, match="there is nothing to set inside 'a100'"):
+    with pytest.raises(InputError, match="'a100' is neither a mapping nor a list"):
         study(STUDY, "run_on.a100.slurm.time=30")
 
 

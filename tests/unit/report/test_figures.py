@@ -68,7 +68,7 @@ def test_bands_are_cut_where_they_would_flatten_the_lines(log: bool) -> None:
     calm = axis_for("speedup", [Line(name="a", x=(1, 2), y=(1.0, 2.0), low=(0.9, 1.9), high=(1.1, 2.1))], log=log)
     assert (calm.cut, calm.least, calm.most) == (False, 0.9, 2.1)
     panel = Panel(x=Axis(title="workers"), y=axis, marks=(wild,))
-    assert "Intervals are cut" in Figure(key="k", title="t", panels=(panel,)).caption
+    assert "intervals are cut" in Figure(key="k", title="t", panels=(panel,)).caption
 
 
 def test_a_number_and_its_unit_stay_on_one_line(strong: Evidence) -> None:
@@ -114,6 +114,6 @@ def test_no_one_is_asked_for_thousands_of_repeats() -> None:
     told = sentence(Finding(code="too-noisy", numbers=numbers))
     assert "4015" not in told
     assert "what else runs on the machine" in told
-    assert "About 12 repeats would decide" in sentence(
+    assert "About 12 runs would decide" in sentence(
         Finding(code="too-noisy", numbers={**numbers, "repeats_needed": 12.0})
     )

@@ -43,7 +43,7 @@ def test_hardware_is_on_the_page_with_what_was_measured(on_cpu: Results) -> None
     for row in table.rows:
         assert row[2] == pytest.approx(0.8 * row[0])  # type: ignore[operator]
         assert row[3] == 4e8
-    assert "Cores used: Sum over all ranks." in table.note
+    assert "Cores used: CPU cores, summed over all worker processes." in table.note
 
 
 def test_gpus_their_power_and_what_throttled_them(tmp_path: Path) -> None:
@@ -89,12 +89,12 @@ def test_devices_over_time(on_cpu: Results, tmp_path: Path) -> None:
     assert figure is not None
     assert telemetry is not None
     assert (telemetry.of, len(telemetry.devices)) == ("process", 4)
-    assert figure.title == "Each process used 80 % of a core; the largest held 0.400 GB"
-    assert [panel.y.title for panel in figure.panels] == ["CPU of a rank, % of a core", "memory of a rank, GB"]
+    assert figure.title == "A worker used 80 % of a CPU core on average; the largest used 0.400 GB of memory"
+    assert [panel.y.title for panel in figure.panels] == ["CPU of a worker, % of a core", "memory of a worker, GB"]
     line = figure.panels[0].marks[0]
     assert line.y[0] is None  # a rate needs two samples
-    assert line.hover[:2] == ("", "rank 0, 0.513 s\nCPU of a rank 80.0 % of a core")
+    assert line.hover[:2] == ("", "rank 0, 0.513 s\nCPU of a worker 80.0 % of a core")
     on_gpu = devices(study(tmp_path / "gpu", GPU))
     assert on_gpu is not None
-    assert on_gpu.title == "GPU utilization was 71 %; the fullest GPU held 6.00 GB"
+    assert on_gpu.title == "Average GPU utilization was 71 %; the fullest GPU used 6.00 GB of memory"
     assert on_gpu.panels[0].y.most == 100

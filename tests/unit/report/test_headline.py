@@ -45,8 +45,10 @@ def study(folder: Path, text: str, exchange_s: float, noise: float = 0.01) -> Re
 def test_more_workers_that_pay(tmp_path: Path) -> None:
     said = told(study(tmp_path / "made", SCALING, exchange_s=0.0003))
     assert [prose.role for prose in said[:2]] == ["answer", "evidence"]
-    assert re.fullmatch(r"Use 4 workers: 3\.\d+x faster than 1\.", said[0].text)
-    assert re.fullmatch(r"Between 3\.\d+x and 3\.\d+x the throughput of 1 worker, 9\d % efficient\.", said[1].text)
+    assert re.fullmatch(r"Use 4 workers: 3\.\d+x as fast as 1 worker\.", said[0].text)
+    assert re.fullmatch(
+        r"The speedup is between 3\.\d+x and 3\.\d+x \(90 % interval\), which is 9\d % efficient\.", said[1].text
+    )
 
 
 def test_more_workers_that_do_not_pay_and_why(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_every_place_has_its_answer(tmp_path: Path) -> None:
 
 def test_a_single_point_tells_what_was_measured(tmp_path: Path) -> None:
     said = told(study(tmp_path / "made", SCALING.replace("[1, 2, 4]", "[2]"), 0.001))
-    assert re.fullmatch(r"2 workers train [\d,]+ samples/s \([\d,]+ to [\d,]+ samples/s\)\.", said[0].text)
+    assert re.fullmatch(r"2 workers process [\d,]+ samples/s \([\d,]+ to [\d,]+ samples/s\)\.", said[0].text)
 
 
 def test_nothing_measured_yet(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_no_command_steers_the_terminal(folder: Path, command: list[str], tmp_pa
 def test_status_shows_what_it_does_not_obey(folder: Path) -> None:
     output = CliRunner().invoke(app, ["status", str(folder)]).output
     assert "job evil\\x1b[2J\\x9b31m" in output
-    assert "run by pid 1 on evil\\x1b[2J" in output
+    assert "Run by process 1 on evil\\x1b[2J" in output
     assert "(rank 0, after step 1): evil\\x1b[2J" in output
 
 

@@ -248,7 +248,7 @@ def test_noise_over_time_and_its_scale(mixed: Evidence) -> None:
     results.__dict__["noise_scales"] = [(setting, "momentum", known), (setting, "adam", bound)]
     evidence = changed(Evidence(results), noise_over_time=[over_time])
     figure = drawn(noise(evidence))
-    assert figure.title == "Beyond a batch of about 400 samples, more samples per step help little"
+    assert figure.title == "A global batch of more than about 400 samples hardly improves a step"
     assert lines(figure.panels[0])[0].y == (50.0, None, 60.0)
     assert lines(figure.panels[0])[0].hover[1] == ""
     table = noise_scale(evidence)

@@ -144,8 +144,9 @@ def test_a_run_without_plotly_keeps_its_results_and_says_what_is_missing(
     monkeypatch.setitem(sys.modules, "plotly", None)  # importing it fails, as where it is not installed
     done = rerun(ended)
     assert done.exit_code == 0, done.output
-    (told,) = [line for line in done.output.splitlines() if line.startswith("No report")]
-    assert told.startswith("No report: the page needs plotly's plotly.min.js, which is not installed here; pip install")
+    (told,) = [line for line in done.output.splitlines() if line.startswith("The report could")]
+    assert told.startswith("The report could not be written: the page needs plotly's plotly.min.js, which is not")
+    assert "installed here; pip install plotly" in told
     assert "Use " in done.output or "Not enough evidence" in done.output  # the answer is there
     assert not (ended.path / "report").exists()
     report = CliRunner().invoke(app, ["report", str(ended.path)])
@@ -165,7 +166,7 @@ def test_a_report_without_matplotlib_has_all_but_figures_for_print(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = CliRunner().invoke(app, ["report", str(ended.path)])
     assert done.exit_code == 0, done.output
-    assert "no figures for print: matplotlib is not installed here (pip install matplotlib)" in done.output
+    assert "no figures for print, because matplotlib is not installed (pip install matplotlib)" in done.output
     assert not (ended.path / "report" / "figures").exists()
     assert "For print" not in (ended.path / "report" / "index.html").read_text(encoding="utf-8").partition("<script")[0]
     assert (ended.path / "report" / "tables" / "scaling.tex").exists()

@@ -37,6 +37,7 @@ from worldsize.report.document import document
 from worldsize.report.figures.model import Axis, Figure, Line, Panel
 from worldsize.report.figures.plotly import chart
 from worldsize.report.pages import study_report
+from worldsize.report.words.glossary import TERMS, find_terms, meaning
 from worldsize.report.words.quantities import SPEEDUP
 from worldsize.report.write.page import to_page
 from worldsize.report.write.publish import Published, publish, write_pages
@@ -44,6 +45,10 @@ from worldsize.report.write.written import write_files
 
 MIXED = STUDY.replace("lr: 0.05}", "lr: [0.05, 3.0]}, {name: adam, lr: 0.001}")
 LIMIT_BYTES = 6_000_000
+
+
+EXPLANATIONS = ("term", "meaning")
+"""Classes of the links to explanations of terms, and of the explanations."""
 
 
 class Reader(HTMLParser):
@@ -73,6 +78,11 @@ class Reader(HTMLParser):
     def named(self, tag: str, name: str) -> list[str]:
         """Values of an attribute."""
         return [attrs[name] or "" for other, attrs in self.tags if other == tag and name in attrs]
+
+    @property
+    def outline(self) -> list[tuple[str, list[str]]]:
+        """Tags and names of their attributes. Explanations of terms are left out: they depend on the text."""
+        return [(tag, sorted(attrs)) for tag, attrs in self.tags if attrs.get("class") not in EXPLANATIONS]
 
     @property
     def policy(self) -> str:
@@ -120,7 +130,7 @@ def test_what_pretrained_weights_left_out_is_told_with_the_trial(tmp_path: Path)
     assert runs[first.trial]["pretrained_left_out"] == list(left_out)
     assert "pretrained_left_out" not in runs[second.trial]
     text = read(study_report(evidence, live=False)).text
-    assert text.count("pretrained weights left out") == 1
+    assert text.count("pretrained weights not used") == 1
     assert "head<0>: not in the file; head<1>: not in the file;" in text
     assert "head<7>: not in the file; and 2 more" in text
 
@@ -169,8 +179,7 @@ def test_hostile_text_stays_text(made: Report, published: tuple[Path, Published]
     reader = Reader()
     reader.feed(content)
     plain = read(made, print_files=True, live=True)
-    assert [tag for tag, _ in reader.tags] == [tag for tag, _ in plain.tags]  # text neither adds nor hides an element
-    assert [sorted(attrs) for _, attrs in reader.tags] == [sorted(attrs) for _, attrs in plain.tags]
+    assert reader.outline == plain.outline  # text neither adds nor hides an element
     assert not [tag for tag, _ in reader.tags if tag == "img"]
     assert len([tag for tag, _ in reader.tags if tag == "script"]) == 3
     assert not [name for _, attrs in reader.tags for name in attrs if name.startswith("on")]
@@ -209,7 +218,7 @@ def test_every_kind_of_block_is_drawn_and_escaped() -> None:
     reader, bad = read(EVERY), read(hostile(EVERY))
     for words in ("Use 2 workers.", "Why", "worldsize run quickstart", "1.29x", "1.07–1.56, 2 runs", "a line", "2.13"):
         assert words in reader.text
-    assert [tag for tag, _ in bad.tags] == [tag for tag, _ in reader.tags]
+    assert bad.outline == reader.outline
     assert bad.policy == "default-src 'none'; style-src 'unsafe-inline'"
     assert bad.scripts == []
 
@@ -281,3 +290,42 @@ def test_files_sizes_and_what_an_older_report_left(
     assert b"/Type3" not in (folder / "figures" / "speedup.pdf").read_bytes()
     assert {path.stem for path in (folder / "tables").iterdir()} == set(found.tables)
     assert json.loads((folder / "report.json").read_text()) == document(evidence)
+
+
+def test_terms_are_explained_where_they_first_appear() -> None:
+    blocks = (
+        Prose(role="answer", text="Use 2 workers: <b> & MFU."),
+        Prose(role="evidence", text="1 worker, projected."),
+    )
+    page = to_page(
+        Report(title="t", subtitle="", sections=(Section(key="k", title="Worker", blocks=blocks),)),
+        print_files=False,
+        live=False,
+    )
+    reader = Reader()
+    reader.feed(page)
+    links = [attrs for tag, attrs in reader.tags if attrs.get("class") == "term"]
+    assert [link["href"] for link in links] == ["#term-worker", "#term-mfu", "#term-projection"]
+    assert links[0]["title"] == meaning("worker")
+    assert [f"#{anchor}" for anchor in reader.named("dt", "id")] == ["#term-mfu", "#term-projection", "#term-worker"]
+    assert "&lt;b&gt; &amp; " in page
+    assert "Use 2 workers: <b> & MFU." in reader.text
+
+
+def test_every_term_is_in_the_glossary() -> None:
+    glossary = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    headings = {line.removeprefix("## ") for line in glossary.splitlines() if line.startswith("## ")}
+    assert {term.name for term in TERMS} <= headings
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Use a batch of 64 per worker.", ["Batch per worker"]),
+        ("Weakly scaled series of 2 launches", ["Weak scaling", "Series", "Launch"]),
+        ("The global batch and critical batch sizes", ["Global batch", "Critical batch size"]),
+        ("ranking, workerless, trialled", []),
+    ],
+)
+def test_forms_of_terms(text: str, names: list[str]) -> None:
+    assert [term.name for term, _, _ in find_terms(text)] == names

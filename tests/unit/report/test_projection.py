@@ -66,7 +66,7 @@ def test_projected_counts_are_a_table_of_the_page(made: Evidence) -> None:
 def test_a_prediction_says_all_of_its_numbers(made: Evidence) -> None:
     (prediction,) = predict_study(made.results, [8], price=2.5)
     blocks = prediction_blocks(prediction, made.results.facts, "30 epochs")
-    assert any("30 epochs in" in text for text in said(blocks, "evidence"))
+    assert any("Training for 30 epochs takes" in text for text in said(blocks, "evidence"))
     table = the_table(blocks)
     keys = {quantity.key for quantity in table.quantities}
     assert keys >= {"workers", "basis", "global_batch", "samples_per_s", "speedup", "efficiency", "step_s", "epoch_s"}
@@ -114,9 +114,9 @@ def test_doubts_and_limits_of_a_bare_table_are_said() -> None:
     single = of_table("workers,samples_per_s\n4,100\n", 8)
     assert said(single, "doubt") == ["Not enough evidence: only one worker count was measured."]
     assert said(single, "answer")[0].startswith("Best guess: ")
-    assert the_table(single).title.endswith("against 4 workers")
+    assert the_table(single).title.endswith("relative to 4 workers")
     largest = of_table("workers,samples_per_s\n1,100\n2,196\n", 2)
-    assert said(largest, "evidence") == ["It is the largest count asked about; more workers may still pay off."]
+    assert said(largest, "evidence") == ["It is the largest count asked for; more workers may still pay off."]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_each_series_has_its_own_answer() -> None:
     text = "series_id,workers,samples_per_s\na,1,100\na,2,196\nb,2,50\nb,4,60\n"
     blocks = of_table(text, 8)
     assert [block.title for block in blocks if isinstance(block, Table)] == [
-        "a, against 1 worker",
-        "b, against 2 workers",
+        "a, relative to 1 worker",
+        "b, relative to 2 workers",
     ]
     assert len(said(blocks, "answer")) == 2

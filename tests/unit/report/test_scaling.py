@@ -226,7 +226,7 @@ def test_time_against_worker_hours(made: Evidence) -> None:
     estimated = [replace(point, basis="estimated") if point.basis == "measured" else point for point in points]
     other = drawn(pareto(again(made, prices=estimated)))
     assert other.title == figure.title
-    assert "Estimated: measured steps plus overhead outside them." in other.note
+    assert "Estimated: measured steps plus the overhead outside them." in other.note
     assert [name for name in other.legend if name != PARETO_FRONT] == ["estimated", "projected"]
     assert not [mark for mark in lines(other.panels[0]) if mark.kind == "measured"]
     assert figure.panels[0].x.least == pytest.approx(90 / 4**0.8)

@@ -179,7 +179,7 @@ def test_a_browser_that_goes_away_is_no_news(
 
 
 def test_no_report_says_what_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"index\.html is missing; `worldsize report .* makes it"):
+    with pytest.raises(StoreError, match=r"index\.html is missing; run `worldsize report .*` first"):
         report_server(tmp_path, 0)
 
 
@@ -188,12 +188,12 @@ def test_a_report_that_leads_out_of_its_study_is_not_served(tmp_path: Path) -> N
     (tmp_path / "other" / "index.html").touch()
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "report").symlink_to(tmp_path / "other")
-    with pytest.raises(StoreError, match="leads out of the study folder"):
+    with pytest.raises(StoreError, match="is a link out of the study folder"):
         report_server(tmp_path / "study", 0)
 
 
 def test_a_port_in_use_is_an_error_with_a_remedy(server: ReportServer, study: Path) -> None:
-    with pytest.raises(InputError, match=f"port {server.server_port} cannot be used .*choose another, or 0"):
+    with pytest.raises(InputError, match=f"port {server.server_port} cannot be used .*choose another one, or 0"):
         report_server(study, server.server_port)
 
 
@@ -221,4 +221,4 @@ def test_the_command_prints_its_address_and_ends_cleanly(study: Path, number: si
     finally:
         found.kill()
         found.wait()
-    assert (found.returncode, out, err) == (0, "stopped\n", "")
+    assert (found.returncode, out, err) == (0, "Stopped\n", "")

@@ -69,7 +69,7 @@ def test_the_figure_of_parts_has_the_numbers_of_the_table(made: Results) -> None
     assert backward.values == tuple(pytest.approx(cell.value * 1e3) for cell in cells)  # type: ignore[union-attr]
     assert backward.hover[0].startswith("1 worker\nbackward ")
     assert " ms (" in backward.hover[0]
-    assert figure.title.endswith("is communication and waiting for the slowest rank")
+    assert figure.title.endswith("goes to communication and waiting for the slowest worker")
 
 
 def test_ranks_end_the_exchange_together(made: Results) -> None:
@@ -92,7 +92,7 @@ def test_wall_time_by_phase(made: Results) -> None:
     assert isinstance(training, Bars)
     launches = Evidence(made).launches
     assert sum(training.values) == pytest.approx(sum(launch.phases_s["training"] for launch in launches))
-    assert "of wall time was spent in training steps" in figure.title
+    assert "Training steps took" in figure.title
 
 
 def test_jobs_and_their_time_in_the_queue(tmp_path: Path) -> None:
@@ -110,4 +110,4 @@ def test_jobs_and_their_time_in_the_queue(tmp_path: Path) -> None:
     assert table.rows == ((path.name, "4711", 95.0, 65.0, 2, "time limit"),)
     assert "1 min 35 s" in to_markdown(table)
     (words,) = queue_words(evidence)
-    assert words.startswith("1 job: 1 min 35 s in the queue (1 min 35 s for one at most), 1 min 05 s running; put back")
+    assert words.startswith("1 batch job: 1 min 35 s in the queue, 1 min 05 s running; requeued 1 time")

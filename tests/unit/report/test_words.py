@@ -11,12 +11,12 @@ from worldsize.report.words.numbers import metric_value
 from worldsize.report.words.quantities import EFFICIENCY, SPEEDUP, STEP_TIME, Quantity
 
 
-def test_what_a_rule_wins_back_is_worded() -> None:
+def test_what_a_rule_recovers_is_worded() -> None:
     numbers = {"batch": 2048, "factor": 16, "lost": 0.3426, "won_back": Estimate(value=89.1, low=88.0, high=90.2)}
     names = {"metric_name": "accuracy", "unscaled": "nesterov", "variant": "lars"}
     assert sentence(Finding(code="large-batch", numbers=numbers, names=names)) == (
-        "At 16 times the batch (2048) and equal epochs, nesterov loses 0.3426 of accuracy; "
-        "lars wins back 89 % (88 to 90 %) of it."
+        "With 16 times the batch (2048) and as many epochs, nesterov loses 0.3426 of accuracy; "
+        "lars recovers 89 % (88 to 90 %) of that."
     )
 
 
@@ -25,7 +25,7 @@ def test_a_finding_about_one_setting_says_which() -> None:
     said = sentence(one)
     assert said.startswith("Rank 1 of 2 computes")
     fields: dict[str, int | str] = {"batch_per_worker": 1024, "accumulation": 2, "strategy": "zero", "place": "t4"}
-    assert sentence(replace(one, where=fields)) == f"With zero, in 2 parts, on t4, batch 1,024: {said}"
+    assert sentence(replace(one, where=fields)) == f"With zero, 2 accumulation steps, on t4, batch 1,024: {said}"
     assert sentence(replace(one, where={"workers": 1})) == f"With 1 worker: {said}"
 
 

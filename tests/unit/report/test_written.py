@@ -74,7 +74,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 )
 def test_a_list_of_files_that_is_not_ours(tmp_path: Path, content: str) -> None:
     (tmp_path / MANIFEST).write_text(content)
-    with pytest.raises(OutputError, match="is not a list of files written by worldsize"):
+    with pytest.raises(OutputError, match="was not written by worldsize, or has been edited"):
         write_files(tmp_path, {"a.txt": b"1"}, last="a.txt")
     assert tree(tmp_path) == {MANIFEST: content.encode()}
 
@@ -116,7 +116,7 @@ def test_an_export_folder_with_a_file_of_the_user(results: Results, tmp_path: Pa
     list(export_study(results, ["csv"], tmp_path))
     (tmp_path / "csv" / "notes.txt").write_text("mine")
     before = tree(tmp_path)
-    with pytest.raises(OutputError, match=r"csv holds notes\.txt, not written by an export; move it"):
+    with pytest.raises(OutputError, match=r"csv contains notes\.txt, not written by an export; move it"):
         list(export_study(results, ["csv"], tmp_path))
     assert tree(tmp_path) == before
     (tmp_path / "csv" / "notes.txt").unlink()

@@ -53,20 +53,23 @@ def merged(levels: int) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (aliases(10), rf"line 9: there are more than {MOST_VALUES:,} values, aliases written out"),
+        (aliases(10), rf"line 9: there are more than {MOST_VALUES:,} values after expanding aliases"),
         (merged(300), rf"line \d+: there are more than {MOST_VALUES:,} values"),
         (f"small: [{'1,' * MOST_VALUES}1]", rf"line 5: there are more than {MOST_VALUES:,} values"),
-        ("small: &a {x: *a}", r"line 5: the alias \*a stands inside what it stands for"),
-        (f"small: {'[' * 3000}{']' * 3000}", rf"line 5: lists and mappings are nested more than {DEEPEST} deep"),
-        ("small:\n" + "\n".join(" " * level + "a:" for level in range(1, 300)), rf"nested more than {DEEPEST} deep"),
-        (f"{'? ' * 45}a", "line 5: a key is one word of at most 200 characters"),
-        (f"{'k' * 1000}: 1", "line 5: a key is one word of at most 200 characters"),
+        ("small: &a {x: *a}", r"line 5: the alias \*a refers to a list or mapping that contains it"),
+        (f"small: {'[' * 3000}{']' * 3000}", rf"line 5: lists and mappings are nested more than {DEEPEST} levels deep"),
+        (
+            "small:\n" + "\n".join(" " * level + "a:" for level in range(1, 300)),
+            rf"nested more than {DEEPEST} levels deep",
+        ),
+        (f"{'? ' * 45}a", "line 5: a key must be text of at most 200 characters"),
+        (f"{'k' * 1000}: 1", "line 5: a key must be text of at most 200 characters"),
         (f"repeats: {10**30}", r"line 5: the whole number 100000000000\.\.\. does not fit into 64 bits"),
         (f"seed: {'9' * 6000}", r"line 5: the whole number 999999999999\.\.\. does not fit into 64 bits"),
         (f"seed: 0x{'f' * 8000}", r"line 5: the whole number 0xffff\S+ does not fit into 64 bits"),
         ("small: {a: !!binary aGVsbG8=}", "line 5: .* is neither text, nor a finite number"),
-        ("repeats: 1000000000", f"2,000,000,000 trials .* at most {MOST_TRIALS:,} can be planned: give fewer"),
-        ("probe: {repeats: 999999}", f"1,000,002 trials .* at most {MOST_TRIALS:,} can be planned"),
+        ("repeats: 1000000000", f"2,000,000,000 trials .*, more than the limit of {MOST_TRIALS:,}; use fewer"),
+        ("probe: {repeats: 999999}", f"1,000,002 trials .*, more than the limit of {MOST_TRIALS:,}"),
         ("repeats: 1000000001", "line 5: repeats=1000000001: .* use a value of at most 1000000000"),
         (
             "threads_per_worker: 99999999999",
@@ -83,7 +86,11 @@ def test_what_would_never_end_is_refused_with_its_line(text: str, said: str) -> 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[100]}", f"[100], optimizer: {{lr: {SEARCH}, momentum: {SEARCH}, weight_decay: {SEARCH}}}}}", "settings"),
+        (
+            "[100]}",
+            f"[100], optimizer: {{lr: {SEARCH}, momentum: {SEARCH}, weight_decay: {SEARCH}}}}}",
+            "combinations of values",
+        ),
         ("[1]", str(list(range(1, 2001))), "trials"),
         ("epochs: 1", "epochs: 1000000000", "use a value of at most 1000000"),
         ("digits", '{name: digits, model: "a\\e[31mb"}', r"line 2: workload\.model=.* at most 200 printable"),
@@ -105,11 +112,11 @@ def test_what_multiplies_without_end_or_steers_a_terminal_is_refused(old: str, n
         ("axes.workers.²=1", "the list has 1 entries"),
         ("axes.workers.१=1", "the list has 1 entries"),
         (f"axes.workers.{'9' * 150}=1", "the list has 1 entries"),
-        (f"axes.workers.{'9' * 5000}=1", "the field has 5013 characters; none has more than 200"),
-        (f"{'a.' * 5000}a=1", "the field has 10001 characters"),
-        (f"small={'[' * 3000}", f"nested more than {DEEPEST} deep"),
+        (f"axes.workers.{'9' * 5000}=1", "the key has 5013 characters, more than the limit of 200"),
+        (f"{'a.' * 5000}a=1", "the key has 10001 characters"),
+        (f"small={'[' * 3000}", f"nested more than {DEEPEST} levels deep"),
         (f"repeats={'9' * 5000}", "does not fit into 64 bits"),
-        ("axes.workers=&a [*a]", r"the alias \*a stands inside"),
+        ("axes.workers=&a [*a]", r"the alias \*a refers to a list"),
     ],
     ids=lambda value: value[:24],
 )
@@ -127,8 +134,8 @@ def test_a_file_of_megabytes_is_refused_before_it_is_parsed(
     assert call("plan", "large.yaml", monkeypatch=monkeypatch) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert f"large.yaml has 4,000,096 bytes, and such a file may have at most {MOST_BYTES:,}" in said
-    with pytest.raises(InputError, match=f"more than the {MOST_BYTES:,} that one may have"):
+    assert f"large.yaml has 4,000,096 bytes; the limit is {MOST_BYTES:,} bytes" in said
+    with pytest.raises(InputError, match=f"more than the limit of {MOST_BYTES:,}; shorten it"):
         Study.from_text(STUDY + "#" * MOST_BYTES, machine=HERE)
 
 
@@ -151,7 +158,7 @@ def test_nothing_is_written_for_a_bomb(
     monkeypatch.chdir(tmp_path)
     Path("bomb.yaml").write_text(STUDY + aliases(10))
     assert call("run", "bomb.yaml", monkeypatch=monkeypatch) == 2
-    assert "worldsize: bomb.yaml, line 9: " in capsys.readouterr().err
+    assert "error: bomb.yaml, line 9: " in capsys.readouterr().err
     assert list(Path().iterdir()) == [Path("bomb.yaml")]
 
 
@@ -166,7 +173,7 @@ def test_what_is_stored_can_be_read_again(monkeypatch: pytest.MonkeyPatch) -> No
     rates = ", ".join(f"{{lr: 0.{number}}}" for number in range(10, 60))
     text = STUDY.replace("[100]}", f"[100], optimizer: [{rates}]}}")
     assert len(text) < 2000
-    with pytest.raises(InputError, match=r"with its defaults filled in, a study of .* bytes is more than the"):
+    with pytest.raises(InputError, match=r"with its defaults filled in, the study has .* bytes, more than the limit"):
         StudyFile(text, "study").spec()
 
 

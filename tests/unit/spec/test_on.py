@@ -64,19 +64,19 @@ def test_auto_counts_are_those_of_the_nodes() -> None:
 @pytest.mark.parametrize(
     ("on", "said"),
     [
-        ("sluurm", "is not a place to run a study"),
+        ("sluurm", "is not a known place"),
         ("{slurm: {partitoin: x}}", 'Did you mean "partition"'),
-        ('{slurm: {partition: "a b"}}', "not in the form that sbatch takes"),
+        ('{slurm: {partition: "a b"}}', "is not a valid value for sbatch"),
         ("{slurm: {time: soon}}", "write minutes, HH:MM:SS"),
         ("{slurm: {partition: 3}}", "run_on.slurm.partition=3: input should be a valid string; write text, in quotes"),
         (
             '{slurm: {sbatch_options: {mem: "a b"}}}',
-            r'line 6: run_on.slurm.sbatch_options.mem="a b" is not in the form that sbatch takes[^\n]*$',
+            r'line 6: run_on.slurm.sbatch_options.mem="a b" is not a valid value for sbatch[^\n]*$',
         ),
-        ("{slurm: {sbatch_options: {output: x}}}", "set by worldsize"),
-        ("{slurm: {sbatch_options: {clusters: other}}}", "set by worldsize"),
+        ("{slurm: {sbatch_options: {output: x}}}", "which worldsize sets"),
+        ("{slurm: {sbatch_options: {clusters: other}}}", "which worldsize sets"),
         ("{slurm: {gpus_per_node: 2, workers_per_node: 4}}", "workers_per_node=4 is more than gpus_per_node=2"),
-        ("[{name: plain, local: true}, mpi]", "plain and mpi are all this machine"),
+        ("[{name: plain, local: true}, mpi]", "plain and mpi are the same machine"),
         ("{t4: {slurm: {}}, v100: {slurm: {}}}", r"has no key slurm; write .* or a list for several"),
         ("{}", "has no key slurm"),
         ("[]", "is empty; give at least one value"),
@@ -115,7 +115,7 @@ def test_how_jobs_get_their_turn_may_change_and_where_they_run_may_not(tmp_path:
     trial = next(iter(load(home.path).trials))
     home.write_record(TrialRecord(trial=trial, outcome="finished", launch="0001", started_at=0, wall_s=1))
     study("time: 50, max_jobs: 9, qos: long").prepare()
-    with pytest.raises(StoreError, match=r"run_on\.slurm\.partition: nothing -> other"):
+    with pytest.raises(StoreError, match=r"run_on\.slurm\.partition: not set -> other"):
         study("time: 5, partition: other").prepare()
 
 
@@ -125,7 +125,7 @@ def test_what_a_job_may_still_run_does_not_move_elsewhere(tmp_path: Path) -> Non
     (work, *_) = slurm.prepare()
     work.files.write(JobFile(name="ws-on", id="77", submitted_at=1.0))
     local = Study.from_text(STUDY, folder=tmp_path / "study", machine=Machine(cores=4, gpus=0))
-    with pytest.raises(StoreError, match="job 77 may still run it"):
+    with pytest.raises(StoreError, match="job 77 might still write the same trials"):
         local.prepare()
     write_end(work.path)
     local.prepare()
@@ -145,7 +145,7 @@ def test_the_plan_shows_node_hours_and_the_script(tmp_path: Path) -> None:
 
 def test_what_is_about_jobs_is_refused_without_any(tmp_path: Path) -> None:
     study = Study.from_text(STUDY + "oversubscribe: true", folder=tmp_path / "study", machine=SMALL)
-    with pytest.raises(InputError, match="this study has none"):
+    with pytest.raises(InputError, match="apply only to Slurm jobs"):
         study.run(jobs=JobOptions(detach=True))
 
 
@@ -153,7 +153,7 @@ def test_without_slurm_nothing_is_written(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "on.yaml").write_text(STUDY)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="sbatch is not here; run this on a login node"):
+    with pytest.raises(InputError, match="this machine has no sbatch; run this on a login node"):
         Study(tmp_path / "on.yaml", machine=SMALL, run_on="slurm").run()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["on.yaml"]
 
@@ -170,7 +170,7 @@ def test_each_host_has_its_own_line(tmp_path: Path) -> None:
     assert f"'{tmp_path}/a study'" in commands[0]
     other = Study.from_text(STUDY, folder=tmp_path / "other", machine=machine)
     for hosts in ("only-one", "a,$(touch x)", "a,-b"):
-        with pytest.raises(InputError, match="names no 2 hosts"):
+        with pytest.raises(InputError, match="is not a list of 2 hosts"):
             commands_by_hand(other, nodes=2, hosts=hosts, port=29_400)
     assert not (tmp_path / "other").exists()
 
@@ -205,8 +205,8 @@ def test_what_jobs_waited_is_told_apart_from_what_they_ran(tmp_path: Path) -> No
     jobs = len(home.launches())
     made = Evidence(load(home.path))
     (said,) = [found["text"] for found in document(made)["words"]["findings"] if found["code"] == "queue"]
-    assert said.startswith(f"{jobs} jobs: ")
-    assert f"put back into the queue {sum(range(jobs))} times" in said
+    assert said.startswith(f"{jobs} batch jobs: ")
+    assert f"requeued {sum(range(jobs))} times" in said
     (sheet,) = [sheet for sheet in tables(made) if sheet.key == "jobs"]
     assert [column.key for column in sheet.quantities] == ["launch", "job", "queued_s", "wall_s", "attempts"]
     assert [row[2] for row in sheet.rows] == [100.0 * number for number in range(1, jobs + 1)]

@@ -33,8 +33,9 @@ def study(text: str, *options: str, machine: Machine = MACHINE) -> Study:
 
 
 def problem(text: str, *options: str, machine: Machine = MACHINE) -> str:
+    """What would keep the study from running: its own problems, or what the machine lacks."""
     with pytest.raises(InputError) as caught:
-        study(text, *options, machine=machine)
+        study(text, *options, machine=machine).run()
     return str(caught.value)
 
 
@@ -50,9 +51,9 @@ def test_defaults_are_filled_in() -> None:
     ("optimizer", "said"),
     [
         ("{name: [sgd, adam]}", "axes.optimizer.0.name="),
-        ("{name: sgd, lr: {search: [0.1, 1]}, tpe: 20}", 'unknown key "tpe" in "axes.optimizer.0"; the search'),
-        ("{name: sgd, lr: {search: [0.1, 1]}, tpe: 20}", "leave it out for an even grid"),
-        ("{name: momentum, momentum: {search: [0.5, 1.5]}}", "momentum stays below 1"),
+        ("{name: sgd, lr: {search: [0.1, 1]}, tpe: 20}", 'unknown key "tpe" in "axes.optimizer.0"; TPE search'),
+        ("{name: sgd, lr: {search: [0.1, 1]}, tpe: 20}", "Remove the key to try an even grid"),
+        ("{name: momentum, momentum: {search: [0.5, 1.5]}}", "momentum must be below 1"),
         ("{name: sgd, lr: {search: [0.1, 0.1001], points: 9}}", "too narrow for 9 points"),
     ],
 )
@@ -75,31 +76,34 @@ def test_short_forms() -> None:
         (("epochs: 2", "epochs: -2"), "line 7: train.epochs=-2: input should be greater than 0; use a value above 0"),
         (
             ("epochs: 2", "epochs: 2\n  steps: 9"),
-            "line 6: training ends after epochs, after steps, or with",
+            "line 6: train needs one of epochs, steps and until, and epochs and steps are given",
         ),
         (
             ("epochs: 2", "warmup_epochs: 1"),
-            "after steps, or with until; none is given: keep one",
+            "and none of them is given; give one of them",
         ),
         (("epochs: 2", "epochs: two"), 'line 7: train.epochs="two": input should be a valid integer; write a whole'),
         (("[32]", "[]"), "line 5: axes.batch_per_worker=[] is empty; give at least one value"),
-        (("[32]", "[32, 32]"), "line 5: axes.batch_per_worker names 32 twice"),
+        (("[32]", "[32, 32]"), "line 5: axes.batch_per_worker lists 32 twice"),
         (("[32]", "[true]"), "line 5: axes.batch_per_worker.0=true"),
         (("[32]", "[32.5]"), "line 5: axes.batch_per_worker.0=32.5"),
         (("[32]", "[32]\n  global_batch: [64]"), "either batch_per_worker (weak scaling) or global_batch (strong"),
-        (("batch_per_worker: [32]", "global_batch: [64, 33]"), "global_batch=33 does not divide among workers=2; use"),
-        (("workers: [1, 2]", "workers: [1, 8]"), "line 4: workers=8 is more than the 4 cores here; use fewer, or `ov"),
+        (
+            ("batch_per_worker: [32]", "global_batch: [64, 33]"),
+            "global_batch=33 does not divide evenly among workers=2; use",
+        ),
+        (("workers: [1, 2]", "workers: [1, 8]"), "line 4: workers=8 is more than the 4 cores of this machine"),
         (("workers: [1, 2]", "workers: [0]"), "line 4: axes.workers.0=0: input should be greater than 0"),
         (("digits", "digit"), 'line 2: unknown workload "digit". Did you mean "digits"?'),
-        (("name: small", "name: ../up"), 'line 1: name="../up" is not a name; use 1 to 64 letters'),
+        (("name: small", "name: ../up"), 'line 1: name="../up" is not a valid name; use 1 to 64 letters'),
         (("name: small", "name: 3"), "line 1: name=3: input should be a valid string; write text, in quotes"),
         (("digits", "CIFAR10"), 'workload.name="CIFAR10" is not a workload; write a built-in name in lower case'),
-        (("[32]", "[12001]"), "line 5: a global batch of 24002 is more than the 12000 training samples; use smaller"),
+        (("[32]", "[12001]"), "line 5: a global batch of 24002 is more than the 12000 training samples; use a smaller"),
         (("name: small", "name: 2024-13-45"), "not valid YAML"),
         (("digits", "{name: mnist, freeze: backbone}"), "freeze keeps weights that were never trained"),
-        (("train:", "device: cuda\ntrain:"), "device=cuda, but no GPU is visible here; use `device: cpu`"),
+        (("train:", "device: cuda\ntrain:"), "device=cuda, but this machine has no GPU; use `device: cpu`"),
         (("train:", "skip: [{workers: 3}]\ntrain:"), "this `skip` entry matches no point"),
-        (("train:", "skip: [{workers: 1}, {workers: 2}]\ntrain:"), "`skip` leaves out every point"),
+        (("train:", "skip: [{workers: 1}, {workers: 2}]\ntrain:"), "`skip` removes every point"),
         (("train:\n  epochs: 2\n", "probe: false\n"), "nothing to run"),
         (("name: small\n", ""), '"name" is missing; add it'),
         (("name: small", "name: small\nname: big"), "line 2: not valid YAML: found duplicate key"),
@@ -109,15 +113,15 @@ def test_short_forms() -> None:
         (("epochs: 2", "epochs: 2\naxes: {}"), "duplicate key"),
         (
             ("epochs: 2", "epochs: 2\n  schedule: {name: cosine, at: [0.5]}"),
-            "at=[0.5] belongs to the schedule step, not to cosine: leave it out",
+            "at=[0.5] applies only to the schedule step, not to cosine; remove it",
         ),
         (
             ("[32]", "[32]\n  strategy: {name: ddp, every: 4}"),
-            "every=4 belongs to the strategy local-sgd, not to ddp: leave it out",
+            "every=4 applies only to the strategy local-sgd, not to ddp; remove it",
         ),
         (
             ("[32]", "[32]\n  optimizer: {name: adam, trust_coefficient: 0.1}"),
-            "trust_coefficient=0.1 belongs to the optimizer lars, not to adam: leave it out",
+            "trust_coefficient=0.1 applies only to the optimizer lars, not to adam; remove it",
         ),
     ],
 )
@@ -183,10 +187,10 @@ def test_two_mistakes_are_both_told() -> None:
         ("train.epochs=0", "--set train.epochs=0: train.epochs=0"),
         ("axes.workers=[1,9]", "--set axes.workers=[1,9]: workers=9 is more than the 4 cores"),
         ("train.epohcs=1", 'Did you mean "epochs"?'),
-        ("name.first=1", "nothing to set inside 'name'"),
+        ("name.first=1", "'name' is neither a mapping nor a list"),
         ("axes.workers.7=1", "the list has 2 entries"),
-        ("nothing", "wants a field and a value"),
-        ("axes.optimizer=[{name: adam, momentum: 0.9}]", "momentum=0.9 means nothing to adam"),
+        ("nothing", "expected a key and a value"),
+        ("axes.optimizer=[{name: adam, momentum: 0.9}]", "momentum=0.9 does not apply to adam"),
         ("train.warmup_epochs=.inf", "nor a finite number"),
     ],
 )
@@ -199,7 +203,7 @@ def test_options_can_switch_off_and_turn_weak_into_strong() -> None:
     strong = study(GOOD, "axes.batch_per_worker=null", "axes.global_batch=[64]")
     assert strong.spec.axes.scaling == "strong"
     assert study(GOOD, "workload.model=softmax").spec.workload.model == "softmax"
-    assert "begin it with `name:`" in problem("just words", "a=1")
+    assert "start it with `name:`" in problem("just words", "a=1")
 
 
 def test_oversubscribe_lets_workers_share() -> None:
@@ -213,7 +217,7 @@ def test_threads_count_against_cores() -> None:
 def test_gpus_are_counted_where_there_are_some() -> None:
     machine = Machine(cores=64, gpus=2)
     assert study(GOOD, machine=machine).sites[""].device == "cuda"
-    assert "workers=4 is more than the 2 GPUs here" in problem(GOOD, "axes.workers=[4]", machine=machine)
+    assert "workers=4 is more than the 2 GPUs of this machine" in problem(GOOD, "axes.workers=[4]", machine=machine)
 
 
 def test_indivisible_batches_can_be_skipped() -> None:

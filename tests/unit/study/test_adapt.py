@@ -340,7 +340,7 @@ def test_strong_scaling_and_errors_elsewhere(tmp_path: Path) -> None:
         Study.from_text(AUTO + "zzz: 1\n", machine=HERE)
     with pytest.raises(InputError, match=r"axes\.workers"):
         Study.from_text(AUTO.replace("workers: auto", "workers: [1, auto]"), machine=HERE)
-    with pytest.raises(InputError, match=r"no count but 1: global_batch=\[33\] does not divide"):
+    with pytest.raises(InputError, match=r"no count above 1: global_batch=\[33\] does not divide"):
         Study.from_text(AUTO.replace("batch_per_worker: [16, 32, 64, 128]", "global_batch: [33]"), machine=HERE)
     with pytest.raises(InputError, match="probe"):
         Study.from_text(AUTO + "train: {epochs: 1}\n", {"probe": False}, machine=HERE)
@@ -352,4 +352,4 @@ def test_auto_leaves_out_what_the_study_could_not_run() -> None:
     large = AUTO.replace("[16, 32, 64, 128]", "[256]")
     assert Study.from_text(large, machine=Machine(cores=64, gpus=0)).spec.axes.workers == (1, 2, 4, 8, 16, 32)
     with pytest.raises(InputError, match="GPU"):
-        Study.from_text(AUTO, {"device": "cuda"}, machine=HERE)
+        Study.from_text(AUTO, {"device": "cuda"}, machine=HERE).run()

@@ -150,7 +150,9 @@ def test_too_little_space_is_said_before_anything_is_written(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("worldsize.study.checks.disk_usage", lambda _: SimpleNamespace(free=3_000_000))
-        with pytest.raises(StoreError, match=r"8 trials left will write about \d+ MB into .*, and its disk has 3 MB"):
+        with pytest.raises(
+            StoreError, match=r"8 trials left will write about \d+ MB into .*, but its disk has only 3 MB"
+        ):
             study.run()
         assert list(tmp_path.iterdir()) == []
     study.run()

@@ -1,12 +1,12 @@
-"""Predicts what a larger batch will take from trials at several batches: one set of models for each variant.
+"""Predicts the effect of a larger batch on training from trials at several batches, with one set of models per variant.
 
-Trials of one variant, strategy, precision and target are comparable: only the global batch differs, however many
-workers share it. The models hold for the learning rate rule under which the trials were trained.
+Trials of one variant, strategy, precision and target are comparable: they differ only in the global batch, and the
+number of workers that share the batch does not matter. The models hold for the learning-rate rule of the trials.
 
-A trend is a quantity against batch: v(B) = v_0 + d * log2(B / B_0), where d is the change per doubling.
+A trend is linear in the logarithm of the batch: v(B) = v_0 + d * log2(B / B_0), where d is the change per doubling.
 
-Trends exist for epochs until stable and for the metric after equal epochs, under the learning rate rule that was used.
-Batches are weighted by their errors; if they scatter more than that, all errors are widened by sqrt(chi^2 / (k - 2)).
+The two trends are epochs until stable and the metric after equal epochs. Batches are weighted by 1 / error^2. If the k
+batches scatter more than their errors allow, all errors are multiplied by sqrt(chi^2 / (k - 2)).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from worldsize.analysis.learning.steps_to_target import BatchModel, fit_batches,
 from worldsize.analysis.learning.variants import Goal, TrainingRun, VariantRanking, VariantSummary
 from worldsize.spec.setting import Method, Setting
 
-MOST_DOUBLINGS = 2.0
-"""Largest distance beyond the trained batches: further out a straight line is not reliable."""
+MAX_DOUBLINGS = 2.0
+"""Largest distance beyond the trained batches. Further out a straight line is not reliable."""
 
 Unknown = Literal["too-far", "failed-there"]
 
@@ -45,7 +45,7 @@ class TrendPoint:
 class TrendPrediction:
     global_batch: int
     value: Estimate | None
-    """With its 80 % interval. None: unknown."""
+    """The value with its 80 % interval. None: unknown."""
     unknown: Unknown | None = None
     """Why the value is unknown."""
 
@@ -53,32 +53,33 @@ class TrendPrediction:
 @dataclass(frozen=True, kw_only=True)
 class Trend:
     points: tuple[TrendPoint, ...]
-    """In the order of their batches."""
+    """The points, by ascending batch."""
     per_doubling: Estimate
-    """80 %, by Student's t."""
+    """Change per doubling of the batch, with an 80 % interval by Student's t."""
     fails_from: int | None
-    """From this batch on training diverged or never became stable, so the quantity does not exist."""
+    """From this batch on, training diverged or never became stable, so the quantity does not exist."""
     least: float
     most: float
+    """`least` and `most` bound the possible values of the quantity."""
     middle: float
-    """Weighted mean of log2 B, where the line is most certain."""
+    """Weighted mean of log2 B, where the error of the line is smallest."""
     at_middle: float
     variance_at_middle: float
     variance_of_slope: float
     scatter: float
-    """Standard deviation of a measurement at one batch about the line."""
+    """Standard deviation of the measurement of one batch about the line."""
     freedom: float
 
     def predict(self, global_batch: int) -> TrendPrediction:
-        """Predicts the result of the same measurement at this batch."""
+        """Predict the result of the same measurement at this batch."""
         sizes = [point.global_batch for point in self.points]
         if self.fails_from is not None and global_batch >= self.fails_from:
             return TrendPrediction(global_batch=global_batch, value=None, unknown="failed-there")
-        if max(math.log2(global_batch / sizes[-1]), math.log2(sizes[0] / global_batch)) > MOST_DOUBLINGS:
+        if max(math.log2(global_batch / sizes[-1]), math.log2(sizes[0] / global_batch)) > MAX_DOUBLINGS:
             return TrendPrediction(global_batch=global_batch, value=None, unknown="too-far")
-        away = math.log2(global_batch) - self.middle
-        error = math.sqrt(self.variance_at_middle + self.variance_of_slope * away**2 + self.scatter**2)
-        value = self.at_middle + self.per_doubling.value * away
+        distance = math.log2(global_batch) - self.middle
+        error = math.sqrt(self.variance_at_middle + self.variance_of_slope * distance**2 + self.scatter**2)
+        value = self.at_middle + self.per_doubling.value * distance
         reach = _reach(self.freedom) * error
         value, low, high = (min(max(end, self.least), self.most) for end in (value, value - reach, value + reach))
         estimate = Estimate(value=value, low=low, high=high, level=PROJECTED_LEVEL)
@@ -93,30 +94,30 @@ def fit_trend(
     least: float = -math.inf,
     most: float = math.inf,
 ) -> Trend | None:
-    """d = sum w (x - x_mean) v / sum w (x - x_mean)^2, x = log2 B, w = 1 / error^2.
+    """Weighted least squares: d = sum w (x - x_mean) v / sum w (x - x_mean)^2, x = log2 B, w = 1 / error^2.
 
-    `freedom`: degrees of freedom of the errors. None for one batch, or two without errors, which any line fits.
-    The intervals have the degrees of freedom of what gives their scale: the residuals where these exceed the errors,
-    else the errors.
+    `freedom`: degrees of freedom of the errors. Return None for a single batch, and for two batches without errors,
+    because any line fits those. The degrees of freedom of the intervals are those of the residuals if the residuals
+    exceed the errors, else those of the errors.
     """
     points = sorted(points, key=lambda point: point.global_batch)
-    known = [point.error for point in points if point.error is not None]
-    all_known = len(known) == len(points)
-    errors = np.array(known) if all_known else np.ones(len(points))
+    known_errors = [point.error for point in points if point.error is not None]
+    all_known = len(known_errors) == len(points)
+    errors = np.array(known_errors) if all_known else np.ones(len(points))
     freedom = freedom if all_known else 0.0
-    over = len(points) - 2
-    if len({point.global_batch for point in points}) < 2 or freedom + over < 1:
+    residual_freedom = len(points) - 2
+    if len({point.global_batch for point in points}) < 2 or freedom + residual_freedom < 1:
         return None
     sizes, values = np.log2([point.global_batch for point in points]), np.array([point.value for point in points])
     weights = 1 / np.square(np.maximum(errors, 1e-12))
     middle, at_middle = float(np.average(sizes, weights=weights)), float(np.average(values, weights=weights))
     total = float((weights * np.square(sizes - middle)).sum())
     slope = float((weights * (sizes - middle) * values).sum()) / total
-    left = values - at_middle - slope * (sizes - middle)
-    chi = float((weights * np.square(left)).sum())
-    # If no error is known, the residuals alone give it; otherwise residuals can only widen the errors.
-    widen = max(chi / over if over else 1.0, 1.0 if all_known else 0.0)
-    scale_freedom = freedom if freedom and widen == 1.0 else float(over)
+    residuals = values - at_middle - slope * (sizes - middle)
+    chi_square = float((weights * np.square(residuals)).sum())
+    # Without known errors the residuals are the only estimate of the error; otherwise they can only widen the errors.
+    widen = max(chi_square / residual_freedom if residual_freedom else 1.0, 1.0 if all_known else 0.0)
+    scale_freedom = freedom if freedom and widen == 1.0 else float(residual_freedom)
     reach = _reach(scale_freedom) * math.sqrt(widen / total)
     return Trend(
         points=tuple(points),
@@ -138,8 +139,8 @@ def _reach(freedom: float) -> float:
 
 
 PLAIN = ("sgd", "momentum", "nesterov")
-"""Optimizers whose step is learning rate x gradient. The others divide by the size of gradients, so that their steps
-grow by themselves when a larger batch reduces the noise."""
+"""Optimizers whose step is learning rate x gradient. All other optimizers divide by the size of the gradients, so their
+steps grow automatically when a larger batch reduces the noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,15 +150,15 @@ class BatchStudy:
     variant: str
     family: str
     method: Method
-    """Undivided: its trials may have any accumulation."""
+    """The method without its accumulation: trials with any accumulation are combined."""
     lr_power: float | None
     """The learning rate is proportional to batch^lr_power: 1 linear, 0.5 square root, 0 unscaled. None: one batch."""
     steps: BatchModel | None
-    """Steps to the target, if there is one."""
+    """The model of the steps to the target; None without a target."""
     epochs_stable: Trend | None
-    """Epochs until stable; None with a target, like the metric, because training ends at the target."""
+    """Epochs until stable. With a target, this and `metric` are None, because training ends at the target."""
     metric: Trend | None
-    """At the end of training."""
+    """The metric at the end of training."""
 
 
 def batch_studies(
@@ -167,30 +168,30 @@ def batch_studies(
     noise_scales: Iterable[tuple[Setting, str, NoiseScale]] = (),
     most_metric: float = math.inf,
 ) -> list[BatchStudy]:
-    """One study per variant, in order of appearance. `most_metric`: the best possible metric, such as an accuracy of
-    1."""
+    """Return one batch study per variant, in order of appearance. `most_metric`: the highest possible metric, such as 1
+    for an accuracy."""
     groups: dict[tuple[str, Method], list[TrainingRun]] = defaultdict(list)
     for curve in curves:
         groups[curve.variant, curve.setting.method.undivided].append(curve)
-    noises: dict[tuple[str, Method], list[tuple[Setting, NoiseScale]]] = defaultdict(list)
-    for setting, variant, noise in noise_scales:
-        noises[variant, setting.method.undivided].append((setting, noise))
-    return [_study(group, target, noises[key], most_metric) for key, group in groups.items()]
+    scales: dict[tuple[str, Method], list[tuple[Setting, NoiseScale]]] = defaultdict(list)
+    for setting, variant, scale in noise_scales:
+        scales[variant, setting.method.undivided].append((setting, scale))
+    return [_study(group, target, scales[key], most_metric) for key, group in groups.items()]
 
 
 def _study(
     curves: Sequence[TrainingRun],
     target: Goal | None,
-    noises: Sequence[tuple[Setting, NoiseScale]],
+    noise_scales: Sequence[tuple[Setting, NoiseScale]],
     most_metric: float,
 ) -> BatchStudy:
     first = curves[0]
     power, plain = lr_power(curves), first.family in PLAIN
     model = None
     if target is not None:
-        # With a learning rate that does not grow, larger batches save few steps, however noisy gradients are.
-        useful = power is None or power > 0
-        noise = known_noise(noises) if useful else None
+        # If the learning rate does not grow with the batch, larger batches save few steps, however noisy the gradients.
+        lr_grows = power is None or power > 0
+        noise = known_noise(noise_scales) if lr_grows else None
         model = fit_batches(target_runs(curves, target), noise, power if plain and power else 1.0)
     by_batch: dict[int, list[TrainingRun]] = defaultdict(list)
     for curve in curves:
@@ -207,16 +208,16 @@ def _study(
 
 
 def lr_power(curves: Iterable[TrainingRun]) -> float | None:
-    """p of learning rate ~ batch^p, from the smallest and the largest batch."""
+    """Return p of learning rate ~ batch^p, from the smallest and the largest batch."""
     rates = {curve.setting.global_batch: curve.lr * curve.scaled for curve in curves}
     small, large = min(rates), max(rates)
     return None if small == large else math.log(rates[large] / rates[small]) / math.log(large / small)
 
 
-def known_noise(noises: Sequence[tuple[Setting, NoiseScale]]) -> NoiseScale | None:
-    """The noise scale of the largest batch with a known value, because smaller ones measure it with more noise. Else
-    the highest lower bound."""
-    ordered = [noise for _, noise in sorted(noises, key=lambda pair: pair[0].global_batch, reverse=True)]
+def known_noise(noise_scales: Sequence[tuple[Setting, NoiseScale]]) -> NoiseScale | None:
+    """Return the noise scale measured at the largest batch with a known value, because smaller batches measure it less
+    precisely. Without a known value, return the highest lower bound."""
+    ordered = [noise for _, noise in sorted(noise_scales, key=lambda pair: pair[0].global_batch, reverse=True)]
     bounds = [noise for noise in ordered if noise.value is None and noise.low is not None]
     return next(
         (noise for noise in ordered if noise.value is not None), max(bounds, key=lambda n: n.low or 0.0, default=None)
@@ -224,8 +225,8 @@ def known_noise(noises: Sequence[tuple[Setting, NoiseScale]]) -> NoiseScale | No
 
 
 def _stable_trend(by_batch: dict[int, list[TrainingRun]]) -> Trend | None:
-    """Trend of the epochs until stable. Batches whose runs do not settle are left out; beyond the largest batch that
-    settles, nothing is known."""
+    """Fit the trend of epochs until stable. Batches that do not become stable are left out. From the first such batch
+    above all stable ones on, the trend does not apply."""
     points, failed, freedom = [], [], 0
     for batch, curves in by_batch.items():
         plateau = stable([curve.metric for curve in curves if curve.learned])
@@ -236,19 +237,19 @@ def _stable_trend(by_batch: dict[int, list[TrainingRun]]) -> Trend | None:
         error = max(high - low, 1) / 2 / float(ndtri((1 + LEVEL) / 2))
         points.append(TrendPoint(global_batch=batch, value=plateau.epoch.value, error=error))
         freedom += plateau.repeats - 1
-    return fit_trend(points, freedom=freedom, fails_from=_from(failed, points), least=1.0)
+    return fit_trend(points, freedom=freedom, fails_from=_fails_from(failed, points), least=1.0)
 
 
 def _metric_trend(by_batch: dict[int, list[TrainingRun]], most: float) -> Trend | None:
-    """Trend of the final metric. The errors use the scatter of all repeats, because two or three per batch are too
-    few."""
+    """Fit the trend of the final metric. The scatter is pooled over all batches, because two or three repeats per batch
+    are too few."""
     finals = {
         batch: [curve.final for curve in curves if curve.learned and curve.final is not None]
         for batch, curves in by_batch.items()
     }
-    kept = {batch: values for batch, values in finals.items() if 2 * len(values) > len(by_batch[batch])}
-    freedom = sum(len(values) - 1 for values in kept.values())
-    squares = sum(float(np.var(values)) * len(values) for values in kept.values())
+    usable = {batch: values for batch, values in finals.items() if 2 * len(values) > len(by_batch[batch])}
+    freedom = sum(len(values) - 1 for values in usable.values())
+    squares = sum(float(np.var(values)) * len(values) for values in usable.values())
     scatter = math.sqrt(squares / freedom) if freedom else None
     points = [
         TrendPoint(
@@ -256,12 +257,12 @@ def _metric_trend(by_batch: dict[int, list[TrainingRun]], most: float) -> Trend 
             value=float(np.mean(values)),
             error=None if scatter is None else max(scatter, 1e-9) / math.sqrt(len(values)),
         )
-        for batch, values in kept.items()
+        for batch, values in usable.items()
     ]
-    return fit_trend(points, freedom=freedom, fails_from=_from(finals.keys() - kept.keys(), points), most=most)
+    return fit_trend(points, freedom=freedom, fails_from=_fails_from(finals.keys() - usable.keys(), points), most=most)
 
 
-def _from(failed: Iterable[int], points: Sequence[TrendPoint]) -> int | None:
+def _fails_from(failed: Iterable[int], points: Sequence[TrendPoint]) -> int | None:
     largest = max((point.global_batch for point in points), default=0)
     return min((batch for batch in failed if batch > largest), default=None)
 
@@ -273,29 +274,29 @@ class Recovered:
     unscaled: str
     """The variant whose learning rate was not scaled."""
     lost: Estimate
-    """Metric at the base batch minus that of `unscaled`, positive if it got worse."""
+    """How much worse the metric of `unscaled` is at this batch than at the base batch; positive if it got worse."""
     variant: str
-    """The best of the other variants at this batch."""
+    """The best variant at this batch with a scaled learning rate."""
     share: Estimate
-    """Share of the loss that it recovers: 1 is all of it."""
+    """Share of the loss that `variant` recovers: 1 is all of it."""
 
 
-def recovered(contests: Sequence[VariantRanking], *, higher_is_better: bool) -> list[Recovered]:
-    """share = mean(m - u) / mean(b - u): m the metric of the variant, u unscaled, b at the base batch.
+def recovered(rankings: Sequence[VariantRanking], *, higher_is_better: bool) -> list[Recovered]:
+    """Compute share = mean(m - u) / mean(b - u): metric m of the scaled variant, u unscaled, b at the base batch.
 
-    Only if the loss is clear (its interval is above 0), since a share of no loss means nothing.
+    Only settings with a clear loss (its interval is above 0) are included, since a share of no loss is meaningless.
     """
-    base_batch = min((contest.setting.global_batch for contest in contests), default=0)
+    base_batch = min((ranking.setting.global_batch for ranking in rankings), default=0)
     sign = 1 if higher_is_better else -1
     results = []
-    for contest in contests:
-        setting = contest.setting
+    for ranking in rankings:
+        setting = ranking.setting
         if setting.global_batch == base_batch:
             continue
-        base = next((other for other in contests if _base_of(other, setting, base_batch)), None)
-        plain = next((variant for variant in contest.variants if variant.scaled == 1 and _learned(variant)), None)
-        best = next((variant for variant in contest.variants if variant.scaled != 1 and _learned(variant)), None)
-        before = _same(plain, base) if plain and base else None
+        base = next((candidate for candidate in rankings if _is_base_of(candidate, setting, base_batch)), None)
+        plain = next((variant for variant in ranking.variants if variant.scaled == 1 and _learned(variant)), None)
+        best = next((variant for variant in ranking.variants if variant.scaled != 1 and _learned(variant)), None)
+        before = _same_variant(plain, base) if plain and base else None
         if before is None or plain is None or best is None or not _learned(before):
             continue
         b, u, m = (variant.metrics for variant in (before, plain, best))
@@ -316,14 +317,15 @@ def recovered(contests: Sequence[VariantRanking], *, higher_is_better: bool) -> 
 
 
 def _share(gained: Mapping[int, float], lost: Sample) -> Estimate:
-    """mean(gained) / mean(lost), with the error of gained - share * lost: the mean of the ratios would be too high."""
+    """Return mean(gained) / mean(lost), with the error of gained - share * lost. The mean of the ratios would be biased
+    upward."""
     share = float(np.mean(list(gained.values()))) / lost.value
-    off = Sample.of({key: (gain - share * lost.repeats[key]) / lost.value for key, gain in gained.items()})
-    return off.plus(share).estimate()
+    residuals = Sample.of({key: (gain - share * lost.repeats[key]) / lost.value for key, gain in gained.items()})
+    return residuals.plus(share).estimate()
 
 
 def _clear(lost: Sample) -> bool:
-    """Whether each of several repeats, and their mean, shows a loss; one repeat cannot separate it from noise."""
+    """Whether every repeat and their mean show a loss. A single repeat cannot separate a loss from noise."""
     return len(lost.repeats) > 1 and min(lost.repeats.values()) > 0 and lost.estimate().ends[0] > 0
 
 
@@ -331,13 +333,12 @@ def _learned(variant: VariantSummary) -> bool:
     return bool(variant.metrics) and not variant.diverged and not variant.stopped
 
 
-def _same(plain: VariantSummary, base: VariantRanking) -> VariantSummary | None:
-    """The same variant at the base batch, or the best of its family: another optimizer would give another loss."""
-    named = [variant for variant in base.variants if variant.variant == plain.variant]
-    return next(iter(named or [variant for variant in base.variants if variant.family == plain.family]), None)
+def _same_variant(plain: VariantSummary, base: VariantRanking) -> VariantSummary | None:
+    """Return the same variant at the base batch, or the best of its family: the loss depends on the optimizer."""
+    exact = [variant for variant in base.variants if variant.variant == plain.variant]
+    return next(iter(exact or [variant for variant in base.variants if variant.family == plain.family]), None)
 
 
-def _base_of(contest: VariantRanking, setting: Setting, base_batch: int) -> bool:
-    """Whether a ranking has the base batch of a setting: the same method, only the batch differs."""
-    other = contest.setting
-    return other.method.undivided == setting.method.undivided and other.global_batch == base_batch
+def _is_base_of(ranking: VariantRanking, setting: Setting, base_batch: int) -> bool:
+    """Whether a ranking is at the base batch and has the same method as a setting."""
+    return ranking.setting.method.undivided == setting.method.undivided and ranking.setting.global_batch == base_batch

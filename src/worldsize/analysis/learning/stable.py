@@ -1,4 +1,4 @@
-"""The epoch from which a metric is stable, from its curves over epochs, with an interval over repeats."""
+"""Finds the epoch from which a metric is stable, with an interval, from its curves over epochs in several repeats."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from scipy.special import stdtrit
 from worldsize.analysis.estimate import LEVEL, Estimate, Floats
 
 BAND = 2.0
-"""Stable means: no further from the plateau than this many times the noise of one epoch."""
-FEWEST_EPOCHS = 8
-"""Fewer epochs show no plateau: its window would be half of the run, or too short to estimate the noise."""
+"""A metric is stable while it is within this many standard deviations (the noise of one epoch) of the plateau."""
+MIN_EPOCHS = 8
+"""With fewer epochs, the window of the plateau would be half of the run, or too short to estimate the noise."""
 WINDOW_SHARE = 4
 """The plateau is the last 1/4 of the epochs."""
-FEWEST_WINDOW = 4
+MIN_WINDOW = 4
 SMOOTHING = 8
-"""Half-width of smoothing at epoch e is e/8: curves change fast at first and slowly later."""
+"""The half-width of the smoothing at epoch e is e/8, because curves change fast at first and slowly later."""
 TREND_LEVEL = 0.99
-"""Confidence in a trend above which the run counts as still improving."""
+"""Confidence level at which a trend in the final window counts as real, so that the run is still improving."""
 NO_NOISE = 1e-9
-"""Smallest noise, as a share of the range of a curve: rounding errors of a plateau without noise."""
+"""Smallest noise, as a share of the range of a curve, to allow for rounding errors on a plateau without noise."""
 REPLICATES = 200
 SLACK = 0.5
 """Smallest error of a crossing, in epochs. It counts twice at the lower end, because smoothing delays crossings."""
@@ -35,63 +35,67 @@ class Stable:
     epoch: Estimate | None
     """The first epoch from which the metric stays within the band. None: not reached in the epochs that were run.
 
-    A single run has an interval too: the noise of its own epochs moves the crossing, and that is simulated.
+    A single run has an interval too, because the effect of the noise of its epochs on the crossing is simulated.
     """
     epochs: int
-    """Number of epochs that were examined: those that all usable repeats have."""
+    """Number of epochs that were examined: the length of the shortest usable repeat."""
     repeats: int
     reached: int
-    """Number of repeats that are stable at the end, each examined alone."""
+    """Number of repeats that are stable at the end when examined separately."""
     plateau: float | None
-    """Mean over repeats of the level at the end of the run. None, like the noise, if there are too few epochs."""
+    """Mean over repeats of the level at the end of the run. None, like `noise`, if there are too few epochs."""
     noise: float | None
-    """Standard deviation of one epoch of one repeat about the plateau."""
+    """Standard deviation about the plateau of a single epoch of a single repeat."""
 
 
 def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
-    """T = first epoch with |m(e) - plateau| <= 2 noise for all e >= T; the metric may rise or fall.
+    """Find T, the first epoch with |m(e) - plateau| <= 2 noise for all e >= T, whether the metric rises or falls.
 
-    Plateau: mean of the last quarter, for each repeat. Noise: about a straight line there, pooled over repeats.
-    m(e): departures from the plateau, averaged over repeats, then smoothed over e +- e/8. Noise shifts the crossing:
-    curves simulated from the smoothed one, with its noise, give the bias (their median shift is subtracted) and the
-    interval (5 % to 95 %). If Student's t over the crossings of the single repeats is wider, that interval is used.
+    The plateau of a repeat is the mean of its last quarter. The noise is the standard deviation about a straight line
+    there, pooled over repeats. m(e) is averaged over repeats relative to their plateaus, then smoothed over e +- e/8.
+    Noise shifts the crossing. Curves simulated from the smoothed curve and its noise therefore give the bias (their
+    median shift, which is subtracted) and the interval (5 % to 95 %). If the Student's t interval over the crossings of
+    single repeats is wider, it is used instead.
 
-    Not reached: too few epochs, outside the band within the last quarter, a significant trend there of more than the
-    noise, or half or more of the repeats still improving when examined alone. A repeat that diverged (not finite) or
-    has less than half of the epochs of the longest is left out and not reached; the others are cut to the shortest.
+    The plateau is not reached if there are too few epochs, if the metric is outside the band within the last quarter
+    or has a significant trend there that exceeds the noise, or if at least half of the repeats are still improving when
+    examined separately. A repeat that diverged (not finite) or has less than half of the epochs of the longest counts
+    as not reached and is otherwise left out; the remaining repeats are cut to the shortest.
     """
     longest = max((len(curve) for curve in curves), default=0)
     usable = [curve for curve in curves if 2 * len(curve) >= longest and bool(np.isfinite(curve).all())]
     epochs = min((len(curve) for curve in usable), default=0)
-    if epochs < FEWEST_EPOCHS:
+    if epochs < MIN_EPOCHS:
         return _not_reached(epochs, len(curves), 0, None, None)
     metric = np.stack([np.asarray(curve[:epochs], dtype=np.float64) for curve in usable])
-    window = max(FEWEST_WINDOW, -(-epochs // WINDOW_SHARE))
+    window = max(MIN_WINDOW, -(-epochs // WINDOW_SHARE))
     smooth = _smoother(epochs)
     noise = float(_noise(metric, window))
     departures = metric - metric[:, -window:].mean(axis=1, keepdims=True)
     repeats = len(usable)
-    alone = _crossings(departures @ smooth.T, np.full(repeats, BAND * noise))
+    repeat_crossings = _crossings(departures @ smooth.T, np.full(repeats, BAND * noise))
     settled = [
-        bool(_settled(departure, at, noise, window, repeats)) for departure, at in zip(departures, alone, strict=True)
+        bool(_settled(departure, at, noise, window, repeats))
+        for departure, at in zip(departures, repeat_crossings, strict=True)
     ]
-    together = departures.mean(axis=0)
-    crossing = float(_crossings(smooth @ together, np.array(BAND * noise)))
+    mean_departure = departures.mean(axis=0)
+    smoothed = smooth @ mean_departure
+    crossing = float(_crossings(smoothed, np.array(BAND * noise)))
     plateau = float(metric[:, -window:].mean())
-    if 2 * sum(settled) <= len(curves) or not _settled(together, crossing, noise, window, repeats, repeats):
+    if 2 * sum(settled) <= len(curves) or not _settled(mean_departure, crossing, noise, window, repeats, repeats):
         return _not_reached(epochs, len(curves), sum(settled), plateau, noise)
-    middle, reach = _redrawn(smooth @ together, noise, repeats, window, smooth, seed)
-    crossing += crossing - middle
+    simulated, reach = _simulated_crossing(smoothed, noise, repeats, window, smooth, seed)
+    crossing += crossing - simulated
     reach = max(reach, SLACK)
     if sum(settled) > 1:
-        spread = float(np.std(alone[settled], ddof=1)) / math.sqrt(sum(settled))
+        spread = float(np.std(repeat_crossings[settled], ddof=1)) / math.sqrt(sum(settled))
         reach = max(reach, float(stdtrit(sum(settled) - 1, (1 + LEVEL) / 2)) * spread)
-    # Simulated curves repeat a bump caused by noise, so the lower end must also be outside the band by more than its
-    # error.
+    # Simulated curves reproduce a bump caused by noise. At the lower end, the curve must therefore also be outside the
+    # band by more than its error.
     errors = noise / math.sqrt(repeats) * np.linalg.norm(smooth, axis=1)
-    doubt = float(stdtrit(repeats * (window - 2), (1 + LEVEL) / 2)) * errors
-    surely = float(_crossings(np.maximum(np.abs(smooth @ together) - doubt, 0.0), np.array(BAND * noise)))
-    ends = (crossing, min(crossing - reach - SLACK, surely), crossing + reach)
+    half_widths = float(stdtrit(repeats * (window - 2), (1 + LEVEL) / 2)) * errors
+    earliest = float(_crossings(np.maximum(np.abs(smoothed) - half_widths, 0.0), np.array(BAND * noise)))
+    ends = (crossing, min(crossing - reach - SLACK, earliest), crossing + reach)
     epoch, low, high = (float(min(max(math.ceil(end), 1), epochs)) for end in ends)
     return Stable(
         epoch=Estimate(value=epoch, low=low, high=high, n=repeats),
@@ -115,8 +119,8 @@ def _not_reached(epochs: int, repeats: int, reached: int, plateau: float | None,
 
 
 def _smoother(epochs: int) -> Floats:
-    """Rows of weights: the mean over e +- e/8. Cut off at the end, where a settled curve is flat; symmetric at the
-    start."""
+    """Return one row of weights per epoch: the mean over e +- e/8. The window is symmetric at the start and cut off at
+    the end, where a stable curve is flat."""
     weights = np.zeros((epochs, epochs))
     for row in range(epochs):
         half = min(row, max(1, round((row + 1) / SMOOTHING)))
@@ -126,7 +130,7 @@ def _smoother(epochs: int) -> Floats:
 
 
 def _slopes(window: Floats) -> tuple[Floats, Floats]:
-    """Slope of the straight line through the last axis, and the residuals."""
+    """Fit a straight line along the last axis; return its slope and the residuals."""
     offsets = np.arange(window.shape[-1]) - (window.shape[-1] - 1) / 2
     centered = window - window.mean(axis=-1, keepdims=True)
     slopes = centered @ offsets / (offsets @ offsets)
@@ -134,44 +138,47 @@ def _slopes(window: Floats) -> tuple[Floats, Floats]:
 
 
 def _noise(metric: Floats, window: int) -> Floats:
-    """sqrt(sum r^2 / (repeats * (window - 2))), r about each repeat's own line; [..., repeats, epochs] -> [...].
+    """Return sqrt(sum r^2 / (repeats * (window - 2))) with r from one line per repeat; [..., repeats, epochs] -> [...].
 
-    A line, not a mean: the trend of a curve that is still improving is not noise.
+    A line is fitted instead of a mean because the trend of a curve that is still improving is not noise.
     """
-    _, left = _slopes(metric[..., -window:])
-    noise = np.sqrt((left**2).sum(axis=(-1, -2)) / (metric.shape[-2] * (window - 2)))
+    _, residuals = _slopes(metric[..., -window:])
+    noise = np.sqrt((residuals**2).sum(axis=(-1, -2)) / (metric.shape[-2] * (window - 2)))
     return np.asarray(np.maximum(noise, NO_NOISE * np.ptp(metric, axis=(-1, -2))))
 
 
 def _crossings(departures: Floats, band: Floats) -> Floats:
-    """Where |departure| enters the band for good, interpolated between epochs; 0.5 if it was never outside."""
+    """Return where |departure| enters the band for good, interpolated between epochs; 0.5 if it was never outside."""
     size = np.abs(departures)
     outside = size > band[..., None]
     last = size.shape[-1] - 1 - np.argmax(outside[..., ::-1], axis=-1)
     following = np.minimum(last + 1, size.shape[-1] - 1)
-    before, after = (np.take_along_axis(size, at[..., None], axis=-1)[..., 0] for at in (last, following))
+    before, after = (np.take_along_axis(size, index[..., None], axis=-1)[..., 0] for index in (last, following))
     fall = np.where(before > after, before - after, np.inf)
     return np.where(outside.any(axis=-1), last + 1 + np.clip((before - band) / fall, 0.0, 1.0), 0.5)
 
 
 def _settled(departure: Floats, crossing: float, noise: float, window: int, pooled: int, repeats: int = 1) -> bool:
-    """Whether it is inside the band before the final window, without a trend in it: |slope| (w - 1) <= max(noise,
-    t * its error).
+    """Whether the curve entered the band before the final window and has no trend in it: |slope| (w - 1) <= max(noise,
+    t * error).
 
-    Error of slope (w - 1): noise / sqrt(repeats) * sqrt(12 (w - 1) / (w (w + 1))). The noise was `pooled` over repeats.
+    Error of slope (w - 1): noise / sqrt(repeats) * sqrt(12 (w - 1) / (w (w + 1))). `pooled`: number of repeats from
+    which the noise was estimated.
     """
     slope, _ = _slopes(departure[-window:])
     error = noise * math.sqrt(12 * (window - 1) / (window * (window + 1)) / repeats)
-    chance = float(stdtrit(pooled * (window - 2), (1 + TREND_LEVEL) / 2)) * error
-    return crossing < len(departure) - window + 1 and abs(float(slope)) * (window - 1) <= max(noise, chance)
+    critical = float(stdtrit(pooled * (window - 2), (1 + TREND_LEVEL) / 2)) * error
+    return crossing < len(departure) - window + 1 and abs(float(slope)) * (window - 1) <= max(noise, critical)
 
 
-def _redrawn(curve: Floats, noise: float, repeats: int, window: int, smooth: Floats, seed: int) -> tuple[float, float]:
-    """Median of the crossings of curves simulated from this one, and half the distance from their 5 % to their 95 %."""
+def _simulated_crossing(
+    curve: Floats, noise: float, repeats: int, window: int, smooth: Floats, seed: int
+) -> tuple[float, float]:
+    """Simulate curves from this one; return the median of their crossings and half of the range from 5 % to 95 %."""
     epochs = len(curve)
     flat = np.where(np.arange(epochs) < epochs - window, curve, 0.0)
-    departures, noises = _unit(seed, repeats, epochs, window)
-    # The curve is flat where plateau and noise are estimated, so both come from the noise alone.
+    departures, noises = _unit_noise(seed, repeats, epochs, window)
+    # The curve is set flat where plateau and noise are estimated, so that both depend only on the simulated noise.
     bands = BAND * np.maximum(noise * noises, NO_NOISE * np.ptp(flat))
     crossings = _crossings(smooth @ flat + noise * departures, bands)
     low, middle, high = np.quantile(crossings, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
@@ -179,11 +186,11 @@ def _redrawn(curve: Floats, noise: float, repeats: int, window: int, smooth: Flo
 
 
 @lru_cache(maxsize=4)
-def _unit(seed: int, repeats: int, epochs: int, window: int) -> tuple[Floats, Floats]:
-    """Simulated curves with noise 1 about 0: departures from their plateaus, averaged over repeats and smoothed; their
-    noise.
+def _unit_noise(seed: int, repeats: int, epochs: int, window: int) -> tuple[Floats, Floats]:
+    """Simulate curves of standard normal noise; return their departures from their plateaus, averaged over repeats and
+    smoothed, and their estimated noise.
 
-    Cached: it is most of the work, and the same for all variants with equal numbers of repeats and epochs.
+    Cached, because this is most of the work, and identical for all variants with equal numbers of repeats and epochs.
     """
     drawn = np.random.default_rng([seed, repeats, epochs]).standard_normal((REPLICATES, repeats, epochs))
     departures = (drawn - drawn[..., -window:].mean(axis=-1, keepdims=True)).mean(axis=1)

@@ -1,17 +1,18 @@
-"""Steps to a target against batch: steps(B) = S_min * (1 + B_crit / B), examples(B) = B * steps(B).
+"""Models the steps to a target by batch: steps(B) = S_min * (1 + B_crit / B), examples(B) = B * steps(B).
 
-Far below B_crit twice the batch halves the steps and examples stay constant; far above it steps stay constant at S_min
-(McCandlish et al. 2018). The law assumes that the learning rate is scaled well with the batch; a learning rate that
-grows as B^p with p < 1 gives only (B_crit / B)^p, as seen with the square root rule.
+Far below B_crit, doubling the batch halves the steps and examples stay constant. Far above it, steps stay constant at
+S_min (McCandlish et al. 2018). The law assumes that the learning rate is scaled well with the batch. If the learning
+rate grows only as B^p with p < 1, B_crit / B becomes (B_crit / B)^p, as seen with the square root rule.
 
-Everything is in logarithms of steps. With batches i, each of n_i runs that reached the target:
+The model works on logarithms of steps. For batch i with n_i runs that reached the target:
 
     y_i = mean log steps = log S_min + log(1 + (B_crit / B_i)^p) + error,   var = scatter^2 / n_i + misfit^2 + doubt_i^2
 
-scatter: how runs of one batch differ; misfit: how far a batch may be from the law; doubt: the gap between evaluations.
-A run that did not reach the target needs more steps than it ran: P(log steps > log ran). The prior of B_crit is uniform
-in its logarithm over all values that the batches could distinguish, or centered on the gradient noise scale. The result
-is sampled from the posterior, so that every quantity has an interval, however few batches there are.
+The three standard deviations are those between runs of one batch (scatter), of a batch from the law (misfit), and due
+to the gap between evaluations (doubt). A run that did not reach the target is censored; it contributes
+P(log steps > log ran). The prior of B_crit is uniform in its logarithm over all values that the batches could
+distinguish, or centered on the gradient noise scale. The result is sampled from the posterior, so that every quantity
+has an interval even with very few batches.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TargetRun:
     steps: float | None
     """Steps to the target. None: not reached."""
     doubt: float = 0.0
-    """As in `Reached`."""
+    """See `Reached.doubt`."""
     ran_steps: float
     """Steps until the end of training."""
     diverged: bool = False
@@ -77,12 +78,12 @@ def target_run(curve: TrainingRun, target: Goal) -> TargetRun:
 
 def by_batch(runs: Sequence[TargetRun]) -> list[BatchSteps]:
     batches = []
-    for size in sorted({run.global_batch for run in runs}):
-        group = [run for run in runs if run.global_batch == size]
+    for batch in sorted({run.global_batch for run in runs}):
+        group = [run for run in runs if run.global_batch == batch]
         logs = [math.log(run.steps) for run in group if run.steps is not None]
         batches.append(
             BatchSteps(
-                global_batch=size,
+                global_batch=batch,
                 runs=len(group),
                 reached=len(logs),
                 diverged=sum(run.diverged for run in group),
@@ -94,30 +95,34 @@ def by_batch(runs: Sequence[TargetRun]) -> list[BatchSteps]:
 
 
 BELOW, ABOVE = 8.0, 128.0
-"""B_crit is searched from 1/8 of the smallest batch to 128 times the largest. Further below, steps are practically
-constant. The upper side is wider, because with small batches at scaled learning rates examples mostly stay constant."""
+"""B_crit is searched from 1/8 of the smallest batch to 128 times the largest. Below this range steps are practically
+constant. The range is wider above, because at scaled learning rates small batches mostly need constant examples."""
 NOISE_SCALE_TIMES, NOISE_SCALE_FACTOR = 2.0, 3.0
-"""B_crit is twice the noise scale within a factor of 3, two times out of three. They are equal for the best learning
-rate of each batch; below it, as for most rates that follow a rule, examples stay constant for longer."""
+"""Prior: B_crit is twice the noise scale, within a factor of 3 with probability 2/3. The two are equal at the best
+learning rate of each batch. At lower learning rates, which most rules give, examples stay constant up to larger
+batches."""
 MISFITS = ((0.01, 0.5), (0.04, 0.3), (0.1, 0.15), (0.25, 0.04), (0.6, 0.01))
-"""How far batches are from the law, and the prior probability of that."""
+"""Values of the misfit and their prior probabilities."""
 SCATTER_NODES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Quantiles of chi^2: repeats are few, so that their scatter is uncertain too."""
+"""Quantiles of chi^2 at which the scatter is evaluated. With few repeats the scatter itself is uncertain."""
 STUCK = 0.05
-"""Share of runs that miss the target for other reasons: more steps would not have helped."""
-BATCH_NODES, LEAST_NODES = 121, 25
+"""Share of runs that would miss the target however many steps they ran."""
+BATCH_NODES, MIN_STEPS_NODES = 121, 25
+"""Grid points of B_crit and of S_min."""
 DRAWS = 4_000
+"""Samples from the posterior."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     reached: Sequence[BatchSteps]
-    """Batches at which the target was reached, in rising order."""
+    """Batches at which the target was reached, in ascending order."""
     missed: Sequence[TargetRun]
     """Runs that ended before the target."""
     scatter: float
-    """Standard deviation of log steps between runs of one batch, and the degrees of freedom behind it."""
+    """Standard deviation of log steps between runs of one batch."""
     freedom: float
+    """Degrees of freedom of `scatter`."""
     noise: NoiseScale | None
 
     @property
@@ -143,7 +148,7 @@ class Draws:
 
 @dataclass(frozen=True, kw_only=True)
 class _Node:
-    """One scatter and one misfit; arrays of B_crit x S_min."""
+    """The posterior for one scatter and one misfit, over the grid of B_crit x S_min."""
 
     spread: float
     log_least: Floats
@@ -151,55 +156,55 @@ class _Node:
 
 
 def draw(evidence: Evidence, power: float, seed: int) -> Draws:
-    """Sample from a grid of scatter x misfit x B_crit x S_min, each cell as often as its probability."""
+    """Sample from the posterior on a grid of scatter x misfit x B_crit x S_min."""
     sizes = np.log([batch.global_batch for batch in evidence.reached])
     critical = np.linspace(sizes[0] - math.log(BELOW), sizes[-1] + math.log(ABOVE), BATCH_NODES)
     nodes = [
-        _node(evidence, critical, power, _drawn_scatter(evidence, share), misfit, likely)
-        for share in SCATTER_NODES
-        for misfit, likely in MISFITS
+        _node(evidence, critical, power, _scatter_at(evidence, quantile), misfit, prior)
+        for quantile in SCATTER_NODES
+        for misfit, prior in MISFITS
     ]
     weights = np.concatenate([node.log_weight.ravel() for node in nodes])
     rng = np.random.default_rng([seed, len(sizes)])
-    # One draw from each of DRAWS equal parts of the total weight: smoother than independent draws, and also unbiased.
-    parts = (np.arange(DRAWS) + rng.random(DRAWS)) / DRAWS
-    indices = np.searchsorted(np.cumsum(np.exp(weights - logsumexp(weights))), parts)
+    # Stratified sampling, one draw from each of DRAWS equal shares of the weight: unbiased, with less variance.
+    shares = (np.arange(DRAWS) + rng.random(DRAWS)) / DRAWS
+    indices = np.searchsorted(np.cumsum(np.exp(weights - logsumexp(weights))), shares)
     indices = np.minimum(indices, len(weights) - 1)
-    node, inside = np.divmod(indices, BATCH_NODES * LEAST_NODES)
+    node, cell = np.divmod(indices, BATCH_NODES * MIN_STEPS_NODES)
     return Draws(
-        log_least=np.stack([entry.log_least.ravel() for entry in nodes])[node, inside],
-        log_critical=critical[inside // LEAST_NODES],
+        log_least=np.stack([entry.log_least.ravel() for entry in nodes])[node, cell],
+        log_critical=critical[cell // MIN_STEPS_NODES],
         spread=np.array([entry.spread for entry in nodes])[node],
         normal=rng.standard_normal(DRAWS),
     )
 
 
 def excess(log_ratio: Floats, power: float) -> Floats:
-    """log(1 + (B_crit / B)^power)."""
+    """Return log(1 + (B_crit / B)^power)."""
     return np.logaddexp(0.0, power * log_ratio)
 
 
-def _drawn_scatter(evidence: Evidence, share: float) -> float:
-    """s * sqrt(freedom / chi^2): a possible true scatter, by a quantile of chi^2."""
-    return evidence.scatter * math.sqrt(evidence.freedom / (2 * float(gammaincinv(evidence.freedom / 2, share))))
+def _scatter_at(evidence: Evidence, quantile: float) -> float:
+    """Return s * sqrt(freedom / chi^2), the true scatter if chi^2 is at this quantile."""
+    return evidence.scatter * math.sqrt(evidence.freedom / (2 * float(gammaincinv(evidence.freedom / 2, quantile))))
 
 
-def _node(evidence: Evidence, critical: Floats, power: float, scatter: float, misfit: float, likely: float) -> _Node:
-    """log weight = log prior - sum (y - law)^2 / (2 var) - sum log(var) / 2 + sum of log P(missed) over runs that did.
+def _node(evidence: Evidence, critical: Floats, power: float, scatter: float, misfit: float, prior: float) -> _Node:
+    """log weight = log prior - sum (y - law)^2 / (2 var) - sum log(var) / 2 + sum of log P(missed) over missed runs.
 
-    P(missed) = P(steps > ran), or stuck for reasons of its own.
-    S_min is searched around its best value for each B_crit, 4 standard errors to either side.
+    P(missed) = STUCK + (1 - STUCK) P(steps > ran). The grid of S_min spans 4 standard errors on either side of its best
+    value for each B_crit.
     """
     logs = np.log([batch.steps for batch in evidence.reached if batch.steps is not None])
     sizes = np.log([batch.global_batch for batch in evidence.reached])
     variance = np.array([scatter**2 / batch.reached + misfit**2 + batch.doubt**2 for batch in evidence.reached])
-    seen = logs - excess(critical[:, None] - sizes, power)  # log S_min as each batch sees it
+    implied = logs - excess(critical[:, None] - sizes, power)  # log S_min implied by each batch
     total = float((1 / variance).sum())
-    best = (seen / variance).sum(axis=1) / total
-    offsets = np.linspace(-4, 4, LEAST_NODES)
+    best = (implied / variance).sum(axis=1) / total
+    offsets = np.linspace(-4, 4, MIN_STEPS_NODES)
     least = best[:, None] + offsets / math.sqrt(total)
-    fit = (np.square(seen - best[:, None]) / variance).sum(axis=1)
-    constant = math.log(likely) - 0.5 * float(np.log(variance).sum()) - 0.5 * math.log(total)
+    fit = (np.square(implied - best[:, None]) / variance).sum(axis=1)
+    constant = math.log(prior) - 0.5 * float(np.log(variance).sum()) - 0.5 * math.log(total)
     weight = constant + (_log_prior(critical, evidence) - 0.5 * fit)[:, None] - 0.5 * np.square(offsets)
     spread = math.hypot(scatter, misfit)
     for run in evidence.missed:
@@ -210,7 +215,7 @@ def _node(evidence: Evidence, critical: Floats, power: float, scatter: float, mi
 
 
 def _log_prior(critical: Floats, evidence: Evidence) -> Floats:
-    """Log prior of B_crit: uniform, centered on the noise scale, or above its lower bound."""
+    """Return the log prior of B_crit: uniform, centered on the noise scale, or above its lower bound."""
     noise, spread = evidence.noise, math.log(NOISE_SCALE_FACTOR)
     if noise is not None and noise.value:
         return np.asarray(-0.5 * np.square((critical - math.log(NOISE_SCALE_TIMES * noise.value)) / spread))
@@ -219,20 +224,21 @@ def _log_prior(critical: Floats, evidence: Evidence) -> Floats:
     return np.zeros_like(critical)
 
 
-MOST_DOUBLINGS = 4
-"""Largest distance beyond the trained batches. The law does not know when training begins to diverge."""
+MAX_DOUBLINGS = 4
+"""Largest distance beyond the trained batches. The law does not predict where training begins to diverge."""
 DRIFT = 0.06
-"""Standard deviation of log steps that each doubling beyond the trained batches adds: no law is exact."""
+"""Standard deviation of log steps that each doubling beyond the trained batches adds, because no law is exact."""
 USUAL_SCATTER, USUAL_RUNS = 0.08, 3.0
-"""Scatter between runs of one batch if there are no repeats, and the degrees of freedom it counts for."""
+"""Prior of the scatter between runs of one batch, and its degrees of freedom."""
 USUAL_MISFIT = 0.05
-"""How far a batch may lie from the law, in log steps, before the law itself is in doubt."""
-SURE = 0.95
+"""Standard deviation of batches about the law, in log steps, within which the law is not rejected."""
+CONFIDENCE = 0.95
 
 Law = Literal["holds", "steps-rise", "examples-fall"]
-"""steps-rise: the largest batch needs more steps than a smaller one; examples-fall: fewer examples the larger it is."""
+"""steps-rise: the largest batch needs more steps than a smaller one. examples-fall: larger batches need fewer
+examples."""
 Basis = Literal["batches", "noise-scale", "one-batch"]
-"""one-batch: no evidence where steps stop falling, so anything between constant steps and constant examples."""
+"""one-batch: no evidence of where steps stop falling; anything from constant steps to constant examples is possible."""
 Unknown = Literal["not-reached-there", "too-far", "steps-rise"]
 
 
@@ -242,26 +248,26 @@ class StepsPrediction:
     steps: Estimate | None
     """Steps of one run, with an 80 % interval. None: unknown."""
     unknown: Unknown | None = None
-    """Why they are unknown."""
+    """Why the steps are unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchModel:
     batches: tuple[BatchSteps, ...]
-    """In rising order."""
+    """The batches, in ascending order."""
     basis: Basis
     law: Law
     power: float
     critical_batch: Estimate
-    """An end at the edge of the searched range (`BELOW`, `ABOVE`) means at most, or at least, that value."""
+    """B_crit. An end of the interval at the edge of the searched range (`BELOW`, `ABOVE`) is only a bound."""
     least_steps: Estimate
     """S_min."""
     fails_from: int | None
-    """The smallest batch from which on half or more of the runs miss the target at every batch."""
+    """The smallest batch such that, there and at all larger batches, at least half of the runs miss the target."""
     draws: Draws = field(repr=False, compare=False)
 
     def predict(self, global_batch: int) -> StepsPrediction:
-        """Steps that one run at this batch will take: the median and the 80 % interval of the posterior."""
+        """Predict the steps of one run at this batch: the median and the 80 % interval of the posterior."""
         reached = [batch.global_batch for batch in self.batches if batch.steps is not None]
         beyond = max(math.log2(global_batch / reached[-1]), math.log2(reached[0] / global_batch), 0.0)
         unknown: Unknown | None = None
@@ -269,7 +275,7 @@ class BatchModel:
             unknown = "not-reached-there"
         elif self.law == "steps-rise" and global_batch > reached[-1]:
             unknown = "steps-rise"
-        elif beyond > MOST_DOUBLINGS:
+        elif beyond > MAX_DOUBLINGS:
             unknown = "too-far"
         if unknown:
             return StepsPrediction(global_batch=global_batch, steps=None, unknown=unknown)
@@ -281,7 +287,7 @@ class BatchModel:
 def fit_batches(
     runs: Iterable[TargetRun], noise: NoiseScale | None = None, power: float = 1.0, seed: int = 0
 ) -> BatchModel | None:
-    """The fitted model; None if no run reached the target."""
+    """Fit the model; return None if no run reached the target."""
     runs = list(runs)
     batches = by_batch(runs)
     reached = [batch for batch in batches if batch.steps is not None]
@@ -312,16 +318,16 @@ def _fails_from(batches: Sequence[BatchSteps]) -> int | None:
 
 
 def _missed(runs: Sequence[TargetRun]) -> list[TargetRun]:
-    """Runs that missed the target. A diverged run is left out: it shows that the learning rate was too high, not how
-    many steps are needed."""
+    """Return the runs that missed the target. Diverged runs are left out: they show that the learning rate is too high,
+    not how many steps are needed."""
     return [run for run in runs if run.steps is None and not run.diverged and run.ran_steps > 0]
 
 
 def _scatter(runs: Sequence[TargetRun]) -> tuple[float, float]:
-    """Standard deviation of log steps between runs of one batch, pooled, and its degrees of freedom."""
+    """Return the pooled standard deviation of log steps between runs of one batch, and its degrees of freedom."""
     squares, freedom = USUAL_RUNS * USUAL_SCATTER**2, USUAL_RUNS
-    for size in {run.global_batch for run in runs}:
-        logs = [math.log(run.steps) for run in runs if run.global_batch == size and run.steps is not None]
+    for batch in {run.global_batch for run in runs}:
+        logs = [math.log(run.steps) for run in runs if run.global_batch == batch and run.steps is not None]
         if len(logs) > 1:
             squares += float(np.var(logs)) * len(logs)
             freedom += len(logs) - 1
@@ -329,9 +335,9 @@ def _scatter(runs: Sequence[TargetRun]) -> tuple[float, float]:
 
 
 def _law(reached: Sequence[BatchSteps], scatter: float, freedom: float) -> Law:
-    """Whether the batches contradict the law by more than their scatter and the usual misfit.
+    """Test whether the batches contradict the law by more than their scatter and the usual misfit.
 
-    The largest batch is compared with the best of k - 1 others, so each comparison is made at 1 - (1 - SURE) / (k - 1).
+    The largest batch is compared with the best of k - 1 others, so the level is 1 - (1 - CONFIDENCE) / (k - 1).
     """
     logs = np.log([batch.steps for batch in reached if batch.steps is not None])
     sizes = np.log([batch.global_batch for batch in reached])
@@ -339,14 +345,14 @@ def _law(reached: Sequence[BatchSteps], scatter: float, freedom: float) -> Law:
     if len(reached) < 2:
         return "holds"
     least = int(np.argmin(logs[:-1]))
-    surely_more = float(stdtrit(freedom, 1 - (1 - SURE) / (len(reached) - 1)))
-    if logs[-1] - logs[least] > surely_more * math.sqrt(variance[-1] + variance[least]):
+    corrected_t = float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / (len(reached) - 1)))
+    if logs[-1] - logs[least] > corrected_t * math.sqrt(variance[-1] + variance[least]):
         return "steps-rise"
-    surely = float(stdtrit(freedom, SURE))
+    critical_t = float(stdtrit(freedom, CONFIDENCE))
     centered = sizes - np.average(sizes, weights=1 / variance)
-    weight = float((centered**2 / variance).sum())
-    slope = float((centered * logs / variance).sum()) / weight
-    return "examples-fall" if slope + surely / math.sqrt(weight) < -1 else "holds"
+    precision = float((centered**2 / variance).sum())
+    slope = float((centered * logs / variance).sum()) / precision
+    return "examples-fall" if slope + critical_t / math.sqrt(precision) < -1 else "holds"
 
 
 def _interval(logs: Floats) -> Estimate:

@@ -1,6 +1,6 @@
 """Summarizes each variant over its repeats, and finds the learning rate at which training begins to diverge.
 
-Compares the best variant of each family, and tells whether they really differ.
+Also compares the best variants of the families, and shows whether they differ by more than noise.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from worldsize.spec.setting import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """What one trial learned. The arrays have one value for each epoch; all but the metrics are cumulative."""
+    """The learning curves of one trial. Arrays have one value per epoch; all but the metrics are cumulative."""
 
     setting: Setting
-    """What makes two trials comparable: workers, batch, strategy."""
+    """Workers, batch, strategy. Trials of one setting are comparable."""
     variant: str
-    """What trials of one setting differ in: optimizer, learning rate, momentum."""
+    """Optimizer, learning rate, momentum: everything that can differ between trials of one setting."""
     family: str
     """Optimizer family: sgd, momentum, adam."""
     variant_without_lr: str
-    """What variants share that differ only in the learning rate."""
+    """The variant without its learning rate."""
     lr: float
     scaled: float
-    """Factor of the learning rate rule for the global batch."""
+    """Factor of the learning-rate rule for the global batch."""
     repeat: int
-    """Repeats with the same number share their seed, whatever the variant."""
+    """Repeats with the same number share their seed across variants."""
     outcome: Literal["finished", "diverged", "plateaued", "stopped"]
-    """plateaued: ended because the metric no longer improved; stopped: because other variants were much better."""
+    """plateaued: ended because the metric stopped improving. stopped: ended because other variants were much better."""
     steps: Floats
     samples: Floats
     seconds: Floats
     metric: Floats
     train_metric: Floats
-    """The same metric on training samples. Empty if it was not measured."""
+    """The metric on training samples. Empty if it was not measured."""
     final: float | None
-    """None if training diverged."""
+    """Metric at the end. None if training diverged."""
     goal: Floats | None = None
-    """The metric named by a target, which may differ from the workload's own."""
+    """The metric that the target names, if it is not `metric`."""
 
     @property
     def learned(self) -> bool:
@@ -69,10 +69,10 @@ INTERPOLATED = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """Where a run met its target: steps, samples and seconds are interpolated between evaluations."""
+    """The point at which a run met its target. Steps, samples and seconds are interpolated between evaluations."""
 
     epoch: int
-    """The first evaluation that met it."""
+    """The epoch of the first evaluation that met the target."""
     steps: float
     samples: float
     seconds: float
@@ -85,13 +85,13 @@ class TargetSummary:
     target: Goal
     repeats: int
     reached: int
-    """If less than `repeats`, the estimates cover only the repeats that reached it. They are None if none did."""
+    """Repeats that reached the target. The estimates cover only these repeats, and are None if there are none."""
     epochs: Estimate | None
     steps: Estimate | None
     samples: Estimate | None
     seconds: Estimate | None
     of_repeats: dict[int, Reached]
-    """By repeat number."""
+    """The points at which the repeats met the target, by repeat number."""
 
     @property
     def always(self) -> bool:
@@ -116,33 +116,35 @@ class VariantSummary:
     metric: Estimate | None
     """Final metric of the repeats that were trained to the end."""
     metrics: dict[int, float]
-    """The final metric of each of them, by repeat number."""
+    """The final metric of these repeats, by repeat number."""
     target: TargetSummary | None
     stable: Stable | None
-    """None with a target, because training ends there, before any plateau."""
+    """None with a target, because training ends at the target, before any plateau."""
     gap: Estimate | None
-    """How much better the final metric is on training samples: positive means overfitting."""
+    """How much better the final metric is on training samples. Positive means overfitting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DivergenceEdge:
     stable_lr: float
-    """The highest learning rate below all that diverged."""
+    """The highest stable learning rate below all diverged ones."""
     diverged: float
-    """The lowest learning rate that diverged."""
+    """The lowest diverged learning rate."""
     estimate: float
-    """sqrt(stable_lr * diverged), because learning rates act by their ratio."""
+    """sqrt(stable_lr * diverged), since learning rates are compared by their ratio."""
     highest_stable_lr: float
     monotone: bool
-    """False if a learning rate diverged while a higher one did not, so that the edge is not sharp."""
+    """False if a learning rate diverged although a higher one did not, so that the edge is not sharp."""
 
 
 def to_target(curve: TrainingRun, target: Goal) -> Reached | None:
-    """log s = log s0 + f (log s1 - log s0), f = (target - m0) / (m1 - m0), between the evaluations 0 and 1 around it.
+    """Interpolate log s = log s0 + f (log s1 - log s0), f = (target - m0) / (m1 - m0).
 
-    In the logarithm of steps, because curves rise fast at first, then slowly. A target met by the first evaluation may
-    have been met at any step before it: half of its steps, and a large doubt. Samples and seconds are those of the
-    steps, in proportion to the gap.
+    Evaluation 0 is the last one before the target was met, evaluation 1 the first one after.
+
+    The logarithm of steps is used because curves rise fast at first and slowly later. If the first evaluation already
+    meets the target, it was met at an unknown earlier step; half of the steps are assumed, with a large doubt. Samples
+    and seconds are interpolated linearly at the resulting number of steps.
     """
     metric = curve.metric if curve.goal is None else curve.goal
     met = target.met(metric)
@@ -153,13 +155,13 @@ def to_target(curve: TrainingRun, target: Goal) -> Reached | None:
     if first == 0:
         steps, width = after / 2, after
     else:
-        before, low, high = float(curve.steps[first - 1]), float(metric[first - 1]), float(metric[first])
-        share = (target.value - low) / (high - low) if math.isfinite(low) else 0.5
+        before, m0, m1 = float(curve.steps[first - 1]), float(metric[first - 1]), float(metric[first])
+        share = (target.value - m0) / (m1 - m0) if math.isfinite(m0) else 0.5
         steps, width = math.exp(math.log(before) + share * math.log(after / before)), INTERPOLATED * (after - before)
     samples, seconds = (
         float(np.interp(steps, [0.0, *curve.steps], [0.0, *series])) for series in (curve.samples, curve.seconds)
     )
-    doubt = width / math.sqrt(12) / steps  # of a uniform distribution
+    doubt = width / math.sqrt(12) / steps  # standard deviation of a uniform distribution
     return Reached(epoch=first + 1, steps=steps, samples=samples, seconds=seconds, doubt=doubt)
 
 
@@ -167,7 +169,7 @@ def target_summary(curves: Sequence[TrainingRun], target: Goal) -> TargetSummary
     by_repeat = {curve.repeat: reached for curve in curves if (reached := to_target(curve, target))}
     steps, samples, seconds = (
         _logs(by_repeat, quantity).exp() if by_repeat else None
-        for quantity in (lambda hit: hit.steps, lambda hit: hit.samples, lambda hit: hit.seconds)
+        for quantity in (lambda point: point.steps, lambda point: point.samples, lambda point: point.seconds)
     )
     return TargetSummary(
         target=target,
@@ -182,7 +184,7 @@ def target_summary(curves: Sequence[TrainingRun], target: Goal) -> TargetSummary
 
 
 def _logs(of_repeats: Mapping[int, Reached], quantity: Callable[[Reached], float]) -> Sample:
-    """Logarithms of a quantity; what evaluations hide between them is a lower bound of its error."""
+    """Sample the logarithm of a quantity. The gap between evaluations gives a lower bound of its error."""
     doubts = [reached.doubt for reached in of_repeats.values()]
     logs = {repeat: math.log(quantity(reached)) for repeat, reached in of_repeats.items()}
     return Sample.of(logs, floor=math.hypot(*doubts) / len(doubts))
@@ -195,7 +197,7 @@ def summaries(
     target: Goal | None = None,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> list[VariantSummary]:
-    """One summary for each variant at each setting, in order of appearance. `bounds`: limits of the metric."""
+    """Return one summary per variant and setting, in order of appearance. `bounds`: limits of the metric."""
     groups: dict[tuple[Setting, str], list[TrainingRun]] = defaultdict(list)
     for curve in curves:
         groups[curve.setting, curve.variant].append(curve)
@@ -203,8 +205,8 @@ def summaries(
 
 
 def divergence_edges(curves: Iterable[TrainingRun]) -> dict[tuple[Setting, str, str], DivergenceEdge]:
-    """Divergence edges by setting, family and variant without learning rate, in scaled learning rates. A learning rate
-    counts as diverged if any of its repeats diverged."""
+    """Return the divergence edges by setting, family and variant without learning rate, in scaled learning rates. A
+    learning rate counts as diverged if any of its repeats diverged."""
     diverged: dict[tuple[Setting, str, str], dict[float, bool]] = defaultdict(lambda: defaultdict(bool))
     for curve in curves:
         diverged[curve.setting, curve.family, curve.variant_without_lr][curve.lr * curve.scaled] |= (
@@ -214,18 +216,21 @@ def divergence_edges(curves: Iterable[TrainingRun]) -> dict[tuple[Setting, str, 
 
 
 def divergence_edge(diverged: Mapping[float, bool]) -> DivergenceEdge | None:
-    """Where training begins to diverge. None: no learning rate diverged, or none below those was stable."""
-    lowest = min((rate for rate, bad in diverged.items() if bad), default=math.inf)
-    good = [rate for rate, bad in diverged.items() if not bad]
-    held = max((rate for rate in good if rate < lowest), default=None)
-    if held is None or math.isinf(lowest):
+    """Return the learning rate at which training begins to diverge.
+
+    It is None if no learning rate diverged, or none below the lowest diverged one was stable.
+    """
+    lowest_diverged = min((rate for rate, is_diverged in diverged.items() if is_diverged), default=math.inf)
+    stable_rates = [rate for rate, is_diverged in diverged.items() if not is_diverged]
+    highest_below = max((rate for rate in stable_rates if rate < lowest_diverged), default=None)
+    if highest_below is None or math.isinf(lowest_diverged):
         return None
     return DivergenceEdge(
-        stable_lr=held,
-        diverged=lowest,
-        estimate=math.sqrt(held * lowest),
-        highest_stable_lr=max(good),
-        monotone=max(good) < lowest,
+        stable_lr=highest_below,
+        diverged=lowest_diverged,
+        estimate=math.sqrt(highest_below * lowest_diverged),
+        highest_stable_lr=max(stable_rates),
+        monotone=max(stable_rates) < lowest_diverged,
     )
 
 
@@ -236,7 +241,7 @@ def _summary(
     metrics = {curve.repeat: curve.final for curve in learned if curve.final is not None}
     sign = 1 if higher_is_better else -1
     gaps = [sign * float(curve.train_metric[-1] - curve.metric[-1]) for curve in learned if len(curve.train_metric)]
-    ended = [curve.outcome for curve in curves]
+    outcomes = [curve.outcome for curve in curves]
     return VariantSummary(
         setting=first.setting,
         variant=first.variant,
@@ -244,9 +249,9 @@ def _summary(
         lr=first.lr,
         scaled=first.scaled,
         repeats=len(curves),
-        diverged=ended.count("diverged"),
-        stopped=ended.count("stopped"),
-        plateaued=ended.count("plateaued"),
+        diverged=outcomes.count("diverged"),
+        stopped=outcomes.count("stopped"),
+        plateaued=outcomes.count("plateaued"),
         metric=mean_interval(list(metrics.values())).clipped(*bounds) if metrics else None,
         metrics=metrics,
         target=None if target is None else target_summary(curves, target),
@@ -257,24 +262,24 @@ def _summary(
 
 @dataclass(frozen=True, kw_only=True)
 class VariantDifference:
-    """The best variant of one family compared with the best of all."""
+    """The best variant of one family compared with the best variant of all."""
 
     variant: str
     family: str
     against: str
     kind: Literal["steps", "metric"]
-    """steps: ratio of the steps to the target, this / best; metric: difference of the final metric, this - best."""
+    """steps: ratio of the steps to the target, this / best. metric: difference of the final metrics, this - best."""
     estimate: Estimate | None
-    """None if one of them has no number to compare: it diverged, was stopped, or missed the target the other met."""
+    """None if either variant has no comparable value: it diverged, was stopped, or missed a target the other met."""
     repeats: int
     diverged: int
     stopped: int
     reached: int | None
-    """Repeats that met the target; None without one."""
+    """Repeats that met the target; None without a target."""
     paired: int
     """Number of repeats compared seed by seed. 0: the two means were compared."""
     within_noise: bool | None
-    """Whether the interval includes no difference at all. None: unknown, a single repeat of each."""
+    """Whether the interval includes no difference. None: unknown, because there is only one repeat of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,10 +288,10 @@ class VariantRanking:
 
     setting: Setting
     variants: tuple[VariantSummary, ...]
-    """The best one first."""
+    """The variants, best first."""
     best_variants: tuple[VariantSummary, ...]
     differences: tuple[VariantDifference, ...]
-    """Each of the other best variants compared with the first."""
+    """The first of `best_variants` compared with each of the others."""
 
 
 def variant_rankings(
@@ -312,8 +317,11 @@ def variant_rankings(
 def ordered(
     variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool = False
 ) -> list[VariantSummary]:
-    """The variants, best first: those of which no repeat diverged or was stopped; with a target, among these those that
-    always reached it, by the fewest steps; then by the final metric."""
+    """Sort the variants, best first.
+
+    Variants of which no repeat diverged or was stopped come first. Among them, if there is a target, those that always
+    reached it come first, ordered by steps. The rest is ordered by the final metric.
+    """
 
     def rank(summary: VariantSummary) -> tuple[bool, bool, float, float]:
         steps = summary.target.steps if by_target and summary.target and summary.target.always else None
@@ -327,7 +335,7 @@ def ordered(
 def best_of_each_family(
     variants: Iterable[VariantSummary], *, higher_is_better: bool, by_target: bool = False
 ) -> list[VariantSummary]:
-    """The best variant of each family, the best of all first."""
+    """Return the best variant of each family, the best of all first."""
     bests: dict[str, VariantSummary] = {}
     for summary in ordered(variants, higher_is_better=higher_is_better, by_target=by_target):
         bests.setdefault(summary.family, summary)
@@ -335,38 +343,38 @@ def best_of_each_family(
 
 
 def compare_best_variants(bests: Sequence[VariantSummary], *, by_target: bool = False) -> list[VariantDifference]:
-    """Compare each of the others with the first: by steps if both always reached the target, else by the metric."""
-    return [_comparison(other, bests[0], by_target) for other in bests[1:]]
+    """Compare the first variant with each of the others, by steps if both always reached the target, else by metric."""
+    return [_comparison(variant, bests[0], by_target) for variant in bests[1:]]
 
 
-def _comparison(other: VariantSummary, best: VariantSummary, by_target: bool) -> VariantDifference:
-    other_target, best_target = other.target, best.target
-    estimate, paired, same = None, 0, 0.0
+def _comparison(variant: VariantSummary, best: VariantSummary, by_target: bool) -> VariantDifference:
+    own_target, best_target = variant.target, best.target
+    estimate, paired, no_difference = None, 0, 0.0
     kind: Literal["steps", "metric"] = "metric"
-    lost = other.diverged + other.stopped + best.diverged + best.stopped > 0
-    if lost or (by_target and other_target and best_target and other_target.always != best_target.always):
-        pass  # what is left of one of them is not a fair sample
-    elif by_target and other_target and best_target and other_target.always and best_target.always:
-        kind, same = "steps", 1.0
-        gap = other_target.log_steps.minus(best_target.log_steps)
+    incomplete = variant.diverged + variant.stopped + best.diverged + best.stopped > 0
+    if incomplete or (by_target and own_target and best_target and own_target.always != best_target.always):
+        pass  # the repeats that remain of one variant are not a fair sample
+    elif by_target and own_target and best_target and own_target.always and best_target.always:
+        kind, no_difference = "steps", 1.0
+        gap = own_target.log_steps.minus(best_target.log_steps)
         estimate, paired = from_logs(gap.estimate()), len(gap.repeats)
-    elif other.metrics and best.metrics:
-        gap = Sample.of(other.metrics).minus(Sample.of(best.metrics))
+    elif variant.metrics and best.metrics:
+        gap = Sample.of(variant.metrics).minus(Sample.of(best.metrics))
         estimate, paired = gap.estimate(), len(gap.repeats)
     within = None
     if estimate and estimate.has_interval:
         low, high = estimate.ends
-        within = low <= same <= high
+        within = low <= no_difference <= high
     return VariantDifference(
-        variant=other.variant,
-        family=other.family,
+        variant=variant.variant,
+        family=variant.family,
         against=best.variant,
         kind=kind,
         estimate=estimate,
-        repeats=other.repeats,
-        diverged=other.diverged,
-        stopped=other.stopped,
-        reached=other_target.reached if other_target else None,
+        repeats=variant.repeats,
+        diverged=variant.diverged,
+        stopped=variant.stopped,
+        reached=own_target.reached if own_target else None,
         paired=paired,
         within_noise=within,
     )

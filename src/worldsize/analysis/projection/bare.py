@@ -1,17 +1,17 @@
-"""Projects a bare series to counts that were never run: each rate with an 80 % interval and notes.
+"""Projects a bare series, of which only the rates are known, to counts that were never run.
 
-The margin of a projection: one rule for any model of the value, tested against published series.
-
-In logarithms of the rate, with d the doublings beyond the largest measured count (at least 0.5):
+Each projected rate has an 80 % interval and notes. The margin of a projection follows one rule, whatever model gives
+the value. The rule was tested against published series. In logarithms of the rate, with d the doublings from the
+nearest measured count (at least 0.5):
 
     up   = d (0.02 + 0.15 unpredictability)      + 0.09 where a node boundary is crossed for the first time
     down = 2.5 d (0.02 + 0.15 unpredictability)  + 0.23 where a node boundary is crossed for the first time
 
-The interval also covers alternative readings of the series that are lower or higher. The noise of the machine is added
-in quadrature: that of the repeats; without repeats that of the points, but at least a floor.
+The interval also covers alternative readings of the series that are lower or higher. Measurement noise is added in
+quadrature. It comes from the repeats or, without repeats, from the scatter of the points, but is at least a floor.
 
-Down is further: what has not been seen yet (another switch, a straggler, a smaller batch) costs time far more often
-than it saves any. The bounds should contain 80 % of later measurements.
+The margin down is larger, because what no run has seen yet (another switch, a straggler, a smaller batch) costs time
+far more often than it saves time. The interval should contain 80 % of later measurements.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ BASE = 0.02
 PER_DOUBT = 0.15
 DOWN_OVER_UP = 2.5
 CROSSING_UP = 0.09
-"""All of what leaving a node usually costs at two nodes, log(1 + 0.18 / 2): on a fast network it may cost nothing."""
+"""The usual cost of leaving a node, at two nodes: log(1 + 0.18 / 2). On a fast network it may cost nothing."""
 CROSSING_DOWN = 0.23
 LEAST_DOUBLINGS = 0.5
-"""Being close does not make the next count more certain: it still contains the noise of a single run."""
+"""A smaller distance does not make the projected count more certain: it still contains the noise of a single run."""
 FEW_POINTS_DOUBT = 0.1
-"""Fewer than three counts cannot show how well they predict the next one."""
+"""Least unpredictability of fewer than three counts, which cannot show how well they predict the next one."""
 NOISE_FLOOR = 0.03
-"""Noise of a table without repeats, as the half-width of an 80 % interval: one run each does not mean no noise."""
+"""Least noise of a table without repeats, as the half-width of an 80 % interval: single runs are noisy too."""
 COUNTS_THAT_SCATTER = 5
-"""With fewer counts a single bend, such as a node that was left, would look like noise."""
+"""With fewer counts, a single bend, such as at a node boundary, would look like noise."""
 MOST_MISS = 0.3
 MOST_LOSS = 1.0
+"""Upper bounds of the signs of unpredictability."""
 
 Crossing = Literal["none", "possible", "new", "as siblings"]
 """Whether a node boundary lies between the measured and the projected counts: `possible` if the size of a node is
@@ -62,24 +63,25 @@ CROSSING_SHARE: dict[Crossing, float] = {"none": 0.0, "possible": 0.5, "new": 1.
 
 @dataclass(frozen=True, kw_only=True)
 class LogMargin:
-    """How far a projection may be off, in logarithms, both positive."""
+    """How far below and above its value a projection may be, in logarithms; both are positive."""
 
     down: float
     up: float
 
     def with_noise(self, noise: float) -> LogMargin:
-        """The margin with noise added in quadrature, because noise is independent of the rest."""
+        """Return the margin with noise added in quadrature, because noise is independent of the rest."""
         return LogMargin(down=math.hypot(self.down, noise), up=math.hypot(self.up, noise))
 
     def around(self, value: float) -> tuple[float, float]:
+        """Return the ends of the interval."""
         return value * math.exp(-self.down), value * math.exp(self.up)
 
 
 def unpredictability(*, miss: float | None, loss_per_doubling: float, spread: float = 0.0, counts: int) -> float:
-    """How unpredictable a series is by its own evidence: the largest of several signs.
+    """Return how unpredictable a series is by its own evidence: the largest of several signs.
 
     `miss`: |log error| per doubling of its largest count, projected from the smaller ones.
-    `loss_per_doubling`: log of how much longer a step became with each doubling; large losses are uneven.
+    `loss_per_doubling`: log of the factor by which each doubling lengthens a step; large losses tend to be irregular.
     `spread`: standard deviation of log rates over repeats of one count.
     """
     signs = [min(miss or 0.0, MOST_MISS), min(max(loss_per_doubling, 0.0), MOST_LOSS), min(spread, MOST_LOSS)]
@@ -87,11 +89,11 @@ def unpredictability(*, miss: float | None, loss_per_doubling: float, spread: fl
 
 
 def joint_noise(margins: Sequence[float]) -> float:
-    """How far measurement noise reaches in a projection. `margins` are the half-widths of the 80 % intervals of the
-    measured counts, in the order of workers.
+    """Return the half-width that measurement noise gives to the interval of a projection.
 
-    The typical noise counts twice, once for the measurement and once for the projected run. It is never less than the
-    noise of the largest count, which the projection depends on.
+    `margins`: the half-widths of the 80 % intervals of the measured counts, in the order of workers. The typical noise
+    counts twice, once for the measurement and once for the projected run. The result is at least the noise of the
+    largest count, on which the projection depends most.
     """
     return max(math.sqrt(2) * float(np.median(margins)), margins[-1]) if margins else 0.0
 
@@ -104,9 +106,9 @@ def margin(
     alternatives: tuple[float, float] = (0.0, 0.0),
     base: float = BASE,
 ) -> LogMargin:
-    """The margin of a projection; never shrinks as `doublings` or `unpredictability` grow.
+    """Return the margin of a projection. It never shrinks as `doublings` or `unpredictability` grow.
 
-    `alternatives`: how much lower and higher alternative readings of the series are.
+    `alternatives`: how much lower and how much higher alternative readings of the series are.
     """
     distance = max(doublings, LEAST_DOUBLINGS)
     rough = distance * (base + PER_DOUBT * unpredictability)
@@ -119,26 +121,26 @@ def margin(
 
 
 WORTH_A_NOTE = 0.02
-"""How much lower or higher an alternative reading must be, in logarithms."""
+"""Smallest effect of an alternative reading that is mentioned in a note, in logarithms."""
 SIBLING_PRIOR = 2.0
-"""Number of siblings that weigh as much as the usual cost of leaving a node."""
+"""The usual cost of leaving a node weighs as much as this number of siblings (other series of the same stack)."""
 MOST_CROSSING = 10.0
-"""Upper bound of c3: no published series lost more by leaving its node, so more must be a mistake."""
+"""Upper bound of c3. No published series lost more by leaving its node, so a larger value must be a mistake."""
 FAR = 3.0
-"""Doublings beyond which published series have almost no data to check against."""
+"""Doublings beyond which there is almost no published data to check projections against."""
 MOST_GAIN_BELOW = 2.0
 """A worker in a smaller group is at most this many times as fast as one in the smallest measured group."""
 
-NOTE_ONE_POINT = "one point"
-NOTE_TWO_POINTS = "two points"
-NOTE_NEW_NODE = "new node boundary"
-NOTE_MAYBE_NEW_NODE = "node size not given"
-NOTE_SIBLINGS = "node boundary as in {count} other series of the same stack"
+NOTE_ONE_POINT = "based on only one measured count"
+NOTE_TWO_POINTS = "based on only two measured counts"
+NOTE_NEW_NODE = "beyond one node, where nothing was measured"
+NOTE_MAYBE_NEW_NODE = "node size not given, so possibly beyond one node"
+NOTE_SIBLINGS = "cost of leaving a node estimated from {count} other series of the same stack"
 NOTE_SATURATING = "leveling off"
 NOTE_RISING = "the last step up lost more than the one before"
-NOTE_FAR = "more than 8 x beyond the largest count"
+NOTE_FAR = "more than 8x beyond the largest measured count"
 NOTE_BETWEEN = "between measured counts"
-NOTE_BELOW = "below the smallest count"
+NOTE_BELOW = "below the smallest measured count"
 NOTE_ONE_RUN = "one run: no interval"
 NOTE_NOT_CONVERGED = "the fit did not converge"
 
@@ -149,7 +151,7 @@ class Projected:
     samples_per_s: Estimate
     """In the unit of the rates of the series."""
     measured: bool
-    """True if the count was run: then this is its own value, with an interval over its repeats."""
+    """Whether the count was run. If so, this is the measured value, with an interval over its repeats."""
     notes: tuple[str, ...]
 
 
@@ -161,11 +163,10 @@ def project_series(
     noise: float | None = None,
     settings: LawSettings = DEFAULT,
 ) -> list[Projected]:
-    """One projection for each of `workers`.
+    """Return one projection for each of `workers`.
 
-    `crossings` is what leaving a node cost other series of the same stack (`crossing_cost`). It is used if this series
-    never left a node. Series of other stacks do not help. `noise` is how far measurement noise reaches; None: as the
-    series shows (`series_noise`).
+    `crossings`: what leaving a node cost other series of the same stack (`crossing_cost`), used if this series never
+    left a node. `noise`: half-width due to measurement noise; by default, `series_noise` of this series.
     """
     law = alone = fit_series_law(series, settings=settings)
     if crossings and never_crossed(series):
@@ -176,7 +177,7 @@ def project_series(
 
 
 def crossing_cost(series: TableSeries) -> float | None:
-    """c3 = (t(first count beyond the node) / t(largest inside) - 1) / (1 - 1/k); None if no such pair was run."""
+    """Return c3 = (t(first count beyond the node) / t(largest inside) - 1) / (1 - 1/k); None without such a pair."""
     node = series.workers_per_node
     if node is None or series.workers[0] > node or never_crossed(series):
         return None
@@ -187,11 +188,14 @@ def crossing_cost(series: TableSeries) -> float | None:
 
 
 def blended_crossing(costs: Sequence[float], settings: LawSettings = DEFAULT) -> float:
-    """Median over the siblings, shrunk toward the usual cost as if that were two more siblings; averaged as
-    log(1 + c3 / 2), the log of how much longer a step is on two nodes."""
-    own, usual = math.log1p(min(float(np.median(costs)), MOST_CROSSING) / 2), math.log1p(settings.crossing_usual / 2)
+    """Return the median over the siblings, shrunk toward the usual cost, as if that were two more siblings.
+
+    The two are averaged as log(1 + c3 / 2), the log of the factor by which a second node lengthens a step.
+    """
+    siblings = math.log1p(min(float(np.median(costs)), MOST_CROSSING) / 2)
+    usual = math.log1p(settings.crossing_usual / 2)
     share = _usual_share(len(costs))
-    return 2 * math.expm1((1 - share) * own + share * usual)
+    return 2 * math.expm1((1 - share) * siblings + share * usual)
 
 
 def _usual_share(siblings: int) -> float:
@@ -199,8 +203,8 @@ def _usual_share(siblings: int) -> float:
 
 
 def series_unpredictability(series: TableSeries, settings: LawSettings = DEFAULT) -> float:
-    """Unpredictability of a series: how well it predicts its own largest count, how much it loses, how much its repeats
-    differ."""
+    """Return the unpredictability of a series, from how well it predicts its own largest count, how much it loses, and
+    how much its repeats differ."""
     spread = max(
         (float(np.std(np.log(repeats), ddof=1)) for repeats in series.throughputs if len(repeats) > 1), default=0.0
     )
@@ -209,13 +213,13 @@ def series_unpredictability(series: TableSeries, settings: LawSettings = DEFAULT
     predicted = fit_series_law(series.smaller(), settings=settings).log_throughput(series.counts[-1:])[0]
     last_doublings, doublings = (math.log2(series.largest / series.workers[index]) for index in (-2, 0))
     miss = abs(float(predicted - series.log_throughputs[-1])) / max(last_doublings, 1.0)
-    loss = -math.log(relative_step(series)[0]) / max(doublings, 1.0)  # noise would dominate closer counts
+    loss = -math.log(relative_step(series)[0]) / max(doublings, 1.0)  # between closer counts, noise dominates
     return unpredictability(miss=miss, loss_per_doubling=loss, spread=spread, counts=len(series.workers))
 
 
 def series_noise(series: TableSeries) -> float:
-    """How far measurement noise reaches, in logarithms: that of the repeats; without repeats that of the points, but at
-    least the floor."""
+    """Return the half-width due to measurement noise, in logarithms: from the repeats or, without repeats, from the
+    scatter of the points, but at least the floor."""
     margins = [_logged(repeats).reach(PROJECTED_LEVEL) for repeats in series.throughputs if len(repeats) > 1]
     if margins:
         return joint_noise(margins)
@@ -223,10 +227,11 @@ def series_noise(series: TableSeries) -> float:
 
 
 def scatter(series: TableSeries) -> float:
-    """Standard deviation of single points, from how far each lies off the line between its neighbors on log-log axes.
+    """Return the standard deviation of single points, from their distances to the line between their neighbors on
+    log-log axes; 0 if there are too few counts.
 
-    0 with too few counts to tell. Not the residuals of the law: they are large where it does not fit, however quiet the
-    machine is. The median, because a series that leaves its node or stops gaining bends once without being noisy.
+    Residuals of the law are not used, because they are large wherever the law does not fit, even on a quiet machine.
+    The median is used, because a series that leaves its node or levels off bends once without being noisy.
     """
     if len(series.workers) < COUNTS_THAT_SCATTER:
         return 0.0
@@ -241,6 +246,7 @@ def _logged(repeats: Sequence[float]) -> Sample:
 
 
 def crossing_kind(series: TableSeries, count: int, siblings: int = 0) -> Crossing:
+    """Return whether a node boundary lies between the measured counts and `count`."""
     node = series.workers_per_node
     if count <= series.largest:
         return "none"
@@ -261,7 +267,7 @@ def _project(
     value = math.exp(log_rate)
     distance = min(abs(math.log2(count / other)) for other in series.workers)
     alternatives = law.alternatives(count) if count > series.largest else (0.0, 0.0)
-    if crossing in ("new", "as siblings"):  # the usual cost is an alternative too, by its weight
+    if crossing in ("new", "as siblings"):  # the usual cost is an alternative reading too
         usual_gap = _usual_share(siblings) * (_log_throughput(series, alone, count) - log_rate)
         alternatives = (max(alternatives[0], -usual_gap), max(alternatives[1], usual_gap))
     log_margin: LogMargin = margin(
@@ -277,7 +283,7 @@ def _log_throughput(series: TableSeries, law: SeriesLaw, count: int) -> float:
     at: Floats = np.array([float(count)])
     if count > series.largest:
         return float(law.log_throughput(at)[0])
-    if count < series.workers[0]:  # the shape of the law, anchored at the smallest count
+    if count < series.workers[0]:  # follow the law from the smallest count down
         gained = float((law.two_level(series.counts[:1]) / law.two_level(at))[0])
         kept = math.log(min(max(gained, 1.0), MOST_GAIN_BELOW))
         return float(series.log_throughputs[0]) + math.log(count / series.workers[0]) + kept
@@ -285,8 +291,8 @@ def _log_throughput(series: TableSeries, law: SeriesLaw, count: int) -> float:
 
 
 def _measured(series: TableSeries, count: int) -> Projected:
-    """The median of a measured count; the interval is Student's t over the logs of its repeats, widened to include the
-    median."""
+    """Return the median of a measured count. Its interval is Student's t over the logarithms of its repeats, widened to
+    include the median."""
     repeats = series.throughputs[series.workers.index(count)]
     if len(repeats) == 1:
         rate = Estimate(value=repeats[0], level=PROJECTED_LEVEL, n=1)

@@ -1,4 +1,7 @@
-"""Chooses among measured and projected worker counts: the knee, what a budget or deadline allows, what limits."""
+"""Chooses among measured and projected worker counts: the knee, and what a budget or a deadline allows.
+
+Also finds what limits scaling beyond the knee.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from worldsize.analysis.speed.recommend import (
 )
 
 FEW_UPDATES = 10
-"""With fewer steps per epoch there is too little data for the batch."""
+"""With fewer steps per epoch, the data set is too small for the batch."""
 Limit = Literal[
     "data",
     "compute",
@@ -44,40 +47,41 @@ class Candidate(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One worker count and what training with it would take. Intervals are 80 %, as for projections."""
+    """One worker count and what training with it takes. Intervals are 80 %, as for projections."""
 
     workers: int
     nodes: int
     batch_per_worker: int
     accumulation: int
     measured: bool
-    """True if its throughput was measured, False if projected."""
+    """Whether its throughput was measured. Otherwise it is projected."""
     samples_per_s: Estimate
     step_s: Estimate
     epoch_s: Estimate
-    """Training alone."""
+    """Training only, without evaluation."""
     parts: Parts | None = None
     """Parts of the step; None for a bare table, or for a count whose parts are unknown."""
     steps_per_epoch: float
     steps: Estimate | None = None
-    """Steps of the whole training; None: nothing was trained, or unknown for this batch."""
+    """Steps of the whole training. None: nothing was trained, or unknown for this batch."""
     overhead_s: float | None = None
-    """Time outside steps, over the whole training."""
+    """Time of the whole training outside steps."""
     wall_s: Estimate | None = None
+    """Time of the whole training. None: unknown."""
     joules: Estimate | None = None
     learns: bool = True
-    """False if training at this batch diverged, missed its target, or has a worse metric, measured or expected."""
+    """False if training at this batch diverged, missed its target, or has or is expected to have a worse metric."""
     lr: float | None = None
-    """Learning rate at this batch, after the study's learning rate rule. None: nothing was trained."""
+    """Learning rate at this batch, by the study's learning-rate rule. None: nothing was trained."""
     epochs_stable: Estimate | None = None
     metric: Estimate | None = None
-    """Metric after the study's epochs at this batch, under its learning rate rule. None: unknown."""
+    """Metric after the study's epochs at this batch, by its learning-rate rule. None: unknown."""
     metric_measured: bool = False
-    """True if it was trained at this batch, False if the metric is expected."""
+    """Whether the metric was measured at this batch. Otherwise it is expected from other batches."""
     price: float | None = None
     """Price per worker-hour."""
     speedup: Estimate | None = None
-    """As measured, from paired repeats, against the smallest measured count."""
+    """Speedup over the smallest measured count, from paired repeats. None for a projection."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -86,7 +90,7 @@ class Option:
 
     @property
     def time(self) -> Estimate:
-        """Seconds of the whole training if known, else of an epoch: what more workers should save."""
+        """Time of the whole training if known, else of an epoch: the time that more workers should reduce."""
         return self.wall_s or self.epoch_s
 
     @property
@@ -95,20 +99,20 @@ class Option:
 
     @property
     def sure(self) -> bool:
-        """Whether it learns, and is known well enough to act on."""
+        """Whether it learns and is certain enough to act on."""
         return self.learns and (self.measured or self.samples_per_s.relative_width <= WIDEST)
 
     @property
     def cost(self) -> Estimate | None:
-        """worker-hours * price."""
+        """Worker-hours * price."""
         if self.price is None or self.wall_s is None:
             return None
         return self.wall_s.scaled(self.workers * self.price / 3600)
 
 
 def speedup_of(option: Option, base: Option) -> Estimate:
-    """The measured speedup; for a projection, the ratio to the value of the base, whose noise is already in the
-    interval."""
+    """Return the measured speedup or, for a projection, the ratio to the value of the base, whose noise is already part
+    of the interval."""
     if option.speedup is not None and base.measured:
         return option.speedup
     return option.samples_per_s.scaled(1 / base.samples_per_s.value)
@@ -124,19 +128,19 @@ class Knee(Generic[C]):
     following: C | None
     """The next larger count."""
     unsure: C | None
-    """The first larger count that would pay, but is not known well enough to be sure."""
+    """The first larger count that would pay, but is too uncertain to choose."""
     sure: bool
-    """False if the knee itself is uncertain, or nothing learns; then it is the best guess."""
+    """False if the knee itself is too uncertain, or nothing learns. Then the knee is only the best guess."""
 
 
 def choose_knee(known: Sequence[C], margin: float = LEAST_MARGINAL_EFFICIENCY) -> Knee[C]:
-    """Choose among counts in rising order. One that is not sure is not chosen, and neither is a larger one that is no
-    faster."""
-    vague = [count for count in known if not count.sure]
+    """Choose among counts in ascending order. An uncertain count is not chosen, and neither is a larger count that is
+    not faster than an uncertain one."""
+    uncertain = [count for count in known if not count.sure]
     trusted = [
         count
         for count in known
-        if count.sure and not any(other.workers < count.workers and other.time_s <= count.time_s for other in vague)
+        if count.sure and not any(other.workers < count.workers and other.time_s <= count.time_s for other in uncertain)
     ] or known[:1]
     chosen = trusted[paying_counts([c.workers for c in trusted], [1 / c.time_s for c in trusted], margin)[-1]]
     larger = [count for count in known if count.workers > chosen.workers]
@@ -146,14 +150,17 @@ def choose_knee(known: Sequence[C], margin: float = LEAST_MARGINAL_EFFICIENCY) -
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Knee[Option]):
-    """Answers to the three usual questions; None if no count fits."""
+    """Answers to the three usual questions: the knee, the fastest count in a budget, the cheapest before a deadline.
+
+    The latter two are None if no count qualifies.
+    """
 
     fastest_in_budget: Option | None
     cheapest_in_time: Option | None
     pareto: tuple[int, ...]
     """Counts that no other count beats in both time and worker-hours."""
     limit: Finding | None
-    """What keeps the doubling after the knee from halving the time."""
+    """What keeps the next count after the knee from reaching its ideal time."""
 
 
 def choose(
@@ -165,9 +172,8 @@ def choose(
 ) -> Choice:
     """Choose among `options` of one series, which differ only in workers.
 
-    A deadline or a budget is met by the value, not by an end of the interval; the interval shows the uncertainty. If
-    the time of the whole training is known for some counts, the others (their batch misses the target, or it is
-    unknown) are not considered.
+    A count meets a deadline or a budget if its value does; its interval shows how certain that is. If the time of the
+    whole training is known for some counts, the others, whose batch misses the target or is unknown, are left out.
     """
     known = eligible(options)
     best = choose_knee(known, margin)
@@ -186,8 +192,8 @@ def choose(
 
 
 def eligible(options: Sequence[Option]) -> list[Option]:
-    """Options whose times measure the same thing, in the order of workers, up to the first that no longer learns. If
-    the smaller counts did not learn, an untrained one is not trusted either."""
+    """Return the options whose times are comparable, in the order of workers, up to the first that no longer learns. If
+    no smaller count learned, an option must be trained itself to be trusted."""
     usable: list[Option] = []
     ordered = sorted(options, key=lambda option: option.workers)
     for option in [option for option in ordered if option.wall_s is not None] or ordered:
@@ -199,7 +205,7 @@ def eligible(options: Sequence[Option]) -> list[Option]:
 
 
 def _within(spent: Estimate | None, most: float) -> bool:
-    """Whether money or time stays within a limit; unknown is not within."""
+    """Whether an amount of money or time is known and within a limit."""
     return spent is not None and spent.value <= most
 
 
@@ -208,7 +214,7 @@ def marginal(smaller: Candidate, larger: Candidate) -> float:
 
 
 def pareto(options: Sequence[Option]) -> tuple[int, ...]:
-    """The Pareto-optimal counts, from the cheapest to the fastest."""
+    """Return the Pareto-optimal counts, from the cheapest to the fastest."""
     front: list[Option] = []
     for option in sorted(options, key=lambda option: (option.workers * option.time_s, option.time_s)):
         if not front or option.time_s < front[-1].time_s:
@@ -217,7 +223,7 @@ def pareto(options: Sequence[Option]) -> tuple[int, ...]:
 
 
 def limit(smaller: Option, larger: Option) -> Finding | None:
-    """The cause that costs most between one count and a larger one, as log of the time lost against the ideal.
+    """Return the cause that costs the most time between one count and a larger one, relative to ideal scaling.
 
     time = steps * (load + compute + exposed) + overhead; ideal: time * n / n'. Each cause counts by what it adds.
     """
@@ -240,8 +246,9 @@ def limit(smaller: Option, larger: Option) -> Finding | None:
 
 
 def _losses(smaller: Option, larger: Option) -> dict[Limit, float]:
+    """Return the log of the factor by which each cause lengthens the ideal time."""
     growth = larger.workers / smaller.workers
-    # In strong scaling a rank's work shrinks as workers grow: that share of the ideal is not a loss.
+    # In strong scaling, a rank has less work with more workers, so that the ideal step is shorter.
     work = larger.batch_per_worker * larger.accumulation / (smaller.batch_per_worker * smaller.accumulation)
     ideal, steps = smaller.step_s.value * work, 1.0
     lost_s: dict[Limit, float] = {}
@@ -254,13 +261,13 @@ def _losses(smaller: Option, larger: Option) -> dict[Limit, float]:
     ):
         ideal, steps = smaller.wall_s.value / growth, larger.steps.value
         lost_s["above-the-step"] = larger.overhead_s - smaller.overhead_s / growth
-        if larger.steps.has_interval:  # fitted, not the study's epochs
-            # Without loss the steps fall as the global batch grows.
+        if larger.steps.has_interval:  # from a fit, not from the study's number of epochs
+            # Ideally, the steps fall in proportion to the global batch.
             ideal_steps = smaller.steps.value * smaller.global_batch / larger.global_batch
             lost_s["learning"] = (larger.steps.value - ideal_steps) * larger.step_s.value
     if smaller.parts and larger.parts:
         before, after = smaller.parts, larger.parts
-        # If a rank's batch shrinks, what does not shrink with it is a fixed cost, not caused by neighbors.
+        # If the batch of a rank shrinks, computing that does not shrink with it is a fixed cost, not due to neighbors.
         slower: Limit = "compute" if work == 1 else "fixed-cost"
         lost_s["data"] = steps * (after.load_s - before.load_s * work)
         lost_s[slower] = steps * (after.compute_s - before.compute_s * work)

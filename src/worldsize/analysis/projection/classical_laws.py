@@ -1,10 +1,10 @@
-"""Fits classical scaling laws to a series: Amdahl, Gustafson, USL; also Karp-Flatt.
+"""Fits classical scaling laws to a series: Amdahl, Gustafson, USL. Also computes the Karp-Flatt metric.
 
-All are written for the rate X(n). A strong series (one global batch) has T(n) proportional to 1 / X(n), a weak one (one
-batch per worker) n / X(n); speedup is X(n) / X(1) in both. Amdahl's f is the serial share of a fixed amount of work and
-Gustafson's of an amount that grows with n. Each law also describes the other mode, but then its f means something else;
-`LawFit.fits_mode` tells. Each is linear in its parameters once written for 1/X, n/X or X, so it is fitted by
-non-negative least squares of relative residuals: no starting point, no local minimum.
+All laws are written for the rate X(n). In a strong series (one global batch), T(n) is proportional to 1 / X(n); in a
+weak series (one batch per worker), to n / X(n). The speedup is X(n) / X(1) in both. Amdahl's f is the serial share of a
+fixed amount of work, Gustafson's that of an amount that grows with n. Each law also describes the other mode, but there
+its f has another meaning (see `LawFit.fits_mode`). Written for 1/X, n/X or X, each law is linear in its parameters, so
+it is fitted by non-negative least squares of relative residuals. That needs no starting point and has no local minima.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ class LawFit:
     law: str
     mode: Mode
     fits_mode: bool
-    """True if the law was made for this mode; otherwise its parameters only describe the curve."""
+    """Whether the law assumes this mode. Otherwise its parameters only describe the curve."""
     parameters: Mapping[str, float]
     rms_relative_residual: float
     """sqrt(mean((fitted / measured - 1)^2)) of the rates."""
     converged: bool
-    """False: the solver gave up, or there were fewer counts than parameters; do not trust the parameters."""
+    """False if the solver gave up, or there were fewer counts than parameters. Then the parameters are unreliable."""
     throughput: Callable[[float], float]
-    """Samples per second at any count."""
+    """Function that returns the samples per second at any count."""
 
 
 def karp_flatt(speedup: float, workers: int) -> float:
-    """e = (1/S - 1/n) / (1 - 1/n), for n > 1.
+    """Return e = (1/S - 1/n) / (1 - 1/n), for n > 1.
 
-    Rising with n: overhead grows (communication). Flat: a serial part. Negative: superlinear.
+    If it rises with n, overhead grows, such as communication. If it is flat, there is a serial part. If it is negative,
+    the speedup is superlinear.
     """
     return (1 / speedup - 1 / workers) / (1 - 1 / workers)
 
 
 def karp_flatts(workers: Sequence[int], samples_per_s: Sequence[float]) -> dict[int, float]:
-    """The serial share at each count beyond one worker, ascending; nothing if one worker was not measured."""
+    """Return the serial share at each count above 1, in ascending order; empty if one worker was not measured."""
     rates = dict(sorted(zip(workers, samples_per_s, strict=True)))
     return {n: karp_flatt(rate / rates[1], n) for n, rate in rates.items() if n > 1} if 1 in rates else {}
 
 
 def fit_amdahl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "strong") -> LawFit:
-    """X(n) = X1 / (f + (1 - f) / n), that is 1/X = a + c / n with f = a / (a + c), X1 = 1 / (a + c)."""
+    """Fit X(n) = X1 / (f + (1 - f) / n), that is, 1/X = a + c / n with f = a / (a + c), X1 = 1 / (a + c)."""
     n, x = _arrays(workers, samples_per_s)
     (a, c), converged = _fit(n, [np.ones_like(n), 1 / n], 1 / x)
     total = a + c
@@ -60,7 +61,7 @@ def fit_amdahl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mod
 
 
 def fit_gustafson(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "weak") -> LawFit:
-    """X(n) = X1 (n - f (n - 1)), that is X = p n + q with X1 = p + q, f = q / (p + q)."""
+    """Fit X(n) = X1 (n - f (n - 1)), that is, X = p n + q with X1 = p + q, f = q / (p + q)."""
     n, x = _arrays(workers, samples_per_s)
     (p, q), converged = _fit(n, [n, np.ones_like(n)], x)
     parameters = {"serial_fraction": _ratio(q, p + q), "rate_1": float(p + q)}
@@ -68,7 +69,7 @@ def fit_gustafson(workers: Sequence[int], samples_per_s: Sequence[float], mode: 
 
 
 def fit_usl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode = "unknown") -> LawFit:
-    """X(n) = l n / (1 + s (n - 1) + k n (n - 1)): contention s, coherence k; turns down at n = sqrt((1 - s) / k)."""
+    """Fit X(n) = l n / (1 + s (n - 1) + k n (n - 1)): contention s, coherence k, peak at n = sqrt((1 - s) / k)."""
     n, x = _arrays(workers, samples_per_s)
     (a, b, c), converged = _fit(n, [np.ones_like(n), n - 1, n * (n - 1)], n / x)
     contention, coherence = _ratio(b, a), _ratio(c, a)
@@ -85,12 +86,12 @@ def fit_usl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode =
 def _arrays(workers: Sequence[int], samples_per_s: Sequence[float]) -> tuple[Floats, Floats]:
     n, x = np.array(workers, dtype=np.float64), np.array(samples_per_s, dtype=np.float64)
     if len(n) != len(x) or not len(n) or n.min() < 1 or not np.all(np.isfinite(x)) or x.min() <= 0:
-        raise ValueError("a law wants as many positive, finite rates as worker counts of at least 1")
+        raise ValueError("a law needs one positive, finite rate per worker count, and worker counts of at least 1")
     return n, x
 
 
 def _fit(n: Floats, terms: Sequence[Floats], values: Floats) -> tuple[Floats, bool]:
-    """Coefficients by relative residuals, and whether the counts determine them and the solver converged."""
+    """Return the coefficients, and whether the counts determine them and the solver converged."""
     fit = fit_nonnegative(np.stack(terms, axis=1), values, weights=1 / values)
     return fit.coefficients, fit.converged and len(np.unique(n)) >= len(terms)
 

@@ -1,4 +1,4 @@
-"""The time of a training run outside its steps, by worker count: start, preparation, evaluations, gaps, saving, end.
+"""Models the time of a training run outside its steps: start, preparation, evaluations, gaps, saving, end.
 
 wall = start + preparation + steps * step + evaluations * (evaluation + gap) + saving + end
 """
@@ -16,10 +16,10 @@ from scipy.special import stdtrit
 from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate, Floats, fit_nonnegative
 
 USUAL_SPREAD, USUAL_RUNS = 0.1, 2.0
-"""How much runs of one count usually differ, and how many runs this knowledge counts for: a few trained runs say little
-about their own spread, and three runs at three counts say nothing."""
+"""Usual relative spread of the runs of one count, and the number of runs that this prior counts for. A few trained runs
+show little of their own spread, and three runs at three counts show nothing."""
 PER_DOUBLING = 0.15
-"""Spread that each doubling away from the trained counts adds."""
+"""Spread added by each doubling away from the trained counts."""
 PULL = 0.3
 """How strongly each part is shrunk toward being independent of the worker count."""
 
@@ -31,17 +31,17 @@ class Overhead:
     workers: int
     workers_on_node: int
     start_s: float
-    """Starting the processes until the first trial, and ending them."""
+    """Start of the processes until the first trial, and their end."""
     preparation_s: float
-    """Loading data, building the model, the first steps' warm-up."""
+    """Loading data, building the model, and warm-up steps."""
     evaluation_s: float
-    """One evaluation, and the gap until training continues."""
+    """One evaluation and the gap until training continues."""
     saving_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverheadModel:
-    """Each part as a + b/n + c m: evaluations are shared out among n workers, the m on one node start side by side."""
+    """Each part as a + b/n + c m: the n workers share evaluations, and the m workers of one node start side by side."""
 
     coefficients: dict[str, tuple[float, float, float]]
     counts: tuple[int, ...]
@@ -51,24 +51,24 @@ class OverheadModel:
     freedom: float
     """Degrees of freedom of `spread`."""
     covariance: Floats = field(repr=False, compare=False)
-    """Covariance of the coefficients, in units of spread^2: how far the model itself may be off."""
+    """Covariance of the coefficients, in units of spread^2: the uncertainty of the model itself."""
 
     def at(self, workers: int, workers_on_node: int, evaluations: float) -> Estimate:
-        """Seconds outside steps for a run with this many evaluations, with an 80 % interval."""
+        """Return the seconds outside steps of a run with this number of evaluations, with an 80 % interval."""
         terms = _terms(workers, workers_on_node)
         seconds = {name: float(terms @ np.array(values)) for name, values in self.coefficients.items()}
         value = (
             seconds["start_s"] + seconds["preparation_s"] + evaluations * seconds["evaluation_s"] + seconds["saving_s"]
         )
-        away = min(abs(math.log2(workers / count)) for count in self.counts)
+        doublings = min(abs(math.log2(workers / count)) for count in self.counts)
         of_model = float(terms @ self.covariance @ terms)
-        error = math.hypot(self.spread * math.sqrt(1 + of_model), PER_DOUBLING * away)
+        error = math.hypot(self.spread * math.sqrt(1 + of_model), PER_DOUBLING * doublings)
         factor = math.exp(float(stdtrit(self.freedom, (1 + PROJECTED_LEVEL) / 2)) * error)
         return Estimate(value=value, low=value / factor, high=value * factor, level=PROJECTED_LEVEL)
 
 
 def fit_overhead(trials: Sequence[Overhead]) -> OverheadModel | None:
-    """The fitted model; None if nothing was trained, so that the overhead is unknown."""
+    """Fit the model. Return None if nothing was trained, so that the overhead is unknown."""
     if not trials:
         return None
     rows = np.stack([_terms(trial.workers, trial.workers_on_node) for trial in trials])
@@ -95,7 +95,7 @@ def fit_overhead(trials: Sequence[Overhead]) -> OverheadModel | None:
 
 
 def _covariance(rows: Floats, used: npt.NDArray[np.bool_]) -> Floats:
-    """Covariance of the used coefficients of the penalized fit, relative to the variance of a run whose model is 1."""
+    """Return the covariance of the used coefficients of the penalized fit, in units of the variance of one run."""
     largest = rows.max(axis=0)
     scaled = (rows / largest)[:, used]
     penalty = np.diag((np.array([0.0, PULL, PULL]) ** 2)[used])

@@ -1,15 +1,15 @@
-"""The law that projects a bare series: two levels (inside a node, between nodes), shrunk; a companion law far away.
+"""The law that projects a bare series: two levels (inside a node, between nodes), and a companion law far away.
 
 With n workers, g per node, m = min(n, g) inside a node, k = max(n / g, 1) nodes, n_L the largest measured count and
-t(n) = n / rate the time a worker spends on one sample, relative to that at n_L:
+t(n) = n / rate the time that a worker spends on one sample, relative to t(n_L):
 
     t(n) = c0 + c1 (1 - 1/m) + c2 log2 m + c3 (1 - 1/k) + c4 log2 k + c5 (n - 1) / n_L,   all c >= 0
 
-1 - 1/m is the share of the data that a ring moves, log2 m the depth of a tree, (n - 1) / n_L what grows with every
-worker. There are six terms and three to six points, so every coefficient but c0 is shrunk toward its usual value, as
-far as its spread allows.
+1 - 1/m is the share of the data that a ring moves, log2 m the depth of a tree, (n - 1) / n_L a cost that grows with
+every worker. There are six terms but only three to six points, so every coefficient except c0 is shrunk toward its
+usual value; the smaller its spread, the more.
 
-The bend describes the end of a bare series: whether it stops gaining, whether its losses rise, on how many nodes.
+The bend describes the end of a bare series: whether it stops gaining, whether its losses rise, and on how many nodes.
 Slopes span at least a doubling, because between closer counts noise dominates.
 """
 
@@ -25,24 +25,25 @@ import numpy as np
 from worldsize.analysis.estimate import Floats, fit_nonnegative
 
 MOST_LOG_RATIO = 50.0
-"""Rates further apart than exp(50) are not measurements; they are clipped, so that sums do not overflow."""
+"""Log ratios of rates are clipped to this, so that sums do not overflow. No two measurements differ by exp(50)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableSeries:
     """Rates at several worker counts, all else equal: one batch per worker (weak) or one global batch (strong).
 
-    In both modes the laws work on the time a worker spends on one sample, n / rate: constant if scaling is perfect.
+    In both modes, the laws describe n / rate, the time that a worker spends on one sample. It is constant if scaling is
+    perfect.
     """
 
     workers: tuple[int, ...]
-    """Ascending, each once."""
+    """Worker counts, ascending, without duplicates."""
     throughputs: tuple[tuple[float, ...], ...]
-    """Samples per second of every repeat at each count, ascending. Any unit proportional to speed works."""
+    """Samples per second of the repeats at each count, ascending. Any unit proportional to speed works."""
     workers_per_node: int | None = None
     name: str = ""
     stack: str = ""
-    """Hardware and software it ran on; leaving a node costs series of one stack about the same. '': unknown."""
+    """Hardware and software of the runs; empty if unknown. Leaving a node costs series of one stack about the same."""
 
     @property
     def counts(self) -> Floats:
@@ -50,7 +51,7 @@ class TableSeries:
 
     @property
     def log_throughputs(self) -> Floats:
-        """Median over the repeats of each count, in logarithms, so that one bad repeat of three has no effect."""
+        """Median over the repeats of each count, in logarithms, so that one bad repeat out of three has no effect."""
         return np.array([float(np.median(np.log(repeats))) for repeats in self.throughputs])
 
     @property
@@ -75,8 +76,8 @@ class TableSeries:
 def table_series(
     points: Iterable[tuple[int, float]], *, workers_per_node: int | None = None, name: str = "", stack: str = ""
 ) -> TableSeries:
-    """A series from (workers, rate) pairs in any order; a count that occurs twice was repeated. Values are positive and
-    finite."""
+    """Return a series from (workers, rate) pairs in any order. Pairs with the same count are repeats. Rates must be
+    positive and finite."""
     by_count: dict[int, list[float]] = defaultdict(list)
     for workers, rate in points:
         by_count[workers].append(rate)
@@ -91,45 +92,49 @@ def table_series(
 
 
 def relative_step(series: TableSeries) -> Floats:
-    """Time per sample and worker, n / rate, relative to that at the largest count."""
+    """Return t(n): the time that a worker spends on one sample, n / rate, relative to that at the largest count."""
     logs = np.log(series.counts) - series.log_throughputs
     return np.asarray(np.exp(np.clip(logs - logs[-1], -MOST_LOG_RATIO, MOST_LOG_RATIO)))
 
 
 USUAL_NODE = 8
-"""With more workers, a series without a node size may have left its node."""
+"""With more workers than this, a series without a node size may have left its node."""
 FULL_GAIN, LEAST_GAIN = 0.9, 0.4
-"""Last local exponent p of the rate: above the first a series does not saturate, below the second it fully does."""
+"""Local exponents p of the rate at the end of a series. Above the first, it does not saturate; below the second, it
+fully does."""
 FULL_GAIN_FAR, LEAST_GAIN_FAR = 1.0, 0.8
 """The same on many nodes."""
 FEW_NODES, MANY_NODES = 4, 8
-"""By then a ring has paid most of its 1 - 1/k: further losses are crowding, and continue."""
+"""Numbers of nodes between which `Bend.many_nodes` rises from 0 to 1. Beyond them, a ring has paid most of its 1 - 1/k,
+so that further losses come from crowding, and continue."""
 RISE, FALL = 0.2, 0.05
-"""Changes of p: after a rise this large a series does not saturate; a fall this large can come from leaving a node."""
+"""Changes of p. After a rise this large, a series does not saturate. A fall this large can come from leaving a node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bend:
+    """The shape of a series at its end."""
+
     saturation: float = 0.0
-    """0 to 1: how far the series has stopped gaining."""
+    """How far the series has stopped gaining, from 0 to 1."""
     last_slope: float = 1.0
     """p of rate ~ n^p at the end of the series. At least 0: the data do not show how far a falling rate would fall."""
     rising: float = 0.0
-    """q of (what a doubling adds to t) ~ n^q at the end, 0 to 1. 0: every doubling loses the same; 1: every worker does
-    (Amdahl: t = 1 + f (n - 1))."""
+    """q of (what a doubling adds to t) ~ n^q at the end of the series, from 0 to 1. 0: every doubling costs the same;
+    1: every worker does (Amdahl: t = 1 + f (n - 1))."""
     last_rise: float = 0.0
     """What each of the last workers added to t."""
     fell: float = 0.0
-    """0 to 1: how far p fell in the last stretch, which may be a single bad point; 0 for a steady bend."""
+    """How far p fell in the last stretch, from 0 to 1, perhaps due to a single bad point. 0 for a steady bend."""
     many_nodes: float = 0.0
-    """0 up to four nodes, 1 from eight on."""
+    """0 up to four nodes, 1 from eight nodes on."""
 
 
 def bend(series: TableSeries) -> Bend:
-    """How the series bends at its end; no bend if fewer than three counts were measured.
+    """Return how a series bends at its end; no bend if fewer than three counts were measured.
 
-    Saturation counts if p has not risen and is below 0.9 (1 on many nodes), fully from 0.4 (0.8) down. A fall that
-    leaving a node explains does not count, because it is paid only once.
+    A series saturates if p has not risen and is below 0.9 (1 on many nodes), fully from 0.4 (0.8) down. A fall that can
+    be explained by leaving a node is ignored, because that cost is paid only once.
     """
     if len(series.workers) < 3:
         return Bend()
@@ -138,7 +143,7 @@ def bend(series: TableSeries) -> Bend:
     first = _a_doubling_below(logs, start)
     last = _slope(logs, series.log_throughputs, start, len(logs) - 1)
     before = _slope(logs, series.log_throughputs, first, start) if start > 0 else 1.0
-    # From one worker on, the first exchange is paid once; the end of a fall further up is not a rise.
+    # A fall from one worker is the cost of the first exchange, paid once. Further up, the end of a fall is not a rise.
     risen = last - (before if series.workers[first] == 1 else max(before, 0.0))
     far = _many_nodes(series)
     full = FULL_GAIN + far * (FULL_GAIN_FAR - FULL_GAIN)
@@ -160,6 +165,7 @@ def bend(series: TableSeries) -> Bend:
 
 
 def _rising(series: TableSeries, logs: Floats, first: int, start: int) -> tuple[float, float]:
+    """Return `Bend.rising` and `Bend.last_rise`."""
     step = relative_step(series)
     last, before = _slope(logs, step, start, len(step) - 1), _slope(logs, step, first, start)
     if last <= 0:
@@ -175,7 +181,7 @@ def _many_nodes(series: TableSeries) -> float:
 
 
 def _a_doubling_below(logs: Floats, index: int) -> int:
-    """Index of the next smaller count that is at most half as large; of the smallest if there is none."""
+    """Return the index of the next smaller count that is at most half as large, or of the smallest count."""
     below = np.flatnonzero(logs[:index] <= logs[index] - math.log(2) + 1e-9)
     return int(below[-1]) if len(below) else 0
 
@@ -189,13 +195,13 @@ def _clipped(share: float) -> float:
 
 
 LEAST_STEP = 1e-9
-"""A law with c0 = 0 leaves no time at all at one worker."""
+"""Smallest t(n). A law with c0 = 0 would leave no time at all at one worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LawSettings:
-    """Constants of the fit, rounded; docs/projection.md lists the data they were tested on. All are shares of the step
-    at n_L."""
+    """Constants of the fit, as shares of the step at n_L, rounded. docs/projection.md lists the data they were tested
+    on."""
 
     noise: float = 0.05
     """How far a measured point may lie from the law."""
@@ -208,29 +214,29 @@ class LawSettings:
     log_usual: float = 0.01
     """Usual c2 and c4: most stacks lose something with every doubling."""
     log_usual_alone: float = 0.04
-    """Usual c2 and c4 if only one count was measured: then the data do not show the loss inside it either."""
+    """Usual c2 and c4 if only one count was measured, because its own loss is unknown too."""
     crossing_usual: float = 0.18
-    """Usual c3 before any boundary was crossed: 9 % of a step at two nodes, 14 % at four. The mean over ten published
-    sources: seven report less than 10 %, two report 75 and 86 %."""
+    """Usual c3 of a series that never left its node: 9 % of a step at two nodes, 14 % at four. It is the mean over ten
+    published sources, of which seven report less than 10 %, and two report 75 and 86 %."""
     follow_last: float = 0.75
-    """Share of the residual at n_L that shifts the curve: the last point says most about what follows."""
+    """Share of the residual at n_L by which the curve is shifted. The last point says most about what follows."""
 
 
 DEFAULT = LawSettings()
 
 SERIAL_SHARE = 0.5
-"""On many nodes, rising losses go halfway toward losing as much with every worker as with the last ones."""
+"""On many nodes, rising losses are projected halfway toward every further worker costing as much as the last ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesLaw:
-    """A fitted law: log of the rate at any count."""
+    """A fitted law, which gives the rate at any count."""
 
     coefficients: tuple[float, ...]
     companion: tuple[float, ...] | None
-    """a and b of t = a + b log2 n; None if the counts span less than a doubling, where noise would determine b."""
+    """a and b of t = a + b log2 n. None if the counts span less than a doubling, so that noise would determine b."""
     log_shift: float
-    """How far `follow_last` shifts the two-level curve."""
+    """How far `follow_last` shifts the two-level curve, in logarithms."""
     bend: Bend
     largest: int
     log_throughput_largest: float
@@ -238,15 +244,15 @@ class SeriesLaw:
     converged: bool
 
     def two_level(self, workers: Floats) -> Floats:
-        """t(n) relative to the one measured at n_L."""
+        """Return t(n) of the two-level law."""
         terms = design(workers, self.workers_per_node, self.largest)
         return np.asarray(np.maximum(terms @ np.array(self.coefficients), LEAST_STEP) * math.exp(self.log_shift))
 
     def log_throughput(self, workers: Floats) -> Floats:
-        """log(n / t(n)), the two laws averaged in logarithms: the farther away, the more the companion counts.
+        """Return log(n / t(n)), the average of the two laws. The farther from n_L, the more the companion weighs.
 
-        A worker is never faster than one at n_L, although the companion predicts that if the last point fell. A worker
-        on several nodes is never faster than one on a full node, because steps wait for the slowest.
+        A worker is never faster than at n_L, although the companion predicts that if the last point fell. A worker on
+        several nodes is never faster than on one full node, because steps wait for the slowest worker.
         """
         gain, node = self._log_throughput_gain(workers), self.workers_per_node
         if node is not None and node > self.largest:
@@ -263,36 +269,38 @@ class SeriesLaw:
         return np.asarray(np.minimum(gain, growth))
 
     def alternatives(self, workers: float) -> tuple[float, float]:
-        """How much lower and higher alternative readings are; 0 if there are none.
+        """Return how much lower and how much higher alternative readings are, in logarithms; 0 if there are none.
 
-        Higher without saturation, if only the last point indicates it. Lower with losses that keep rising. Both apply
-        inside the node only.
+        The lower one is that losses keep rising, the higher one that there is no saturation if only the last point
+        indicates it. Both apply inside the node only.
         """
         return self.lower_where_losses_rise(workers), self.bend.fell * self.held_back(workers)
 
     def held_back(self, workers: float) -> float:
-        """How much higher the rate would be without saturation."""
+        """Return how much higher the rate would be without saturation, in logarithms."""
         upto = np.array([self._inside(workers)])
         unsaturated = np.minimum(self._log_gain(upto), np.log(upto / self.largest))
         return max(0.0, float((unsaturated - self._log_throughput_gain(upto))[0]))
 
     def lower_where_losses_rise(self, workers: float) -> float:
-        """How much lower the rate is if every further worker adds what the last ones did; for two doublings only, since
-        other doubts dominate further out."""
+        """Return how much lower the rate is if every further worker adds what the last ones did, in logarithms.
+
+        This applies to two doublings only, because other uncertainties dominate further out.
+        """
         upto = np.array([min(self._inside(workers), 4.0 * self.largest)])
         return self.bend.rising * max(0.0, float((self._log_throughput_gain(upto) - self._serial_gain(upto))[0]))
 
     def _serial_gain(self, workers: Floats) -> Floats:
-        """log(rate / rate at n_L) if every further worker adds to t what the last ones did."""
+        """Return log(rate / rate at n_L) if every further worker adds to t what the last ones did."""
         return np.asarray(np.log(workers / self.largest) - np.log1p(self.bend.last_rise * (workers - self.largest)))
 
     def _inside(self, workers: float) -> float:
-        """The workers, limited to a full node if no more were measured."""
+        """Return the workers, limited to a full node if no more were measured."""
         node = self.workers_per_node
         return float(workers if node is None or node < self.largest else min(workers, node))
 
     def _log_gain(self, workers: Floats) -> Floats:
-        """log(rate / rate at n_L) without saturation."""
+        """Return log(rate / rate at n_L) without saturation."""
         log_step = np.log(self.two_level(workers))
         if self.companion is not None:
             share = companion_share(workers, self.largest)
@@ -301,23 +309,23 @@ class SeriesLaw:
         return np.asarray(np.log(workers / self.largest) - log_step)
 
     def _saturation(self, workers: Floats) -> Floats:
-        """Saturation at each count; 0 beyond the node, because the next node brings its own cores and bandwidth."""
+        """Return the saturation at each count; 0 beyond the node, because other nodes add their cores and bandwidth."""
         node = self.workers_per_node
         new_node = np.zeros(len(workers), dtype=bool) if node is None or self.largest > node else workers > node
         return np.where(new_node, 0.0, self.bend.saturation)
 
 
 def companion_share(workers: Floats, largest: int) -> Floats:
-    """1 - 1/d beyond one doubling: 0 at the next doubling, a half at 4 x, two thirds at 8 x.
+    """Return the weight of the companion law, 1 - 1/d at d doublings: 0 at the first, 1/2 at 4x, 2/3 at 8x.
 
-    Near n_L the two-level law is better; farther away a plain cost per doubling makes fewer large errors.
+    Near n_L, the two-level law is more accurate. Farther away, a plain cost per doubling makes fewer large errors.
     """
     doublings = np.log2(workers / largest)
     return np.asarray(1 - 1 / np.maximum(doublings, 1.0))
 
 
 def design(workers: Floats, workers_per_node: int | None, largest: int) -> Floats:
-    """The terms of the law, one column each. Without a node size all workers count as being on one node."""
+    """Return the terms of the law, one per column. Without a node size, all workers count as being on one node."""
     inside = workers if workers_per_node is None else np.minimum(workers, workers_per_node)
     nodes = np.ones_like(workers) if workers_per_node is None else np.maximum(workers / workers_per_node, 1.0)
     columns = [np.ones_like(workers), 1 - 1 / inside, np.log2(inside), 1 - 1 / nodes, np.log2(nodes)]
@@ -329,7 +337,7 @@ def never_crossed(series: TableSeries) -> bool:
 
 
 def usual(series: TableSeries, crossing: float | None, settings: LawSettings) -> Floats:
-    """The values that c1 to c5 are shrunk toward. `crossing` is c3 from other series of the same stack."""
+    """Return the values that c1 to c5 are shrunk toward. `crossing`: c3 from other series of the same stack."""
     log_cost = settings.log_usual_alone if len(series.workers) == 1 else settings.log_usual
     leaving = 0.0
     if never_crossed(series):
@@ -338,7 +346,7 @@ def usual(series: TableSeries, crossing: float | None, settings: LawSettings) ->
 
 
 def fit_series_law(series: TableSeries, *, crossing: float | None = None, settings: LawSettings = DEFAULT) -> SeriesLaw:
-    """By relative residuals, plus ((c - usual) noise / spread)^2 for c1 to c5."""
+    """Minimize the squares of relative residuals, plus ((c - usual) noise / spread)^2 for c1 to c5."""
     counts, step = series.counts, relative_step(series)
     terms = design(counts, series.workers_per_node, series.largest)
     saturating, log, linear = settings.saturating_spread, settings.log_spread, settings.linear_spread

@@ -1,10 +1,11 @@
-"""The step as a sum of causes: loading and computing, slowed by neighbors on the node, and an exchange that overlaps.
+"""Models the step as loading and computing, slowed down by neighbors on the node, and an exchange that overlaps.
 
     T(n, b, s) = C - C/s + ((C/s)^g + X^g)^(1/g)        C = local(n, b, s),  X = exchange(n)
 
-C is what a rank does by itself (s micro-batches of b samples), X the time for exchanging gradients and waiting for the
-other ranks. With g = 1 nothing of X hides behind the last micro-batch, with a large g as much as possible (Pollux).
-Both are sums of a few physical terms with non-negative coefficients; `fit_throughput` finds them.
+C is the time that a rank needs by itself (for s micro-batches of b samples), X the time for exchanging gradients and
+waiting for other ranks. With g = 1, no part of X overlaps with the last micro-batch; with a large g, as much as
+possible does (Pollux). C and X are sums of a few physical terms with non-negative coefficients, which `fit_throughput`
+finds.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from worldsize.analysis.estimate import Floats, fit_nonnegative
 from worldsize.analysis.speed.network import Network, allreduce_s, placed
 
 EXCHANGE_THREADS = 2
-"""Threads of a worker that exchanges over gloo: one for the ring, one for its sockets. On 16 cores the time of an
-all-reduce is a straight line up to 8 workers, and far above it at 16 (docs/benchmarks/projection-cores.md)."""
+"""Threads of a worker that exchanges over gloo: one for the ring, one for its sockets. On 16 cores, the time of an
+all-reduce grows linearly up to 8 workers, and is far above that line at 16 (docs/benchmarks/projection-cores.md)."""
 TURNS = 2.0
-"""An all-reduce slows down with the threads per core to this power, because a message waits for a turn at either end.
+"""An all-reduce slows down with this power of the threads per core, because a message waits for a turn at either end.
 Steps measured on 16 cores give 2, bare all-reduces 1.4."""
 
 
 def threads_per_core(workers_on_node: int, cores: int | None) -> float:
-    """Exchange threads per core, at least 1; 1 if workers do not compute on cores."""
+    """Return the exchange threads per core, at least 1; 1 if workers do not compute on cores."""
     return 1.0 if cores is None else max(1.0, EXCHANGE_THREADS * workers_on_node / cores)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTiming:
-    """The step times of one measured setting, in seconds per step."""
+    """The step time of one measured setting and its parts."""
 
     workers: int
     batch_per_worker: int
@@ -45,7 +46,7 @@ class StepTiming:
     load_s: float = 0.0
     """Part of `local_s`: waiting for data."""
     cores: float | None = None
-    """Cores that a worker keeps busy; None: not measured, or it computes on a GPU."""
+    """Cores that a worker keeps busy. None: not measured, or it computes on a GPU."""
 
     @property
     def samples_per_worker_step(self) -> int:
@@ -55,30 +56,32 @@ class StepTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """The nodes that were measured."""
+    """A node of the measured machine."""
 
     workers_per_node: int
-    """Workers that fit on a node without sharing a core or a GPU, or as many as ran on one."""
+    """Workers that fit on a node without sharing a core or a GPU, or that ran on one."""
     cores: int | None = None
-    """Cores per node, if workers compute on cores; workers that need more take turns."""
+    """Cores per node, if workers compute on cores. Workers that need more take turns."""
     network: Network | None = None
-    """The network as probed."""
+    """The probed network."""
     payload_bytes: float | None = None
     """Bytes of gradients that a worker sends per step."""
 
     def core_oversubscription(self, workers_on_node: int, cores_per_worker: float | None) -> float:
-        """Slowdown of workers that take turns on too few cores: max(1, m * u / cores)."""
+        """Return the slowdown of workers that take turns on too few cores: max(1, m * u / cores)."""
         if cores_per_worker is None or self.cores is None:
             return 1.0
         return max(1.0, workers_on_node * cores_per_worker / self.cores)
 
     def exchange_slowdown(self, workers: int) -> float:
-        """How much slower an all-reduce is when all workers of a node exchange at once: max(1, 2 m / cores)^2."""
+        """Return the slowdown of an all-reduce when all workers of a node exchange at once: max(1, 2 m / cores)^2."""
         return 1.0 if workers == 1 else threads_per_core(placed(workers, self.workers_per_node)[0], self.cores) ** TURNS
 
     def link_s(self, workers: int) -> float:
-        """Time the probed network takes for the gradients; 0 if nothing was probed. If only the inside of a node was
-        probed, all workers count as being on one node."""
+        """Return the time of the gradients on the probed network; 0 if nothing was probed.
+
+        If only the inside of a node was probed, all workers count as being on one node.
+        """
         if self.network is None or self.payload_bytes is None or workers == 1:
             return 0.0
         seconds = allreduce_s(self.payload_bytes, workers, self.network)
@@ -90,12 +93,12 @@ class Node:
 KEPT = 0.75
 """Share of the residual at the nearest measured settings that is kept."""
 LEAST_S = 1e-9
-"""Shortest possible step: a fit to erratic times may otherwise give 0."""
+"""Shortest possible step. A fit to erratic times may otherwise give 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """A projected step by cause; the parts add up to the step."""
+    """The parts of a projected step, in seconds. They add up to the step."""
 
     load_s: float
     compute_s: float
@@ -116,22 +119,23 @@ class ThroughputModel:
     """Coefficients of `exchange_terms`."""
     overlap: float
     overlap_known: bool
-    """False for a single batch or a single worker, which cannot show it."""
+    """Whether the overlap was fitted. A single batch or a single worker cannot show it."""
     cores: float | None
     """Cores that a worker keeps busy."""
 
     @property
     def top(self) -> int:
+        """The largest measured count."""
         return max(timing.workers for timing in self.timed)
 
     def is_more_crowded(self, workers: int) -> bool:
-        """Whether cores are more crowded than at the largest measured count, so that no measurement covers it."""
+        """Whether cores are more crowded than at the largest measured count, so that no measurement shows the cost."""
         return self.node.exchange_slowdown(workers) > self.node.exchange_slowdown(self.top)
 
     def parts(self, workers: int, batch_per_worker: int, accumulation: int = 1, *, crowding: float = 1.0) -> Parts:
-        """The parts of a step, measured or not, on the measured machine.
+        """Return the parts of a step on the measured machine.
 
-        `crowding` is a factor on the extra cost of crowding beyond what was measured.
+        `crowding` multiplies the cost of more crowding than was measured.
         """
         local_s = self._local_s(workers, batch_per_worker, accumulation)
         step_s = joined(local_s, self._exchange_s(workers, crowding), accumulation, self.overlap)
@@ -149,10 +153,11 @@ class ThroughputModel:
         use: float,
         waiting: bool = False,
     ) -> Parts:
-        """The parts of a step on a declared network, with this overlap and this share (`use`) of its rate.
+        """Return the parts of a step on a declared network, with this overlap, using this share (`use`) of its rate.
 
-        `waiting` adds the measured time of waiting for other ranks, beyond what the probed link takes. Declared nodes
-        have a core or GPU for every worker, so no worker waits for a core; neighbors cost what they did when measured.
+        `waiting` adds the measured exchange time beyond that of the probed link, such as waiting for other ranks.
+        Declared nodes have a core or GPU for every worker, so no worker waits for a core. Neighbors cost as much as
+        measured.
         """
         workers_on_node = min(
             placed(workers, network.workers_per_node)[0], placed(self.top, self.node.workers_per_node)[0]
@@ -162,7 +167,7 @@ class ThroughputModel:
         exchange_s = 0.0
         if workers > 1:
             seconds = allreduce_s(self.node.payload_bytes or 0.0, workers, network)
-            assert seconds is not None, "asked for more nodes than the network has wires for"
+            assert seconds is not None, "the workers need several nodes, but the rate across nodes is unknown"
             exchange_s = seconds / use + (self._waited_s(min(workers, self.top)) if waiting else 0.0)
         return self._parts(local_s, joined(local_s, exchange_s, accumulation, overlap), batch_per_worker)
 
@@ -178,93 +183,99 @@ class ThroughputModel:
         return own_s * self.node.core_oversubscription(workers_on_node, self.cores)
 
     def _exchange_s(self, workers: int, crowding: float = 1.0) -> float:
-        slowdown, seen = self.node.exchange_slowdown(workers), self.node.exchange_slowdown(self.top)
-        if slowdown > seen:
-            slowdown = seen + crowding * (slowdown - seen)
+        slowdown, measured = self.node.exchange_slowdown(workers), self.node.exchange_slowdown(self.top)
+        if slowdown > measured:
+            slowdown = measured + crowding * (slowdown - measured)
         return float(self.exchange @ exchange_terms(workers, self.node, self.top, slowdown))
 
     def _waited_s(self, workers: int) -> float:
-        """Exchange time beyond the probed ring. 0 without a probed link, since waiting and sending then look alike."""
+        """Return the exchange time beyond the probed ring; 0 without a probe, which alone separates it from sending."""
         ring, *others = exchange_terms(workers, self.node, self.top, self.node.exchange_slowdown(workers))[:4]
         return float(max(self.exchange[0] - 1, 0.0) * ring + self.exchange[1:4] @ others) if ring else 0.0
 
-    def _off(self, timing: StepTiming) -> float:
+    def _log_error(self, timing: StepTiming) -> float:
+        """Return log(measured / model) of the step time of a measured setting."""
         local_s = self._local_s(timing.workers, timing.batch_per_worker, timing.accumulation)
         return math.log(
             timing.step_s / joined(local_s, self._exchange_s(timing.workers), timing.accumulation, self.overlap)
         )
 
     def _residual(self, workers: int, work: int) -> float:
-        """log(measured / model) near a setting: the nearest counts and batches weigh most."""
-        away = np.array(
-            [abs(math.log2(workers / e.workers)) + abs(math.log2(work / e.samples_per_worker_step)) for e in self.timed]
+        """Return log(measured / model) near a setting. The nearest counts and batches weigh most."""
+        doublings = np.array(
+            [
+                abs(math.log2(workers / timing.workers)) + abs(math.log2(work / timing.samples_per_worker_step))
+                for timing in self.timed
+            ]
         )
-        weights = 4.0 ** -(away - away.min())
-        return float(weights @ [self._off(timing) for timing in self.timed] / weights.sum())
+        weights = 4.0 ** -(doublings - doublings.min())
+        return float(weights @ [self._log_error(timing) for timing in self.timed] / weights.sum())
 
 
 def joined(local_s: float, exchange_s: float, accumulation: int, overlap: float) -> float:
-    """T = C - C/s + ((C/s)^g + X^g)^(1/g): only the last micro-batch has an exchange to hide."""
-    last = local_s / accumulation
-    # Divided by the larger first: a large g would leave the range of floats.
-    most = max(last, exchange_s, LEAST_S)
-    behind_s = most * ((last / most) ** overlap + (exchange_s / most) ** overlap) ** (1 / overlap)
-    return float(max(local_s - last + behind_s, LEAST_S))
+    """Return T = C - C/s + ((C/s)^g + X^g)^(1/g). Only the last micro-batch overlaps with the exchange."""
+    last_s = local_s / accumulation
+    # Dividing by the larger one first avoids overflow with a large g.
+    longer_s = max(last_s, exchange_s, LEAST_S)
+    both_s = longer_s * ((last_s / longer_s) ** overlap + (exchange_s / longer_s) ** overlap) ** (1 / overlap)
+    return float(max(local_s - last_s + both_s, LEAST_S))
 
 
 def local_terms(workers_on_node: int, batch: int, accumulation: int, top: int) -> Floats:
-    """1 | s | s b | the cost of m - 1 neighbors: s b (1 - 1/m) | s b log2 m | s b (m - 1) / (n_top - 1)."""
+    """Return the terms of C: 1, s, s b; for m - 1 neighbors s b (1 - 1/m), s b log2 m, s b (m - 1) / (n_top - 1)."""
     work = float(batch * accumulation)
     crowd = [1 - 1 / workers_on_node, math.log2(workers_on_node), (workers_on_node - 1) / max(top - 1, 1)]
     return np.array([1.0, accumulation, work, *(work * term for term in crowd)])
 
 
 def exchange_terms(workers: int, node: Node, top: int, slowdown: float) -> Floats:
-    """The probed ring | 1 - 1/n | log2 n | (n - 1) / (n_top - 1) | across k nodes: 1 - 1/k | log2 k | the extra cost of
-    the ring inside a crowded node. Crowding does not slow down waiting; without a probe the two cannot be separated.
+    """Return the terms of X: the probed ring, 1 - 1/n, log2 n, (n - 1) / (n_top - 1); across k nodes 1 - 1/k, log2 k;
+    the extra time of the ring inside a crowded node.
+
+    Crowding slows down sending, but not waiting. Without a probe, the two cannot be separated.
     """
     workers_on_node, nodes = placed(workers, node.workers_per_node)
     ring_s, ring_inside_s = node.link_s(workers), node.link_s(workers_on_node)
-    alike = 1.0 if ring_s else slowdown
-    inside = [alike * (1 - 1 / workers), alike * math.log2(workers), alike * (workers - 1) / max(top - 1, 1)]
+    factor = 1.0 if ring_s else slowdown
+    inside = [factor * (1 - 1 / workers), factor * math.log2(workers), factor * (workers - 1) / max(top - 1, 1)]
     return np.array([ring_s, *inside, 1 - 1 / nodes, math.log2(nodes), (slowdown - 1) * ring_inside_s])
 
 
 OVERLAPS = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
-"""Values tried for g. Few, because steps contain little information about it."""
+"""Values tried for g. A few are enough, because steps contain little information about it."""
 EARNED = 0.95
-"""A larger g must reduce the misfit to this share of the misfit of a smaller one."""
+"""A larger g is chosen only if it reduces the misfit to this share of the misfit of a smaller one."""
 PULL, PULL_LOG, PULL_LINEAR = 0.05, 0.15, 0.1
-"""How strongly a term is shrunk toward 0: a term that no count needs must not affect a projection."""
+"""How strongly a term is shrunk toward 0, because a term that no count needs must not affect a projection."""
 PULL_USUAL = 0.1
-"""How strongly the cost of crowding is shrunk toward its usual value: a single crowded count must not decide."""
+"""How strongly the cost of crowding is shrunk toward its usual value, so that a single crowded count cannot decide."""
 NEARNESS = 0.8
-"""Weight of a point one doubling below the largest count: the largest counts matter most for a projection."""
+"""Weight of a point one doubling below the largest count. The largest counts matter most for a projection."""
 USUAL_EXCHANGE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
 """Coefficients of `exchange_terms` if nothing was measured: crowding costs what it did on other machines."""
 
 
 def fit_throughput(timed: Sequence[StepTiming], node: Node) -> ThroughputModel:
-    """Fit settings of one strategy and precision. One setting is enough; more counts and batches improve the fit."""
+    """Fit the settings of one strategy and precision. One is enough, but more counts and batches improve the fit."""
     timed = tuple(sorted(timed, key=lambda timing: (timing.workers, timing.batch_per_worker, timing.accumulation)))
     several = [timing for timing in timed if timing.workers > 1]
-    watched = [timing.cores for timing in timed if timing.cores is not None]
-    cores = float(np.median(watched)) if watched else None
-    # With one batch any g gives the same steps, so assume no overlap.
-    telling = len({timing.samples_per_worker_step for timing in several}) > 1
+    known_cores = [timing.cores for timing in timed if timing.cores is not None]
+    cores = float(np.median(known_cores)) if known_cores else None
+    # With one batch, any g gives the same steps, so assume no overlap.
+    overlap_known = len({timing.samples_per_worker_step for timing in several}) > 1
     overlap, exchange, misfit = 1.0, USUAL_EXCHANGE, math.inf
-    for candidate in OVERLAPS if telling else OVERLAPS[:1]:
+    for candidate in OVERLAPS if overlap_known else OVERLAPS[:1]:
         coefficients = _fit_exchange(several, node, timed[-1].workers, candidate)
-        off = _exchange_misfit(several, node, timed[-1].workers, candidate, coefficients)
-        if off < EARNED * misfit:
-            overlap, exchange, misfit = candidate, coefficients, off
+        candidate_misfit = _exchange_misfit(several, node, timed[-1].workers, candidate, coefficients)
+        if candidate_misfit < EARNED * misfit:
+            overlap, exchange, misfit = candidate, coefficients, candidate_misfit
     return ThroughputModel(
         timed=timed,
         node=node,
         local=_fit_local(timed, node, cores),
         exchange=exchange,
         overlap=overlap,
-        overlap_known=telling,
+        overlap_known=overlap_known,
         cores=cores,
     )
 
@@ -272,24 +283,21 @@ def fit_throughput(timed: Sequence[StepTiming], node: Node) -> ThroughputModel:
 def _fit_local(timed: Sequence[StepTiming], node: Node, cores: float | None) -> Floats:
     top = timed[-1].workers
     workers_on_node = [placed(timing.workers, node.workers_per_node)[0] for timing in timed]
-    rows = [
-        local_terms(m, e.batch_per_worker, e.accumulation, top) for m, e in zip(workers_on_node, timed, strict=True)
-    ]
-    own_s = np.array(
-        [e.local_s / node.core_oversubscription(m, cores) for m, e in zip(workers_on_node, timed, strict=True)]
-    )
+    pairs = list(zip(workers_on_node, timed, strict=True))
+    rows = [local_terms(m, timing.batch_per_worker, timing.accumulation, top) for m, timing in pairs]
+    own_s = np.array([timing.local_s / node.core_oversubscription(m, cores) for m, timing in pairs])
     works = {timing.samples_per_worker_step for timing in timed}
     batches, accumulations = {timing.batch_per_worker for timing in timed}, {timing.accumulation for timing in timed}
-    # With one batch a constant part cannot be seen: all of the step, or of a micro-batch, grows with the batch.
-    shown = np.array([len(works) > 1, min(len(batches), len(accumulations)) > 1, True, True, True, True])
+    # One batch does not show a constant part: assume that all of the step, or of a micro-batch, grows with the batch.
+    known = np.array([len(works) > 1, min(len(batches), len(accumulations)) > 1, True, True, True, True])
     pulls = np.array([0.0, 0.0, 0.0, PULL, PULL_LOG, PULL_LINEAR])
-    return _shrunk(np.stack(rows) * shown, own_s, own_s, pulls, _nearness(timed), towards=np.zeros(6))
+    return _shrunk(np.stack(rows) * known, own_s, own_s, pulls, _nearness(timed), towards=np.zeros(6))
 
 
 def _fit_exchange(several: Sequence[StepTiming], node: Node, top: int, overlap: float) -> Floats:
-    """Fitted to the X that step and local time imply: X^g = (T - C + C/s)^g - (C/s)^g.
+    """Fit the X that step and local time imply: X^g = (T - C + C/s)^g - (C/s)^g.
 
-    Errors are relative to the step, because a fully hidden exchange is 0.
+    Errors are relative to the step, because the implied X of a fully overlapped exchange is 0.
     """
     if not several:
         return USUAL_EXCHANGE
@@ -303,17 +311,17 @@ def _fit_exchange(several: Sequence[StepTiming], node: Node, top: int, overlap: 
 
 
 def _implied(timing: StepTiming, overlap: float) -> float:
-    last = timing.local_s / timing.accumulation
-    behind = max(timing.step_s - timing.local_s + last, last)
-    return float(behind * (1 - (last / behind) ** overlap) ** (1 / overlap))
+    last_s = timing.local_s / timing.accumulation
+    both_s = max(timing.step_s - timing.local_s + last_s, last_s)
+    return float(both_s * (1 - (last_s / both_s) ** overlap) ** (1 / overlap))
 
 
 def _exchange_misfit(several: Sequence[StepTiming], node: Node, top: int, overlap: float, exchange: Floats) -> float:
-    off = []
+    log_errors = []
     for timing in several:
         exchange_s = float(exchange @ exchange_terms(timing.workers, node, top, node.exchange_slowdown(timing.workers)))
-        off.append(math.log(timing.step_s / joined(timing.local_s, exchange_s, timing.accumulation, overlap)))
-    return float(np.sqrt(np.mean(np.square(off)))) if off else 0.0
+        log_errors.append(math.log(timing.step_s / joined(timing.local_s, exchange_s, timing.accumulation, overlap)))
+    return float(np.sqrt(np.mean(np.square(log_errors)))) if log_errors else 0.0
 
 
 def _nearness(timed: Sequence[StepTiming]) -> Floats:
@@ -321,8 +329,10 @@ def _nearness(timed: Sequence[StepTiming]) -> Floats:
 
 
 def _shrunk(rows: Floats, values: Floats, scale: Floats, pulls: Floats, weights: Floats, *, towards: Floats) -> Floats:
-    """Non-negative least squares of errors / `scale`. Each coefficient is shrunk toward 0 by its share of a step, or
-    toward its usual value by its distance from it."""
+    """Return the non-negative least squares of errors / `scale`.
+
+    Coefficients that are usually 0 are shrunk by their share of a step, others by their distance from the usual value.
+    """
     share = rows.max(axis=0) / float(np.median(scale))
     pull = pulls * np.where(towards > 0, 1.0, share)
     return fit_nonnegative(rows, values, weights=weights / scale, pull=pull, towards=towards).coefficients

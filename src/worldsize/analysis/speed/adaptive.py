@@ -1,10 +1,10 @@
-"""Which workers x batches to probe next: only while the answer can still change.
+"""Chooses which workers x batches to probe next, as long as the answer can still change.
 
-Worker counts are climbed one by one, for the most promising batches: those with the highest rate predicted, by the
-model of the step fitted to all probes so far, at the count where they stop paying. A batch is done when its last step
-up did not pay, even at the upper end of its interval, and none further up is predicted to pay. The search is done when
-no batch is predicted to beat the best known rate clearly. One count that did not pay does not end the climb if perfect
-scaling from there would pay: a first exchange or a full socket costs only once.
+The search climbs from one worker count to the next, with the most promising batches: those with the highest predicted
+rate at the count where they stop paying. Predictions come from the step model, fitted to all probes so far. A batch is
+done when its last step up did not pay, even at the upper end of its interval, and no larger count is predicted to pay.
+The search is done when no batch is predicted to beat the best known rate clearly. One count that did not pay does not
+end the climb if perfect scaling from there would pay, because a first exchange or a full socket is paid for only once.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.recommend import LEAST_MARGINAL_EFFICIENCY, marginal_efficiency, paying_counts
 
 CLOSE = 0.98
-"""A batch that promises less than this share of the best is not followed, because large counts are expensive."""
+"""A batch that promises less than this share of the best is not climbed, because large counts are expensive."""
 BETTER = 1.15
-"""Once a batch is done, others climb on only if they promise more than this times its rate, for the same reason."""
+"""Once a batch is done, others are climbed only if they promise more than this times its rate, for the same reason."""
 FIRST = 2
-"""Number of counts that show how a batch scales: one step up."""
+"""Number of counts that first show how a batch scales: the smallest one and one step up."""
 Probe = tuple[int, int]
-"""Workers, batch."""
+"""Workers and batch."""
 
 
 def pooled(repeats: Mapping[Probe, Sequence[float]]) -> dict[Probe, Estimate]:
-    """Samples per second of each probe, with noise pooled over the repeats of all probes.
+    """Return samples per second of each probe, with noise pooled over the repeats of all probes.
 
-    Two repeats say almost nothing about their own spread, and with wide intervals a study would probe everything.
-    One noise is taken for all counts: where noise grows with the count, the interval of the largest count is too
-    narrow. It only steers the climb; no printed interval uses it.
+    Two repeats show almost nothing of their own spread, and with wide intervals a study would probe everything. The
+    noise is assumed equal at all counts. If it grows with the count, the interval of the largest count is too narrow,
+    but these intervals only steer the climb and are never reported.
     """
     logs = {probe: np.log(values) for probe, values in repeats.items()}
     freedom = sum(len(values) - 1 for values in logs.values())
     squares = sum(float(((values - values.mean()) ** 2).sum()) for values in logs.values())
-    # Without any repeats the noise is unknown: each value is taken as it is.
+    # Without any repeats the noise is unknown, and assumed to be 0.
     noise = float(student.ppf(0.95, freedom)) * math.sqrt(squares / freedom) if freedom else 0.0
     intervals = {}
     for probe, values in logs.items():
@@ -55,30 +55,30 @@ def next_probes(
     tried: Collection[Probe] = (),
     expected: Mapping[Probe, float] = MappingProxyType({}),
 ) -> list[Probe]:
-    """What to probe next, given the samples per second so far; empty if the answer will not change.
+    """Return what to probe next, given the samples per second so far; empty if the answer will not change.
 
-    `possible`: the probes of the study, with batches per worker in weak scaling and global ones in strong scaling.
-    `tried`: what was run already; if it gave no rate (failed, out of memory), its batch is not climbed further.
-    `expected`: what the model predicts; without it, every doubling is assumed to gain what the last one did.
+    `possible`: the probes of the study, with the batch per worker (weak scaling) or the global batch (strong scaling).
+    `tried`: the probes that ran. If one of them has no rate (failed, out of memory), its batch is not climbed further.
+    `expected`: the rates that the model predicts. Without them, each doubling is assumed to gain as much as the last.
     """
     batches = sorted({batch for _, batch in possible})
     counts = {batch: sorted(workers for workers, other in possible if other == batch) for batch in batches}
     done = {*rates, *tried}
     if missing := _missing(batches, counts, rates, done, predicted=bool(expected)):
         return missing
-    lines = {batch: line for batch in batches if (line := BatchClimb.of(batch, counts[batch], rates, expected))}
-    climbing = [line for line in lines.values() if line.may_climb(done)]
-    known = max((line.knee_rate for line in lines.values() if line not in climbing), default=0.0)
-    best = max((line.promise for line in climbing), default=0.0)
-    if best <= BETTER * known:
-        # The answer includes what the next count would bring, so the best single count must be tried with more workers.
-        fastest = max(lines.values(), key=lambda line: line.knee_rate, default=None)
+    climbs = [climb for batch in batches if (climb := BatchClimb.of(batch, counts[batch], rates, expected))]
+    climbing = [climb for climb in climbs if climb.may_climb(done)]
+    best_done = max((climb.knee_rate for climb in climbs if climb not in climbing), default=0.0)
+    best = max((climb.promise for climb in climbing), default=0.0)
+    if best <= BETTER * best_done:
+        # The answer says what the next count would bring, so the fastest batch needs a probe with more workers.
+        fastest = max(climbs, key=lambda climb: climb.knee_rate, default=None)
         return [(fastest.next_count, fastest.batch)] if fastest and fastest.is_alone(done) else []
-    return [(line.next_count, line.batch) for line in climbing if line.promise >= CLOSE * best]
+    return [(climb.next_count, climb.batch) for climb in climbing if climb.promise >= CLOSE * best]
 
 
 def ends_the_climb(probe: Probe, counts: Collection[int], expected: Mapping[Probe, float]) -> bool:
-    """Whether a probe is at the largest count of its batch and predicted to pay. If it is predicted not to pay, fewer
+    """Whether a probe is at the largest count of its batch, unless that count is predicted not to pay: then fewer
     repeats are enough."""
     workers, batch = probe
     smaller = [n for n in counts if n < workers]
@@ -96,37 +96,40 @@ def _missing(
     *,
     predicted: bool,
 ) -> list[Probe]:
-    """What must be known first: every batch at its smallest count, and one step up for the smallest and the largest
-    batch, between which the model predicts the others; for all batches if there is no prediction."""
-    alone = [(counts[batch][0], batch) for batch in batches]
+    """Return what must be known first: every batch at its smallest count, and one step up.
+
+    For the step up, the smallest and the largest batch are enough if the model predicts the others.
+    """
+    smallest_counts = [(counts[batch][0], batch) for batch in batches]
     up = [(counts[batch][1], batch) for batch in batches if len(counts[batch]) > 1]
     up = [probe for probe in up if _alive(probe, counts, rates, done) and (probe not in done or probe in rates)]
-    wanted = {*alone, *(up if rates and not predicted else (*up[:1], *up[-1:]))}
+    wanted = {*smallest_counts, *(up if rates and not predicted else (*up[:1], *up[-1:]))}
     return sorted(wanted.difference(done), key=lambda probe: (probe[1], probe[0]))
 
 
 def _alive(
     probe: Probe, counts: Mapping[int, Sequence[int]], rates: Mapping[Probe, Estimate], done: Collection[Probe]
 ) -> bool:
-    """Whether no smaller count of its batch was run without a rate."""
+    """Whether every smaller count of its batch that ran has a rate."""
     workers, batch = probe
     return not any((n, batch) in done and (n, batch) not in rates for n in counts[batch] if n < workers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchClimb:
-    """One batch, count by count, as far as it was probed."""
+    """The rates of one batch, from its smallest count up to the first that has no rate."""
 
     batch: int
     counts: tuple[int, ...]
     rates: tuple[Estimate, ...]
     expected: tuple[float, ...]
-    """Predicted rate at every count; empty: no prediction."""
+    """Predicted rate at every count, scaled to match the last of `rates`. Empty: no prediction."""
 
     @classmethod
     def of(
         cls, batch: int, counts: Sequence[int], rates: Mapping[Probe, Estimate], expected: Mapping[Probe, float]
     ) -> BatchClimb | None:
+        """Return the climb of a batch; None if its smallest count has no rate."""
         measured = []
         for workers in counts:
             if (workers, batch) not in rates:
@@ -136,8 +139,8 @@ class BatchClimb:
             return None
         predicted = tuple(expected[n, batch] for n in counts) if all((n, batch) in expected for n in counts) else ()
         if predicted:
-            off = measured[-1].value / predicted[len(measured) - 1]
-            predicted = tuple(rate * off for rate in predicted)
+            correction = measured[-1].value / predicted[len(measured) - 1]
+            predicted = tuple(rate * correction for rate in predicted)
         return cls(batch=batch, counts=tuple(counts), rates=tuple(measured), expected=predicted)
 
     @property
@@ -145,16 +148,19 @@ class BatchClimb:
         return self.counts[len(self.rates)]
 
     def failed(self, done: Collection[Probe]) -> bool:
-        """Whether its next count was run and gave no rate."""
+        """Whether its next count ran, but has no rate."""
         return len(self.rates) < len(self.counts) and (self.next_count, self.batch) in done
 
     def is_alone(self, done: Collection[Probe]) -> bool:
-        """Whether it has not been probed with more workers yet, and could be."""
+        """Whether it was probed at its smallest count only, and can be probed with more workers."""
         return len(self.rates) < min(FIRST, len(self.counts)) and not self.failed(done)
 
     def may_climb(self, done: Collection[Probe]) -> bool:
-        """Whether there is a next count that was not run yet, and either the last step up may have paid, at the best
-        ends of the intervals, or one further up is predicted to pay."""
+        """Whether there is a next count that has not run, and it or a larger one may pay.
+
+        That is so if the last step up may have paid, at the favorable ends of the intervals, if a larger count is
+        predicted to pay, or if perfect scaling would pay and the last count that paid is near.
+        """
         reached = len(self.rates)
         if reached == len(self.counts) or self.failed(done):
             return False
@@ -171,7 +177,7 @@ class BatchClimb:
         return near and self._pays_further_up(self.counts)
 
     def _pays_further_up(self, ahead: Sequence[float]) -> bool:
-        """Whether a count that was not run yet would pay if rates grew from now on as `ahead` does."""
+        """Whether a count that has not run would pay if rates grew from here on in proportion to `ahead`."""
         if not ahead:
             return False
         reached, known = len(self.rates), [rate.value for rate in self.rates]
@@ -180,24 +186,24 @@ class BatchClimb:
 
     @property
     def promise(self) -> float:
-        """Its rate where it stops paying, or at the largest count."""
+        """Expected rate at the count where it stops paying or, without a prediction, at the largest count."""
         if not self.expected:
             return self.rates[-1].value * self._gain()
         last = len(self.rates) - 1
         return _knee(self.expected[last:], self.counts[last:])
 
     def _gain(self) -> float:
-        """Gain per doubling of the last step up, at most 2, to the power of the remaining doublings."""
+        """Return the gain per doubling of the last step up, at most 2, to the power of the remaining doublings."""
         reached, last = len(self.rates), self.rates[-1].value / self.rates[-2].value
-        of_doubling = min(last ** (1 / math.log2(self.counts[reached - 1] / self.counts[reached - 2])), 2.0)
-        return float(of_doubling ** math.log2(self.counts[-1] / self.counts[reached - 1]))
+        per_doubling = min(last ** (1 / math.log2(self.counts[reached - 1] / self.counts[reached - 2])), 2.0)
+        return float(per_doubling ** math.log2(self.counts[-1] / self.counts[reached - 1]))
 
     @property
     def knee_rate(self) -> float:
-        """Samples per second where this batch stops paying."""
+        """Samples per second at the largest count that pays."""
         return _knee([rate.value for rate in self.rates], self.counts)
 
 
 def _knee(rates: Sequence[float], counts: Sequence[int]) -> float:
-    """The rate of the largest count that pays."""
+    """Return the rate of the largest count that pays."""
     return rates[paying_counts(counts[: len(rates)], rates)[-1]]

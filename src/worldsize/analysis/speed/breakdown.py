@@ -1,4 +1,4 @@
-"""Spans of steps -> where a step goes: waiting for data, computing, exposed communication, waiting for slower ranks."""
+"""Breaks the step time down into waiting for data, computing, exposed communication and waiting for slower ranks."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from worldsize.analysis.speed.network import ring_bytes
 from worldsize.spec.setting import Setting
 
 WAITING = "waiting"
-"""Waiting for the slowest rank; separated from communication afterwards."""
+"""The span of waiting for the slowest rank, which is computed from the span of communication."""
 TRIMMED = 0.05
-"""Share of the fastest and of the slowest steps left out of a mean: a hiccup of the machine is not part of a span."""
+"""Share of the fastest and of the slowest steps that a mean leaves out, so that hiccups of the machine do not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown:
-    """Where the step of one setting goes: seconds per step, mean over ranks. The spans add up to the step."""
+    """The spans of a step of one setting, in seconds, averaged over ranks. The spans add up to the step time."""
 
     step_s: Estimate
     spans: dict[str, Estimate]
     of_ranks: list[dict[str, float]]
-    """Spans of each rank, mean over repeats."""
+    """Spans of each rank, averaged over repeats."""
     of_repeats: dict[int, dict[str, float]]
-    """Spans of each repeat, mean over ranks, by repeat number."""
+    """Spans of each repeat, averaged over ranks, by repeat number."""
 
     def share(self, span: str) -> float:
         return self.spans[span].value / self.step_s.value
@@ -37,9 +37,10 @@ class Breakdown:
 
 @dataclass(frozen=True, kw_only=True)
 class Exposed:
-    """What the exchange of gradients adds to a step: the same step with it and without it."""
+    """Exposed communication, from steps with and without the exchange of gradients."""
 
     seconds: Estimate
+    """Time that the exchange adds to a step."""
     with_s: float
     without_s: float
 
@@ -63,43 +64,44 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class StepParts:
-    """Everything known about where the step of a setting goes."""
+    """The step time of one setting by part."""
 
     setting: Setting
     parts: Breakdown
     exposed: Exposed | None
-    """None for one worker, and for strategies whose step cannot be run without its exchange."""
+    """None for one worker, and for strategies whose steps cannot run without their exchange."""
     by_subtraction_s: float | None
-    """This step minus that of one worker. Not a measure of communication, since computing itself slows down when cores,
-    memory or power are shared. Given because people compute it."""
+    """Step time minus the step time of one worker. This is not a measure of communication, because computing slows down
+    when cores, memory or power are shared. It is included because people compute it."""
     outlier_share: float
-    """Share of steps more than 5 deviations from the median. They are kept in all figures, and reported."""
+    """Share of steps more than 5 deviations from the median. These steps are reported, and included in all figures."""
     total_s: Estimate | None
-    """Time of the exchange as torch measured it, overlapped or not."""
+    """Time of the exchange as measured by torch, including overlapped time."""
     traffic: Traffic | None
 
     @property
     def communication_s(self) -> Estimate | None:
-        """What communication adds to a step: measured with and without it where possible, else its span. None for one
-        worker."""
+        """Time that communication adds to a step: exposed communication if it was measured, else the span of
+        communication. None for one worker."""
         if self.setting.workers == 1:
             return None
         return self.exposed.seconds if self.exposed else self.parts.spans.get("communication")
 
     @property
     def communication_share(self) -> Estimate | None:
-        """The same as a share of the step."""
-        if (added := self.communication_s) is None:
+        """`communication_s` as a share of the step time."""
+        if (seconds := self.communication_s) is None:
             return None
-        return added.scaled(1 / (self.exposed.with_s if self.exposed else self.parts.step_s.value))
+        return seconds.scaled(1 / (self.exposed.with_s if self.exposed else self.parts.step_s.value))
 
 
 def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdown:
-    """`repeats`: steps x ranks x columns, in seconds. Means of the middle 90 % of steps, which add up, then over
-    repeats.
+    """Average the spans over the middle 90 % of steps, then over repeats.
 
-    Ranks leave an all-reduce together, so the rank that arrives last waits for no other: its time there is transfer,
-    and what the others spend there beyond that is waiting for it.
+    `repeats` holds one array of steps x ranks x columns per repeat, in seconds.
+
+    Means are used because they add up. Ranks leave an all-reduce together, and the last rank to arrive does not wait:
+    its time in the all-reduce is transfer. Any time beyond this that another rank spends there is waiting.
     """
     names = [*columns, WAITING] if "communication" in columns else list(columns)
     of_repeats = np.stack([_means(columns, spans) for spans in repeats.values()])  # repeats x ranks x names
@@ -115,26 +117,26 @@ def breakdown(columns: Sequence[str], repeats: Mapping[int, Floats]) -> Breakdow
 
 
 def _positive(values: Sequence[float]) -> Estimate:
-    """The mean, so that spans add up, with an interval from logarithms, since a span cannot be negative."""
+    """Return the mean, so that spans add up, with an interval from logarithms, since spans cannot be negative."""
     if min(values) <= 0:
         return mean_interval(values).clipped(0.0, math.inf)
-    mean, by_factors = float(np.mean(values)), log_interval(values)
-    if not by_factors.has_interval:
-        return by_factors
-    low, high = by_factors.ends
-    return replace(by_factors, value=mean, low=min(low, mean), high=max(high, mean))
+    mean, geometric = float(np.mean(values)), log_interval(values)
+    if not geometric.has_interval:
+        return geometric
+    low, high = geometric.ends
+    return replace(geometric, value=mean, low=min(low, mean), high=max(high, mean))
 
 
 def _means(columns: Sequence[str], spans: Floats) -> Floats:
-    """Ranks x (columns and waiting)."""
+    """Return the means as ranks x (columns and waiting)."""
     step_s = spans.sum(axis=2).max(axis=1)
     low, high = np.quantile(step_s, [TRIMMED, 1 - TRIMMED])
-    kept = spans[(step_s >= low) & (step_s <= high)]
-    return np.asarray(waiting_apart(columns, kept).mean(axis=0))
+    middle = spans[(step_s >= low) & (step_s <= high)]
+    return np.asarray(waiting_apart(columns, middle).mean(axis=0))
 
 
 def waiting_apart(columns: Sequence[str], spans: Floats) -> Floats:
-    """Steps x ranks x (columns and waiting): separates waiting from communication, if there is any."""
+    """Separate waiting from communication, if there is any; return steps x ranks x (columns and waiting)."""
     if "communication" not in columns:
         return spans
     index = list(columns).index("communication")
@@ -145,29 +147,31 @@ def waiting_apart(columns: Sequence[str], spans: Floats) -> Floats:
 
 
 def exposed(blocks: Sequence[Floats], kinds: Sequence[npt.NDArray[Any]], seed: int = 0) -> Exposed | None:
-    """Mean over repeats of median(step with exchange) - median(step without), of the slowest rank.
+    """Return the mean over repeats of median(step with exchange) - median(step without), for the slowest rank.
 
-    Student's t over the repeats, because these differ by more than their steps tell; at least as wide as a bootstrap
-    over blocks of steps says. One entry per repeat: `blocks` steps x ranks, `kinds` 1 with the exchange and 0 without.
+    The interval is Student's t over repeats, because repeats differ by more than the noise of their steps. It is at
+    least as wide as that of a block bootstrap over steps. `blocks` and `kinds` have one entry per repeat: the steps x
+    ranks, and for each step 1 with the exchange or 0 without.
     """
     slowest = [(steps.max(axis=1), kind) for steps, kind in zip(blocks, kinds, strict=True)]
-    sides = [(steps[kind == 1], steps[kind == 0]) for steps, kind in slowest if {0, 1} <= set(kind.tolist())]
-    if not sides:
+    pairs = [(steps[kind == 1], steps[kind == 0]) for steps, kind in slowest if {0, 1} <= set(kind.tolist())]
+    if not pairs:
         return None
     rng = np.random.default_rng(seed)
-    drawn = np.mean([bootstrap_medians(on, rng) - bootstrap_medians(off, rng) for on, off in sides], axis=0)
-    medians = np.array([(np.median(on), np.median(off)) for on, off in sides])
+    replicates = np.mean([bootstrap_medians(on, rng) - bootstrap_medians(off, rng) for on, off in pairs], axis=0)
+    medians = np.array([(np.median(on), np.median(off)) for on, off in pairs])
     with_s, without_s = (float(mean) for mean in medians.mean(axis=0))
-    added = Sample.of(dict(enumerate((medians[:, 0] - medians[:, 1]).tolist())), floor=float(drawn.std()))
+    added = Sample.of(dict(enumerate((medians[:, 0] - medians[:, 1]).tolist())), floor=float(replicates.std()))
     return Exposed(seconds=added.estimate(), with_s=with_s, without_s=without_s)
 
 
-def straggler(parts: Breakdown, least: float = 0.1) -> tuple[int, float] | None:
-    """The rank that the others wait for, and how many seconds longer it computes than the median of the others."""
+def straggler(parts: Breakdown, min_share: float = 0.1) -> tuple[int, float] | None:
+    """Return the rank that the others wait for, and how many seconds longer it computes than the median of the others;
+    None if this is less than `min_share` of the step."""
     busy = [sum(rank.values()) - rank.get("communication", 0.0) - rank.get(WAITING, 0.0) for rank in parts.of_ranks]
     if len(busy) < 2:
         return None
     slowest = int(np.argmax(busy))
     others = float(np.median([seconds for rank, seconds in enumerate(busy) if rank != slowest]))
     extra = busy[slowest] - others
-    return (slowest, extra) if extra > least * parts.step_s.value else None
+    return (slowest, extra) if extra > min_share * parts.step_s.value else None

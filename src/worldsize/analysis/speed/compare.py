@@ -1,4 +1,4 @@
-"""Compares studies at the settings they share, and tells which differences are more than noise."""
+"""Compares studies at their common settings, and shows which differences are more than noise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worldsize.analysis.estimate import Estimate, Sample, from_logs
 from worldsize.spec.setting import Setting, setting_order
 
 ALPHA = 0.05
-"""Chance that at least one difference is called significant although there is none."""
+"""Familywise error rate: the chance that at least one difference is called significant although there is none."""
 THROUGHPUT, EFFICIENCY, METRIC, STEPS = "throughput", "efficiency", "metric", "steps_to_target"
 PARTS = {
     "data": ("data",),
@@ -20,12 +20,12 @@ PARTS = {
     "communication": ("communication",),
     "waiting": ("waiting",),
 }
-"""The four parts of a step, and the spans that each is the sum of."""
+"""The four parts of a step. Each part is the sum of its spans."""
 RATIOS = (THROUGHPUT, STEPS)
 """Quantities compared by their ratio, with means of logarithms. All others are compared by their difference."""
-LEAST_SHARE = 0.01
-"""A part of the step smaller than this share in both studies is not compared: it decides nothing and would weaken the
-other tests."""
+MIN_SHARE = 0.01
+"""A part below this share of the step in both studies is not compared: it does not matter, and would weaken the other
+tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,12 @@ class Side:
     means: Mapping[Setting, Mapping[str, Sample]]
     step_s: Mapping[Setting, float]
     baselines: Mapping[Setting, int]
-    """The baseline worker count for the efficiency of each setting."""
+    """The worker count of the baseline, by setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The difference of one quantity at one setting, `side` compared with the first study."""
+    """The difference in one quantity at one setting between the study `side` and the first study."""
 
     side: str
     setting: Setting
@@ -49,12 +49,14 @@ class Difference:
     first: float
     other: float
     estimate: Estimate
-    """other / first for RATIOS, other - first for the rest; 90 % interval, uncorrected. Its ends are None if one of the
-    two has a single repeat."""
+    """other / first for RATIOS, other - first for all other quantities; 90 % interval, uncorrected.
+
+    There is no interval if either study has a single repeat.
+    """
     p: float | None
-    """Probability of a difference at least this large if there is none. None: unknown, a single repeat."""
+    """p-value: the probability of a difference at least this large by chance. None: unknown, a single repeat."""
     p_holm: float | None = None
-    """`p` corrected for the number of differences that were tested."""
+    """`p` corrected for the number of tested differences."""
 
     @property
     def significant(self) -> bool | None:
@@ -65,11 +67,11 @@ class Difference:
 class Compared:
     names: tuple[str, ...]
     common: tuple[Setting, ...]
-    """Settings of the first study that at least one other study has too."""
+    """Settings of the first study that at least one other study shares."""
     only: Mapping[str, tuple[Setting, ...]]
-    """Settings that only one study has."""
+    """Settings that occur in a single study, by study."""
     differences: tuple[Difference, ...]
-    """Setting by setting, for each of the others."""
+    """By setting, then by study."""
 
     @property
     def judged(self) -> int:
@@ -81,41 +83,43 @@ class Compared:
 
 
 def share_of(logged: Sample) -> Sample:
-    """The mean itself, of a sample in logarithms: d(exp x) = exp(x) dx."""
+    """Convert a sample of logarithms to the quantity itself: d(exp x) = exp(x) dx."""
     share = math.exp(logged.value)
     return Sample(value=share, error=share * logged.error, freedom=logged.freedom, floor=share * logged.floor)
 
 
 def of_values(values: Sequence[float], grain: float = 0.0) -> Sample:
-    """The mean over repeats, whose error is at least that of rounding each of them to whole `grain`s."""
+    """Return the mean over repeats. Its error is at least that of rounding each value to a multiple of `grain`."""
     sample = Sample.of(dict(enumerate(values)))
     return replace(sample, error=max(sample.error, grain / math.sqrt(12 * len(values))))
 
 
 def of_parts(of_repeats: Mapping[int, Mapping[str, float]]) -> dict[str, Sample]:
-    """Spans of each repeat -> PARTS, as far as the spans are known."""
-    known = next(iter(of_repeats.values()), {})
+    """Return the PARTS whose spans are known, from the spans of each repeat."""
+    known_spans = next(iter(of_repeats.values()), {})
     return {
         part: of_values([sum(spans[name] for name in names) for spans in of_repeats.values()])
         for part, names in PARTS.items()
-        if all(name in known for name in names)
+        if all(name in known_spans for name in names)
     }
 
 
 def compare(sides: Sequence[Side]) -> Compared:
-    """Every other study against the first, at equal settings, with one Holm correction over all differences."""
+    """Compare every other study with the first at equal settings, with one Holm correction over all differences."""
     first, others = sides[0], sides[1:]
     differences = []
     for setting in sorted(first.means, key=setting_order):
         for other in others:
             if setting in other.means:
-                differences += _at(setting, first, other)
-    counts = {name: [side.name for side in sides if name in side.means] for side in sides for name in side.means}
+                differences += _differences_at(setting, first, other)
+    owners = {
+        setting: [side.name for side in sides if setting in side.means] for side in sides for setting in side.means
+    }
     return Compared(
         names=tuple(side.name for side in sides),
-        common=tuple(sorted((key for key in first.means if len(counts[key]) > 1), key=setting_order)),
+        common=tuple(sorted((key for key in first.means if len(owners[key]) > 1), key=setting_order)),
         only={
-            side.name: tuple(sorted((key for key in side.means if len(counts[key]) == 1), key=setting_order))
+            side.name: tuple(sorted((key for key in side.means if len(owners[key]) == 1), key=setting_order))
             for side in sides
         },
         differences=tuple(holm(differences)),
@@ -123,23 +127,23 @@ def compare(sides: Sequence[Side]) -> Compared:
 
 
 def holm(differences: Sequence[Difference]) -> list[Difference]:
-    """Holm: the k-th smallest of m p-values is multiplied by m - k + 1, and never less than the one before it.
+    """Apply Holm's correction: the k-th smallest of m p-values becomes p * (m - k + 1), but at least the one before it.
 
-    The chance of even one false alarm stays below ALPHA, however the differences depend on one another.
+    The chance of a single false positive is at most ALPHA, whatever the dependence between the differences.
     """
-    known = sorted((result.p, index) for index, result in enumerate(differences) if result.p is not None)
+    p_values = sorted((result.p, index) for index, result in enumerate(differences) if result.p is not None)
     corrected: dict[int, float] = {}
-    before = 0.0
-    for rank, (p, index) in enumerate(known):
-        before = corrected[index] = max(before, min(1.0, p * (len(known) - rank)))
+    previous = 0.0
+    for rank, (p, index) in enumerate(p_values):
+        previous = corrected[index] = max(previous, min(1.0, p * (len(p_values) - rank)))
     return [replace(result, p_holm=corrected.get(index)) for index, result in enumerate(differences)]
 
 
 def difference(first: Sample, other: Sample) -> tuple[Estimate, float | None]:
-    """The difference and the probability of one at least as large by chance, by Welch and Student's t.
+    """Return the difference and its p-value, by Welch's t test.
 
-    Not paired: repeats of one study ran together, those of different studies did not. Neither is known if one of the
-    two has a single repeat, or if all repeats have the same value.
+    Repeats are not paired, because only repeats of the same study ran together. Interval and p-value are unknown if
+    either sample has a single repeat, or if all repeats have the same value.
     """
     gap = other.apart(first)
     unknown = Estimate(value=gap.value)
@@ -147,19 +151,19 @@ def difference(first: Sample, other: Sample) -> tuple[Estimate, float | None]:
         return unknown, None
     if not (gap.error or gap.floor):
         return unknown, None if gap.value else 1.0
-    by_floor = 2 * float(ndtr(-abs(gap.value) / gap.floor)) if gap.floor else 0.0
-    by_repeats = 2 * float(stdtr(gap.freedom, -abs(gap.value) / gap.error)) if gap.error else 0.0
-    return gap.estimate(), max(by_floor, by_repeats)
+    p_floor = 2 * float(ndtr(-abs(gap.value) / gap.floor)) if gap.floor else 0.0
+    p_repeats = 2 * float(stdtr(gap.freedom, -abs(gap.value) / gap.error)) if gap.error else 0.0
+    return gap.estimate(), max(p_floor, p_repeats)
 
 
-def _at(setting: Setting, first: Side, other: Side) -> list[Difference]:
+def _differences_at(setting: Setting, first: Side, other: Side) -> list[Difference]:
     first_means, other_means = first.means[setting], other.means[setting]
     same_baseline = first.baselines.get(setting) == other.baselines.get(setting)
     differences = []
     for quantity in (name for name in first_means if name in other_means):
         if quantity in PARTS and not _matters(first_means[quantity], other_means[quantity], first.step_s[setting]):
             continue
-        if quantity == EFFICIENCY and not same_baseline:  # not comparable
+        if quantity == EFFICIENCY and not same_baseline:  # efficiencies are relative to the baseline
             continue
         estimate, p = difference(first_means[quantity], other_means[quantity])
         ratio = quantity in RATIOS
@@ -179,4 +183,4 @@ def _at(setting: Setting, first: Side, other: Side) -> list[Difference]:
 
 
 def _matters(first: Sample, other: Sample, step_s: float) -> bool:
-    return max(first.value, other.value) >= LEAST_SHARE * step_s
+    return max(first.value, other.value) >= MIN_SHARE * step_s

@@ -1,8 +1,7 @@
-"""Turns sampled telemetry into figures: utilization, memory, energy.
+"""Computes utilization, memory use and energy from sampled telemetry, and model FLOP utilization from throughput.
 
-Samples come at uneven times, so every mean is weighted by time. Missing values are left out, never counted as 0.
-
-Model FLOP utilization: how much of the compute capacity of the devices goes into the model.
+Samples are not evenly spaced in time, so every mean is weighted by time. Missing values are left out, never counted
+as 0.
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ THROTTLES = ("power", "thermal", "other")
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Hardware use of one rank in one trial. None: not seen by this rank. Means and rates cover training time."""
+    """Hardware use of one rank in one trial. None: not recorded by this rank. Means and rates cover training time."""
 
     seconds: float
-    """Seconds of training that the figures cover, including evaluations in between."""
+    """Seconds of training that means and rates cover, including evaluations in between."""
     gpu_busy_percent: float | None
     gpu_power_w: float | None
     gpu_memory_bytes: float | None
     """Peak over the whole trial, like all peaks in this class."""
     joules_per_sample: float | None
-    """This GPU's energy per sample of the global batch: the values of all ranks add up."""
+    """Energy of this GPU per sample of the global batch, so that the values of all ranks add up."""
     throttled: dict[str, float]
-    """Share of the time that clocks were throttled, by cause; empty if no GPU reported it."""
+    """Share of the time in which clocks were throttled, by cause; empty if no GPU reported it."""
     process_cores: float | None
     process_memory_bytes: float | None
     host_cores: float | None
     host_stolen_cores: float | None
     """Cores that a hypervisor gave to other guests."""
     host_sent_bytes_per_s: float | None
-    """Without loopback."""
+    """Bytes sent by the host, excluding loopback."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """How a setting used the hardware, over its trials. Values that add up are sums over ranks."""
+    """Hardware use of one setting, averaged over its trials. Quantities that add up are summed over ranks."""
 
     gpu_busy_percent: float | None
     gpu_memory_bytes: float | None
-    """The fullest GPU."""
+    """Peak of the fullest GPU."""
     gpu_power_w: float | None
     """Sum over all GPUs."""
     joules_per_sample: float | None
@@ -54,15 +53,15 @@ class Hardware:
     process_cores: float | None
     """Sum over all ranks."""
     process_memory_bytes: float | None
-    """The largest rank."""
+    """Peak of the largest rank."""
     network_bytes_per_s: float | None
-    """Sent by the first host, without loopback."""
+    """Sent by one host on average, excluding loopback."""
     stolen_share: float | None
-    """Share of the wanted CPU time that a hypervisor gave to other guests, on the host that lost the most."""
+    """Share of the requested CPU time that a hypervisor gave to other guests, on the host that lost the most."""
 
 
 def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
-    """Hardware use over `trials`, each given by its ranks."""
+    """Return the hardware use over `trials`, each a sequence of its ranks."""
 
     def mean(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -72,33 +71,34 @@ def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
         known = [value for value in values if value is not None]
         return sum(known) if known else None
 
-    every = [rank for ranks in trials for rank in ranks]
-    peaks = [rank.gpu_memory_bytes for rank in every if rank.gpu_memory_bytes is not None]
-    sizes = [rank.process_memory_bytes for rank in every if rank.process_memory_bytes is not None]
+    all_ranks = [rank for ranks in trials for rank in ranks]
+    gpu_peaks = [rank.gpu_memory_bytes for rank in all_ranks if rank.gpu_memory_bytes is not None]
+    process_peaks = [rank.process_memory_bytes for rank in all_ranks if rank.process_memory_bytes is not None]
     return Hardware(
-        gpu_busy_percent=mean([rank.gpu_busy_percent for rank in every]),
-        gpu_memory_bytes=max(peaks, default=None),
+        gpu_busy_percent=mean([rank.gpu_busy_percent for rank in all_ranks]),
+        gpu_memory_bytes=max(gpu_peaks, default=None),
         gpu_power_w=mean([total([rank.gpu_power_w for rank in ranks]) for ranks in trials]),
         joules_per_sample=mean([joules_per_sample(ranks) for ranks in trials]),
-        throttled={kind: mean([rank.throttled.get(kind) for rank in every]) or 0.0 for kind in THROTTLES},
+        throttled={kind: mean([rank.throttled.get(kind) for rank in all_ranks]) or 0.0 for kind in THROTTLES},
         process_cores=mean([total([rank.process_cores for rank in ranks]) for ranks in trials]),
-        process_memory_bytes=max(sizes, default=None),
-        network_bytes_per_s=mean([rank.host_sent_bytes_per_s for rank in every]),
+        process_memory_bytes=max(process_peaks, default=None),
+        network_bytes_per_s=mean([rank.host_sent_bytes_per_s for rank in all_ranks]),
         stolen_share=mean([lost.share if (lost := stolen(ranks)) else None for ranks in trials]),
     )
 
 
 def usage(columns: Sequence[str], rows: Floats) -> Usage:
+    """Return the hardware use of one rank from its telemetry, one row per sample."""
     trial = _Series(columns, rows)
     training = _Series(columns, rows[training_rows(trial.column("samples"))])
-    spent, trained = training.joules(), training.rise("samples")
+    joules, samples = training.joules(), training.rise("samples")
     shares = {kind: training.mean(f"gpu_throttled_{kind}") for kind in THROTTLES}
     return Usage(
         seconds=float(np.ptp(training.at_s)) if len(training.at_s) else 0.0,
         gpu_busy_percent=training.mean("gpu_busy_percent"),
         gpu_power_w=training.mean("gpu_power_w"),
         gpu_memory_bytes=trial.peak("gpu_memory_bytes"),
-        joules_per_sample=spent / trained if spent is not None and trained else None,
+        joules_per_sample=joules / samples if joules is not None and samples else None,
         throttled={kind: share for kind, share in shares.items() if share is not None},
         process_cores=training.rate("process_cpu_s"),
         process_memory_bytes=trial.peak("process_memory_bytes"),
@@ -109,7 +109,7 @@ def usage(columns: Sequence[str], rows: Floats) -> Usage:
 
 
 def training_rows(samples: Floats) -> slice:
-    """The rows during which samples were trained on; all rows if none were.
+    """Return the rows during which training processed samples, or all rows if it processed none.
 
     The first and the last interval are only partly training, and are left out if others remain.
     """
@@ -122,20 +122,20 @@ def training_rows(samples: Floats) -> slice:
 
 
 def joules_per_sample(usages: Sequence[Usage]) -> float | None:
-    """Sum over the GPUs of a trial; None if the energy of a watched GPU is unknown, because a part is not a total."""
-    watched = [
+    """Return the sum over the GPUs of a trial; None if the energy of any GPU is unknown, so that the sum is too low."""
+    on_gpu = [
         use
         for use in usages
         if use.gpu_busy_percent is not None or use.gpu_memory_bytes or use.joules_per_sample is not None
     ]
-    known = [use.joules_per_sample for use in watched if use.joules_per_sample is not None]
-    return sum(known) if known and len(known) == len(watched) else None
+    known = [use.joules_per_sample for use in on_gpu if use.joules_per_sample is not None]
+    return sum(known) if known and len(known) == len(on_gpu) else None
 
 
 def foreign_cores(ranks: Sequence[Usage]) -> float | None:
-    """Cores of the host that were busy with something other than these ranks, which must be all ranks on that host.
+    """Return how many cores of a host were busy with anything but `ranks`, which must be all ranks on that host.
 
-    Cores that a hypervisor gave to other guests count too. None: not seen.
+    This includes cores that a hypervisor gave to other guests. None: not recorded.
     """
     host = [rank.host_cores + (rank.host_stolen_cores or 0.0) for rank in ranks if rank.host_cores is not None]
     own = [rank.process_cores for rank in ranks if rank.process_cores is not None]
@@ -144,7 +144,7 @@ def foreign_cores(ranks: Sequence[Usage]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Stolen:
-    """CPU time that a hypervisor withheld from a host during training, and the time it wanted, in core-seconds."""
+    """CPU time that a hypervisor withheld from a host during training, and all that it wanted, in core-seconds."""
 
     seconds: float
     wanted_s: float
@@ -155,7 +155,7 @@ class Stolen:
 
 
 def stolen(ranks: Sequence[Usage]) -> Stolen | None:
-    """The stolen CPU time of the host that lost the largest share. None: not seen."""
+    """Return the stolen CPU time of the host that lost the largest share. None: not recorded."""
     hosts = [
         Stolen(seconds=rank.host_stolen_cores * rank.seconds, wanted_s=wanted * rank.seconds)
         for rank in ranks
@@ -167,7 +167,7 @@ def stolen(ranks: Sequence[Usage]) -> Stolen | None:
 
 
 class _Series:
-    """Columns by name; a missing column was never seen."""
+    """Telemetry columns by name; a missing column is all NaN."""
 
     def __init__(self, columns: Sequence[str], rows: Floats) -> None:
         self._columns, self._rows = columns, rows
@@ -179,35 +179,35 @@ class _Series:
         return np.asarray(self._rows[:, self._columns.index(name)], dtype=np.float64)
 
     def known(self, name: str) -> tuple[Floats, Floats]:
-        """When it was seen, and what."""
+        """Return the times and values of the samples in which the value is known."""
         values = self.column(name)
-        seen = np.isfinite(values) & np.isfinite(self.at_s)
-        return self.at_s[seen], values[seen]
+        is_known = np.isfinite(values) & np.isfinite(self.at_s)
+        return self.at_s[is_known], values[is_known]
 
     def peak(self, name: str) -> float | None:
         _, values = self.known(name)
         return float(values.max()) if len(values) else None
 
     def rise(self, name: str) -> float | None:
-        """Total increase of a counter. Decreases are restarts of the counter, and add nothing."""
+        """Return the total increase of a counter. A decrease is a restart of the counter, and adds nothing."""
         _, values = self.known(name)
         return float(np.maximum(np.diff(values), 0).sum()) if len(values) > 1 else None
 
     def rate(self, name: str) -> float | None:
-        """rise / time."""
+        """Return the increase of a counter per second."""
         at_s, _ = self.known(name)
         rise = self.rise(name)
         return rise / float(np.ptp(at_s)) if rise is not None and np.ptp(at_s) > 0 else None
 
     def joules(self) -> float | None:
-        """The GPU's own counter, else the trapezoid rule: sum (P_i + P_i+1)/2 (t_i+1 - t_i)."""
+        """Return the energy by the GPU's counter, else by the trapezoid rule: sum (P_i + P_i+1)/2 (t_i+1 - t_i)."""
         if (counted := self.rise("gpu_energy_j")) is not None:
             return counted
         at_s, power_w = self.known("gpu_power_w")
         return float(np.trapezoid(power_w, at_s)) if len(at_s) > 1 else None
 
     def mean(self, name: str) -> float | None:
-        """Mean weighted by time: each sample counts for half of the gaps beside it, as in the trapezoid rule."""
+        """Return the mean over time. Each sample counts for half of the gaps beside it, as in the trapezoid rule."""
         at_s, values = self.known(name)
         if not len(values):
             return None
@@ -219,7 +219,7 @@ class _Series:
 
 
 def mfu(samples_per_s: Estimate, *, flop_per_sample: float, workers: int, peak_flop_s: float) -> Estimate:
-    """MFU = samples/s * flop per sample / (workers * peak per worker).
+    """Return MFU = samples/s * FLOP per sample / (workers * peak FLOP/s per worker).
 
     The interval is that of the throughput. A value above 1 means that the peak is wrong for this device and precision.
     """

@@ -1,4 +1,4 @@
-"""The result of a batch search: the largest batch that fits, and the smallest that is about as fast as any."""
+"""Evaluates a search for the largest batch: the largest that fits, and the smallest that is about as fast as any."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from worldsize.analysis.estimate import Estimate
 from worldsize.spec.setting import Setting, setting_order
 
 NEAR_BEST = 0.95
-"""A throughput of this share of the best is good enough: a larger batch would hurt learning without being faster."""
+"""Share of the best throughput that is sufficient. A larger batch would be hardly faster, and may hurt learning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTry:
-    """One try of one repeat."""
+    """One batch that was tried in one repeat."""
 
     setting: Setting
-    """Includes the batch that was tried."""
+    """The setting, with the batch that was tried."""
     fits: bool
     samples_per_s: float | None
     memory_bytes: float | None
@@ -27,41 +27,44 @@ class BatchTry:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRow:
-    """One batch, over the repeats that tried it."""
+    """One batch, combined over the repeats that tried it."""
 
     batch_per_worker: int
     fits: bool
-    """Whether it fits in every repeat."""
+    """Whether it fit into memory in every repeat."""
     samples_per_s: Estimate | None
     epoch_s: Estimate | None
-    """Training samples / samples_per_s: time of an epoch, training only."""
+    """Training time of an epoch: training samples / samples_per_s."""
     memory_bytes: float | None
-    """Peak over ranks."""
+    """Peak memory: the maximum over ranks and repeats."""
     tries: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class LargestBatch:
-    """What the searches for one worker count, accumulation, strategy and precision found."""
+    """The result of the searches at one worker count, accumulation, strategy and precision."""
 
     setting: Setting
-    """Includes the largest batch that fits, or the smallest that was tried if none fits."""
+    """The setting, with the largest batch that fits, or the smallest that was tried if none fits."""
     rows: tuple[BatchRow, ...]
-    """In the order of their batch."""
+    """The batches that were tried, in ascending order."""
     fits: int | None
-    """The largest batch below all that ran out of memory in any repeat."""
+    """The largest batch below `too_large` that fits. None if no batch fits."""
     too_large: int | None
-    """The smallest batch that ran out of memory; None: none did."""
+    """The smallest batch that ran out of memory in any repeat. None if none did."""
     enough: int | None
-    """The smallest batch with 95 % of the best throughput."""
+    """The smallest batch with at least 95 % of the best throughput. None if no throughput is known."""
     ended: Literal["memory", "throughput", "most"]
-    """Why the search ended: a batch does not fit, throughput no longer rises, or the largest allowed was reached."""
+    """Why the search ended: a batch did not fit, throughput stopped rising, or the largest allowed batch was tried."""
 
 
 def largest_batches(
     tried: Iterable[BatchTry], paces: Mapping[Setting, Estimate], *, train_samples: int, most: int | None
 ) -> list[LargestBatch]:
-    """One result per search. `paces`: throughput of each measured setting, with its interval over repeats."""
+    """Return one result per search.
+
+    `paces`: throughput of each measured setting, with its interval over repeats. `most`: the largest batch allowed.
+    """
     groups: dict[Setting, list[BatchTry]] = defaultdict(list)
     for attempt in tried:
         groups[replace(attempt.setting, batch_per_worker=0)].append(attempt)
@@ -103,7 +106,8 @@ def _row(tries: Sequence[BatchTry], paces: Mapping[Setting, Estimate], train_sam
     fits = all(attempt.fits for attempt in tries)
     known = [attempt.samples_per_s for attempt in tries if attempt.samples_per_s]
     pace = paces.get(setting) if fits else None
-    if pace is None and fits and known:  # the steps were lost with the processes; what rank 0 reported is left
+    # If the processes died, their step times are lost, and only the report of rank 0 is left.
+    if pace is None and fits and known:
         pace = Estimate(value=sum(known) / len(known))
     return BatchRow(
         batch_per_worker=setting.batch_per_worker,

@@ -1,6 +1,6 @@
-"""Latency and bandwidth of a link, from the raw times of all-reduces of several sizes.
+"""Fits latency and bandwidth of a link to the raw times of all-reduces of several sizes.
 
-The cost of exchanging gradients on a measured or declared network: a ring inside a node, two levels across nodes.
+Also computes the time of an all-reduce on a measured or declared network: a ring inside a node, two levels across them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from worldsize.analysis.estimate import LEVEL, REPLICATES, Estimate, Floats
 POOR = 0.25
 """Relative residual above which latency and bandwidth do not describe a link."""
 TOLERANCE = 0.1
-"""Error of the law at a size, in logarithms, that is acceptable for a law this simple."""
+"""Acceptable error of the law at one size, in logarithms. So simple a law cannot be exact."""
 PASSES = 30
+"""Iterations of the fit."""
 FEW = 3
-"""Fewer repetitions say nothing about their own spread."""
+"""With fewer repetitions, their spread is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeSpeed:
-    """One size, as nccl-tests has it."""
+    """The speed of an all-reduce of one size, as nccl-tests defines it."""
 
     size_bytes: int
     seconds: Estimate
@@ -33,7 +34,7 @@ class SizeSpeed:
     algbw_bytes_per_s: float
     """bytes / t."""
     busbw_bytes_per_s: float
-    """algbw * 2(n-1)/n: what the hardware carried, comparable between worker counts."""
+    """algbw * 2(n-1)/n: the rate that the hardware carried, comparable between worker counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,40 +47,40 @@ class Link:
     misfit: float
     """Relative residual: root mean square over the sizes of log(measured / model), minus the spread of repetitions."""
     place: str = ""
-    """The place, if the study has several."""
+    """Name of the place; empty if the study has only one."""
 
     @property
     def is_poor(self) -> bool:
-        """The law does not hold for this link: use the sizes, not latency and bandwidth."""
+        """Whether latency and bandwidth do not describe this link. Use the times of the sizes instead."""
         return self.misfit > POOR or math.isinf(self.bandwidth_bytes_per_s.value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """The wire that a worker sends over, in both directions at once."""
+    """The wire over which a worker sends and receives at the same time."""
 
     latency_s: float
     bandwidth_bytes_per_s: float
     shared_by_node: bool = False
-    """True if the workers of a node share the bandwidth."""
+    """Whether the workers of a node share the bandwidth."""
 
 
 def ring_bytes(size_bytes: float, workers: int) -> float:
-    """What each worker of a ring sends in an all-reduce: 2(n-1)/n * bytes, in 2(n-1) turns."""
+    """Return the bytes that each worker of a ring sends in an all-reduce: 2(n-1)/n * bytes, in 2(n-1) turns."""
     return 2 * (workers - 1) / workers * size_bytes
 
 
 def ring_allreduce_s(size_bytes: float, workers: int, wire: Wire) -> float:
-    """t = 2(n-1) * latency + 2(n-1)/n * bytes / bandwidth."""
+    """Return 2(n-1) * latency + 2(n-1)/n * bytes / bandwidth."""
     return 2 * (workers - 1) * wire.latency_s + ring_bytes(size_bytes, workers) / wire.bandwidth_bytes_per_s
 
 
 def fit_link(workers: int, seconds: Mapping[int, Sequence[float]], seed: int = 0) -> Link | None:
-    """Fit the ring law of `ring_allreduce_s` to the median time of each size; `seconds` of each repetition by bytes.
+    """Fit `ring_allreduce_s` to the median time of each size. `seconds` maps each size to the times of its repetitions.
 
-    Residuals are relative, since sizes differ by a factor of 65,536; latency and 1 / bandwidth are not negative.
-    Intervals come from resampling repetitions within each size. None: fewer than two sizes, so that latency and
-    bandwidth cannot be separated.
+    Residuals are relative, because sizes differ by a factor of 65,536. Latency and 1 / bandwidth are not negative.
+    Intervals come from resampling the repetitions of each size. Return None for fewer than two sizes, because latency
+    and bandwidth cannot be separated.
     """
     if len(seconds) < 2:
         return None
@@ -125,18 +126,19 @@ def _median_replicates(seconds: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _interval(fitted: Floats) -> Estimate:
-    """The interval of a fit: `fitted` is the value, followed by its replicates."""
+    """Return a fitted value with its interval. `fitted` is the value, followed by its bootstrap replicates."""
     low, high = np.quantile(fitted[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
     value = float(fitted[0])
     return Estimate(value=value, low=min(float(low), value), high=max(float(high), value))
 
 
 def _fit(steps: float, traffic: Floats, seconds: Floats, sigma: Floats) -> tuple[Floats, Floats]:
-    """Latency and seconds per byte for each row of `seconds`: minimizes the sum of rho(log(seconds / model) / sigma).
+    """Return latency and seconds per byte for each row of `seconds`.
 
-    rho is Huber's: residuals beyond sigma pull no harder than sigma, so a size that an algorithm, a cache or a token
-    bucket treats differently does not bend the law for the others. Gauss-Newton: with rows divided by the model, the
-    right-hand side is 1 + residual.
+    They minimize the sum of rho(log(seconds / model) / sigma). rho is Huber's loss: residuals beyond sigma pull no
+    harder than sigma, so that a size which an algorithm, a cache or a token bucket treats differently does not distort
+    the fit to the others. Each iteration is a Gauss-Newton step: with rows divided by the model, the right-hand side is
+    1 + residual.
     """
     latency, per_byte = _non_negative(steps / seconds, traffic / seconds, np.ones_like(seconds), 1 / sigma**2)
     for _ in range(PASSES):
@@ -148,39 +150,40 @@ def _fit(steps: float, traffic: Floats, seconds: Floats, sigma: Floats) -> tuple
 
 
 def _non_negative(first: Floats, second: Floats, right: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Weighted least squares of a * first + b * second = right in each row, a >= 0 and b >= 0."""
+    """Solve a * first + b * second = right for each row by weighted least squares, with a >= 0 and b >= 0."""
     aa, bb = (weights * first**2).sum(axis=1), (weights * second**2).sum(axis=1)
     ab = (weights * first * second).sum(axis=1)
     ar, br = (weights * first * right).sum(axis=1), (weights * second * right).sum(axis=1)
     determinant = aa * bb - ab**2
     a, b = (bb * ar - ab * br) / determinant, (aa * br - ab * ar) / determinant
-    # If one of the two is negative, it is 0 at the optimum, and the other is then fitted alone.
+    # If one of the two is negative, it is 0 at the optimum, and the other one is fitted alone.
     return np.where(b < 0, ar / aa, np.maximum(a, 0)), np.where(a < 0, br / bb, np.maximum(b, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
     inside: Wire | None
-    """Between workers of one node. None: unknown."""
+    """Between the workers of a node. None: unknown."""
     across: Wire | None
-    """Between nodes. None: unknown, so the first crossing is a guess."""
+    """Between nodes. None: unknown, so that the cost of leaving a node is a guess."""
     workers_per_node: int
     source: str
-    """Measured here, declared by the user, or the publication a preset comes from."""
+    """Where the values come from: `measured`, the user's declaration, or the publication behind a preset."""
 
 
 def placed(workers: int, per_node: int) -> tuple[int, int]:
-    """Workers per node, and the number of nodes: nodes are filled one after another."""
+    """Return the workers per node and the number of nodes, if nodes are filled one after another."""
     return min(workers, per_node), -(-workers // per_node)
 
 
 def allreduce_s(size_bytes: float, workers: int, network: Network) -> float | None:
-    """Time of an all-reduce: a ring inside a node; across k nodes of m workers, reduce-scatter inside, all-reduce
-    between, all-gather inside.
+    """Return the time of an all-reduce: a ring inside a node; across k nodes of m workers, reduce-scatter inside,
+    all-reduce between, all-gather inside. None if a wire that it needs is unknown.
 
-    t = 2(m-1) * latency_in + 2(m-1)/m * bytes / bandwidth_in  +  ring over k nodes of bytes / m (each of the m workers
-    has its own ring; if they share the link of the node, m rings of bytes / m are one ring of bytes).
-    None: a wire that is needed is unknown.
+    t = 2(m-1) * latency_in + 2(m-1)/m * bytes / bandwidth_in  +  ring over k nodes of bytes / m
+
+    Each of the m workers has its own ring over the nodes. If they share the link of the node, m rings of bytes / m are
+    as slow as one ring of bytes.
     """
     m, k = placed(workers, network.workers_per_node)
     inside = 0.0

@@ -1,6 +1,6 @@
-"""Recommends a worker count from the scaling rows, and tells whether the evidence is sufficient.
+"""Recommends a worker count from the scaling rows, or reports that the evidence is not sufficient.
 
-The knee is the largest count that still pays. One rule for measured, projected and planned counts.
+The knee is the largest count that pays. The same rule applies to measured, projected and planned counts.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from worldsize.analysis.estimate import MOST_LOG, Estimate
+from worldsize.analysis.estimate import MAX_LOG, Estimate
 from worldsize.analysis.speed.scaling import ScalingRow, Series
 from worldsize.spec.setting import Setting
 
 LEAST_MARGINAL_EFFICIENCY = 0.5
-"""More workers are worth it while a doubling saves at least this share of what perfect scaling would save."""
+"""More workers pay as long as a doubling saves at least this share of the time that perfect scaling would save."""
 
 
 def marginal_efficiency(gain: float, growth: float) -> float:
-    """Time a doubling saves / time perfect scaling would save (half): workers grew by `growth`, speed by `gain`.
+    """Return the time that a doubling of workers saves, relative to perfect scaling, which saves half of the time.
 
-    For a step that is not a doubling, the value per doubling. (1 - 1/gain) / (1 - 1/growth) is the same for one
-    doubling, but with it any number of workers would pay once they are twice as fast as one.
+    Workers grew by the factor `growth`, speed by the factor `gain`. If `growth` is not 2, `gain` is converted to a
+    gain per doubling. The simpler (1 - 1/gain) / (1 - 1/growth) is equal for one doubling, but would let any number of
+    workers pay once they are twice as fast as one.
     """
-    return 2 * (1 - math.exp(min(-math.log(gain) / math.log2(growth), MOST_LOG)))
+    return 2 * (1 - math.exp(min(-math.log(gain) / math.log2(growth), MAX_LOG)))
 
 
 def paying_counts(
     counts: Sequence[int], speeds: Sequence[float], margin: float = LEAST_MARGINAL_EFFICIENCY
 ) -> list[int]:
-    """Indices of the counts that pay, each compared with the previous one that pays; the last is the knee.
+    """Return the indices of the counts that pay, each compared with the previous one that pays; the last is the knee.
 
-    A count that does not pay is skipped, and does not end the climb: further workers may gain what the first exchange
-    between workers cost.
+    A count that does not pay is skipped, but larger counts are still considered: they may regain what the first
+    exchange between workers cost.
     """
     paying = [0]
     for index in range(1, len(counts)):
@@ -45,17 +46,17 @@ def paying_counts(
 
 
 WIDEST = 0.5
-"""A speedup whose relative interval is wider than this is too uncertain for a recommendation."""
+"""A speedup whose relative interval is wider than this is too uncertain to recommend."""
 WIDE = 0.4
-"""So is one this wide if its two ends would give different answers."""
+"""So is a speedup whose relative interval is wider than this, if its two ends would give different answers."""
 QUIET = 0.1
-"""A step up with less than this share of the squared noise of a speedup is not worth repeating."""
+"""A step up that contributes less than this share of the squared noise of a speedup is not repeated."""
 METRIC_SLACK = 0.01
-"""A setting whose metric is certainly worse than the best by more than this share is not recommended for its speed."""
+"""A setting whose metric is certainly worse than the best by more than this share is not recommended, however fast."""
 NOISE_OF_ONE_RUN = 0.05
-"""A single run does not show its noise: it is assumed to be off by at most this share of the best metric."""
+"""Assumed noise of a single run, which does not show its own, as a share of the best metric."""
 CAUTIONS = ("cpu-stolen",)
-"""Findings that cast doubt on the measurements: shown right below the answer, and with every projection."""
+"""Codes of findings that cast doubt on the measurements. They are shown below the answer and with projections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,8 @@ class Answer:
     """The recommended setting; without enough evidence, the best guess so far."""
     findings: tuple[Finding, ...] = ()
     noisy: tuple[Setting, ...] = ()
-    """Settings to repeat beside the next smaller count because noise leaves the answer open, the most informative per
-    worker first."""
+    """Settings to repeat, each together with the next smaller count, because noise leaves the answer open. The one that
+    helps most per worker comes first."""
 
     @property
     def cautions(self) -> tuple[Finding, ...]:
@@ -87,10 +88,10 @@ class Answer:
 def recommend(
     all_series: Sequence[Series], *, higher_is_better: bool = True, trained: bool = False, target: bool = False
 ) -> Answer:
-    """Find the knee of each series among the counts that still learn, take the fastest, and state the doubts about it.
+    """Find the knee of each series among the counts that still learn, and recommend the fastest of them.
 
-    `trained` means that models were to be trained: then a study without any metric recommends nothing. With a `target`,
-    a row has a metric only if it was met.
+    `trained`: whether the study trains. If so, it recommends nothing as long as no row has a metric. `target`: whether
+    training has a target. If so, only rows that met it have a metric.
     """
     metrics = [row.metric.value for series in all_series for row in series.rows if row.metric is not None]
     best = (max if higher_is_better else min)(metrics, default=None)
@@ -115,22 +116,22 @@ def recommend(
 
 
 def _learning(series: Series, best: float | None) -> list[ScalingRow]:
-    """The rows that are not certain to learn less than the best of the study: speed must not cost quality."""
+    """Return the rows that do not certainly learn less than the best of the study: speed must not cost quality."""
     if best is None:
         return list(series.rows)
     return [row for row in series.rows if row.metric is not None and learns_less(row, best) is not True]
 
 
 def learns_less(row: ScalingRow, best: float) -> bool | None:
-    """Whether its metric is worse than the best by more than the slack; None if noise leaves that open."""
-    short, reach = _short(row, best)
-    if short <= 0:
+    """Whether the metric of a row is worse than the best by more than the slack; None if noise leaves that open."""
+    shortfall, reach = _shortfall(row, best)
+    if shortfall <= 0:
         return False
-    return True if short > reach else None
+    return True if shortfall > reach else None
 
 
-def _short(row: ScalingRow, best: float) -> tuple[float, float]:
-    """How far its metric falls short of the best, beyond the slack, and by how much noise may have moved it."""
+def _shortfall(row: ScalingRow, best: float) -> tuple[float, float]:
+    """Return how far the metric falls short of the best, beyond the slack, and how far noise may have moved it."""
     assert row.metric_sample is not None
     known = row.metric_sample.freedom > 0
     reach = row.metric_sample.reach() if known else NOISE_OF_ONE_RUN * abs(best)
@@ -138,17 +139,17 @@ def _short(row: ScalingRow, best: float) -> tuple[float, float]:
 
 
 def _comparable(row: ScalingRow, series: Series, best: float | None) -> list[ScalingRow]:
-    """The rows to compare speed with: those that learn, those that were not trained (an adaptive study trains only one
-    setting), and smaller counts, because the recommended one must be faster whatever they learned."""
+    """Return the rows to compare speed with: those that learn, those that were not trained (an adaptive study trains
+    only one setting), and smaller counts, because the recommended count must be faster, whatever they learned."""
     learning, own = _learning(series, best), row.setting.workers
     return [other for other in series.rows if other in learning or not other.trained or other.setting.workers < own]
 
 
 def _learning_against_speed(row: ScalingRow, series: Series, best: float | None) -> Finding | None:
-    """A finding if no smaller count learned as well, but by speed alone one would be recommended.
+    """Return a finding if no smaller count learned as well, although one of them would be recommended for its speed.
 
-    More workers that are not faster are useless unless learning needs them, which trials of a single length and
-    learning rate cannot show.
+    More workers that are not faster are useless unless learning needs them. Trials of a single length and learning rate
+    cannot show that.
     """
     smaller = [other for other in series.rows if other.setting.workers < row.setting.workers]
     faster = _knee([*smaller, row])
@@ -166,13 +167,13 @@ def _learning_against_speed(row: ScalingRow, series: Series, best: float | None)
 
 
 def learning_unclear(row: ScalingRow, best: float) -> Finding:
-    """The finding that it may learn less, with the repeats after which its interval would be narrow enough to tell."""
+    """Return the finding that a row may learn less, with the number of repeats that would decide."""
     assert row.metric is not None
     assert row.metric_sample is not None
     numbers = {**_trained_at(row), "metric": row.metric, "best": best, "repeats": float(row.metric.n)}
     if not row.metric.has_interval:
         return Finding(code="learning-unclear-once", numbers=numbers)
-    needed = row.metric_sample.repeats_for(_short(row, best)[0])
+    needed = row.metric_sample.repeats_for(_shortfall(row, best)[0])
     return Finding(code="learning-unclear", numbers={**numbers, "repeats_needed": float(needed)})
 
 
@@ -185,8 +186,10 @@ def _knee(rows: Sequence[ScalingRow]) -> ScalingRow:
 
 
 def _open_step(row: ScalingRow, rows: Sequence[ScalingRow]) -> tuple[ScalingRow, ScalingRow] | None:
-    """The step up that the evidence does not decide: the one to this row, the next one, or one to a larger count that
-    may pay although those between do not."""
+    """Return the step up that the evidence leaves open: the one to this row, or one from it to a larger count.
+
+    A larger count may pay even if the counts in between do not.
+    """
     below = [other for other in rows if other.setting.workers < row.setting.workers]
     above = [other for other in rows if other.setting.workers > row.setting.workers]
     if below and row.speedup.relative_width > WIDEST:
@@ -208,14 +211,18 @@ def _too_noisy(row: ScalingRow) -> Finding:
 
 
 def _by_worth(rows: Sequence[ScalingRow]) -> tuple[Setting, ...]:
-    """Counts by how much repeating them beside the next smaller one helps per worker: a speedup is the product of these
-    steps up, and twice the repeats halve the squared error of a step. Steps with little noise are left out."""
-    squares, cost = {}, {}
+    """Order the counts by how much it helps per worker to repeat them together with the next smaller count.
+
+    A speedup is the product of these steps up, and twice the repeats halve the squared error of a step. Steps with
+    little noise are left out.
+    """
+    squared_noise, cost = {}, {}
     for smaller, larger in pairwise(rows):
-        squares[larger.setting] = larger.pace.gain_over(smaller.pace).reach() ** 2
+        squared_noise[larger.setting] = larger.pace.gain_over(smaller.pace).reach() ** 2
         cost[larger.setting] = larger.setting.workers + smaller.setting.workers
-    noisy = [setting for setting, square in squares.items() if square >= QUIET * sum(squares.values())]
-    return tuple(sorted(noisy, key=lambda setting: squares[setting] / cost[setting], reverse=True))
+    total = sum(squared_noise.values())
+    noisy = [setting for setting, noise in squared_noise.items() if noise >= QUIET * total]
+    return tuple(sorted(noisy, key=lambda setting: squared_noise[setting] / cost[setting], reverse=True))
 
 
 def _undecided(smaller: ScalingRow, larger: ScalingRow) -> bool:
@@ -225,19 +232,19 @@ def _undecided(smaller: ScalingRow, larger: ScalingRow) -> bool:
 
 
 def _marginal(smaller: ScalingRow, larger: ScalingRow) -> Estimate:
-    """Marginal efficiency between two rows. Their repeats are paired, so that drift of the machine cancels, and the
-    noise of the baseline, which affects both speedups, plays no part."""
+    """Return the marginal efficiency between two rows. Their repeats are paired, so that drift of the machine cancels.
+    The noise of the baseline, which both speedups share, has no effect."""
     growth = larger.setting.workers / smaller.setting.workers
     return larger.pace.gain_over(smaller.pace).exp().map(lambda gain: marginal_efficiency(gain, growth))
 
 
 def _repeats_needed(row: ScalingRow) -> int:
-    """Repeats until the interval is narrower than WIDE: it shrinks with the square root of the repeats."""
+    """Return the repeats that narrow the interval to WIDE. Its width shrinks with the square root of the repeats."""
     return max(row.repeats + 2, math.ceil(row.repeats * max(2.0, (row.speedup.relative_width / WIDE) ** 2)))
 
 
 def _remarks(row: ScalingRow, series: Series, best: float | None) -> tuple[Finding, ...]:
-    """What else the reader should know about the recommended setting."""
+    """Return what else the reader should know about the recommended setting."""
     remarks = []
     larger = [other for other in series.rows if other.setting.workers > row.setting.workers]
     learning = _learning(series, best)

@@ -1,7 +1,4 @@
-"""Groups trials into points, one for each workers x batch x strategy x precision, with all repeats.
-
-Computes speedup and efficiency of the points against a baseline count, each with the interval of the ratio.
-"""
+"""Groups the timed trials by setting, and computes speedup and efficiency relative to a baseline, with intervals."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from worldsize.spec.setting import SeriesKey, Setting, setting_order
 
 @dataclass(frozen=True, kw_only=True)
 class TimedTrial:
-    """What one finished trial says about its setting."""
+    """The step times of one finished trial."""
 
     setting: Setting
     kind: Literal["probe", "train"]
@@ -41,7 +38,7 @@ class SettingTimes:
 
 
 def setting_times(trials: Iterable[TimedTrial]) -> list[SettingTimes]:
-    """Step times by setting, in the order of workers and batch; from probes if there are any, else from training."""
+    """Return the step times of each setting, from its probes if there are any, else from its training trials."""
     by_setting: dict[Setting, list[TimedTrial]] = defaultdict(list)
     for trial in trials:
         by_setting[trial.setting].append(trial)
@@ -57,19 +54,19 @@ def setting_times(trials: Iterable[TimedTrial]) -> list[SettingTimes]:
 
 
 def _repeats(trials: list[TimedTrial]) -> dict[int, Floats]:
-    """Step times by repeat. Trials of one repeat that differ only in what they learn run at the same pace, so their
-    steps are pooled."""
+    """Return step times by repeat. Trials of one repeat that differ only in their variant run at the same speed, so
+    their steps are pooled."""
     by_repeat: dict[int, list[Floats]] = defaultdict(list)
     for trial in trials:
-        # Rank 0 alone would hide a straggler: a step ends when its slowest rank does.
+        # A step ends when its slowest rank ends, so rank 0 alone would hide a straggler.
         slowest = trial.step_s.max(axis=1)
         by_repeat[trial.repeat].append(slowest[warmup_end(slowest) :])
     return {repeat: np.concatenate(steps) for repeat, steps in by_repeat.items()}
 
 
 def block_means(step_s: Floats, period: int) -> Floats:
-    """Means of `period` consecutive steps: if only every period-th step exchanges, a median of single steps would miss
-    it."""
+    """Return the means of `period` consecutive steps. If only one step in `period` exchanges gradients, a median of
+    single steps would miss the exchange."""
     if period == 1 or not len(step_s):
         return step_s
     blocks = max(len(step_s) // period, 1)
@@ -78,41 +75,42 @@ def block_means(step_s: Floats, period: int) -> Floats:
 
 
 class LaunchFit:
-    """log step = setting + launch + noise, by least squares over all repeats of a series.
+    """Fit of log step = setting + launch + noise, by least squares over all repeats of a series.
 
-    Each round of an adaptive study is a launch of its own, and the machine differs from launch to launch. Settings that
-    ran in the same launch tell by how much, so a ratio of two settings contains only noise, whatever the launches did:
-    difference = c x, error^2 = variance c (A'A)^+ c', with repeats - rank degrees of freedom. In a grid the passes of
-    the repeats take the place of launches.
+    Each round of an adaptive study is a separate launch, and the speed of the machine differs between launches.
+    Settings that ran in the same launch show by how much, so that the effects of launches cancel in the ratio of two
+    settings: difference = c x, error^2 = variance c (A'A)^+ c', with repeats - rank degrees of freedom. In a grid, the
+    passes over all settings, one per repeat, take the place of launches.
     """
 
     squares: float
-    """Sum of the squared residuals: what runs differ by, beside what their launch has in common."""
+    """Sum of the squared residuals: how much runs differ beyond what their launch has in common."""
     freedom: float
+    """Degrees of freedom of the residuals."""
 
     def __init__(self, steps: Mapping[Setting, Sample], launches: Mapping[Setting, Mapping[int, str]]) -> None:
         self._steps = steps
         self._columns = {setting: column for column, setting in enumerate(steps)}
-        names = {name: len(steps) + index for index, name in enumerate(sorted(_names(launches)))}
+        names = {name: len(steps) + index for index, name in enumerate(sorted(_launch_names(launches)))}
         logs = [(setting, repeat, log) for setting, step in steps.items() for repeat, log in step.repeats.items()]
         design = np.zeros((len(logs), len(steps) + len(names)))
         for row, (setting, repeat, _) in enumerate(logs):
             design[row, [self._columns[setting], names[launches[setting][repeat]]]] = 1
         inverse, observed = np.linalg.pinv(design), np.array([log for *_, log in logs])
-        self._known = inverse @ design
+        self._estimable = inverse @ design
         self._effects = inverse @ observed
         self.freedom = float(len(logs) - np.linalg.matrix_rank(design))
-        left = observed - design @ self._effects
-        self.squares = float(left @ left)
+        residuals = observed - design @ self._effects
+        self.squares = float(residuals @ residuals)
         self._covariance = (self.squares / self.freedom if self.freedom else 0.0) * inverse @ inverse.T
 
     def difference(self, setting: Setting, other: Setting) -> Sample:
-        """log step of the one minus that of the other."""
+        """Return log step of `setting` minus log step of `other`."""
         contrast = np.zeros(len(self._effects))
         contrast[self._columns[setting]] += 1
         contrast[self._columns[other]] -= 1
         step, other_step = self._steps[setting], self._steps[other]
-        if not np.allclose(contrast @ self._known, contrast):  # no chain of common launches connects the two
+        if not np.allclose(contrast @ self._estimable, contrast):  # no chain of common launches connects the two
             return step.apart(other_step)
         return Sample(
             value=float(contrast @ self._effects),
@@ -122,22 +120,22 @@ class LaunchFit:
         )
 
 
-def _names(launches: Mapping[Setting, Mapping[int, str]]) -> set[str]:
+def _launch_names(launches: Mapping[Setting, Mapping[int, str]]) -> set[str]:
     return {name for of_repeats in launches.values() for name in of_repeats.values()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How fast one setting is, as samples in logarithms: any two of a series can be compared."""
+    """The speed of one setting, as samples of logarithms. Any two settings of a series can be compared."""
 
     setting: Setting
     baseline: Setting
     step: Sample
     speedup: Sample
     fit: LaunchFit
-    """Of this count and all smaller ones, by pass; of the whole series, by launch, if it is spread over several."""
+    """If side by side: the fit over this count and all smaller ones, by pass. Otherwise: over the series, by launch."""
     side_by_side: bool
-    """Whether equally numbered repeats ran side by side; otherwise they are spread over several launches."""
+    """Whether repeats with the same number ran side by side. Otherwise they are spread over several launches."""
 
     @property
     def throughput(self) -> Sample:
@@ -149,15 +147,18 @@ class Pace:
         return self.speedup.plus(math.log(self.baseline.workers / self.setting.workers))
 
     def gain_over(self, other: Pace) -> Sample:
-        """Its throughput relative to that of the other. Of repeats side by side, the pairs show the noise; that of the
-        other counts up to the larger one counts for one more pair. Still larger ones may be far noisier."""
+        """Return the throughput relative to `other`.
+
+        If the repeats ran side by side, their pairs show the noise. The noise of the other counts, up to the larger of
+        the two, weighs as much as one more pair. Counts larger than both may be far noisier.
+        """
         if self.side_by_side:
-            slower, fit = other.step.minus(self.step), max(self, other, key=lambda pace: pace.setting.workers).fit
-            squares, freedom = fit.squares - slower.squares / 2, fit.freedom - slower.freedom
-            slower = slower.steadied(2 * squares / freedom) if freedom >= 1 else slower
+            gain, fit = other.step.minus(self.step), max(self, other, key=lambda pace: pace.setting.workers).fit
+            other_squares, freedom = fit.squares - gain.squares / 2, fit.freedom - gain.freedom
+            gain = gain.steadied(2 * other_squares / freedom) if freedom >= 1 else gain
         else:
-            slower = self.fit.difference(other.setting, self.setting)
-        return slower.plus(math.log(self.setting.global_batch / other.setting.global_batch))
+            gain = self.fit.difference(other.setting, self.setting)
+        return gain.plus(math.log(self.setting.global_batch / other.setting.global_batch))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +176,8 @@ class ScalingRow:
     """The samples behind the four intervals."""
     trained: bool = False
     metric: Estimate | None = None
-    """Metric of the best variant, mean over its repeats; None if it was not trained, or a repeat diverged or missed the
-    target."""
+    """Metric of the best variant, averaged over its repeats. None if nothing was trained, or if a repeat diverged or
+    missed the target."""
     metric_sample: Sample | None = None
     """The sample behind the metric."""
     variant: str | None = None
@@ -184,7 +185,7 @@ class ScalingRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Rows that differ only in workers: the same batch per worker (weak) or the same global batch (strong)."""
+    """Rows that differ only in workers, with equal batches per worker (weak scaling) or global batches (strong)."""
 
     rows: tuple[ScalingRow, ...]
 
@@ -195,17 +196,18 @@ def scaling(
     *,
     adaptive: bool = False,
 ) -> list[Series]:
-    """speedup(n) = throughput(n) / throughput(baseline), efficiency = speedup * baseline / n.
+    """Return speedup(n) = throughput(n) / throughput(baseline) and efficiency = speedup * baseline / n of each series.
 
-    For a fixed global batch the speedup is T(1)/T(n); for a fixed batch per worker, n * T(1)/T(n). `best` is the best
-    trained variant of each setting. The counts of an `adaptive` study were probed in several launches.
+    With a baseline of one worker, the speedup is T(1)/T(n) for a fixed global batch, and n * T(1)/T(n) for a fixed
+    batch per worker. `best`: the best trained variant of each setting. `adaptive`: whether the counts were probed in
+    several launches.
     """
     groups = paces(points, adaptive=adaptive)
     return [Series(rows=tuple(_row(pace, best.get(pace.setting)) for pace in group)) for group in groups]
 
 
 def paces(points: Iterable[SettingTimes], *, adaptive: bool = False) -> list[list[Pace]]:
-    """Groups that differ only in workers, each in the order of its counts."""
+    """Group the settings that differ only in workers, each group in the order of its counts."""
     groups: dict[SeriesKey, list[SettingTimes]] = defaultdict(list)
     for point in points:
         groups[point.setting.series].append(point)
@@ -215,7 +217,7 @@ def paces(points: Iterable[SettingTimes], *, adaptive: bool = False) -> list[lis
 def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
     steps = {point.setting: median_step(point.repeats) for point in group}
     launches = {point.setting: point.launches for point in group}
-    side_by_side = not adaptive or len(_names(launches)) == 1
+    side_by_side = not adaptive or len(_launch_names(launches)) == 1
     if side_by_side:
         passes = {setting: {repeat: str(repeat) for repeat in step.repeats} for setting, step in steps.items()}
         fits = {setting: LaunchFit(dict(list(steps.items())[:count]), passes) for count, setting in enumerate(steps, 1)}

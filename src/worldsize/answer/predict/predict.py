@@ -1,4 +1,4 @@
-"""A study folder -> projections to worker counts never run: throughput, time, energy, cost, and which to choose."""
+"""Projects a study to worker counts that were never run: throughput, time, energy and cost, and which count to use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Prediction:
     setting: Setting
     """The setting that is projected: its batch, strategy and precision."""
     options: tuple[Option, ...]
-    """The measured counts and those asked for."""
+    """The measured counts and those asked about."""
     choice: Choice
     question: Question
     findings: tuple[Finding, ...]
@@ -40,7 +40,7 @@ class Prediction:
 
     @property
     def place(self) -> str:
-        """Name of the place where it runs; empty if the study has only one."""
+        """Name of the place; empty if the study has only one."""
         return self.setting.place
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Prediction:
 
 
 def doublings(results: Results) -> tuple[int, ...]:
-    """The default counts among which the batch can be divided."""
+    """Return the default counts among which the batch can be divided."""
     largest = max((row.setting.workers for row in results.rows), default=1)
     row = results.answer.row
     batch = row.setting.global_batch // row.setting.accumulation if row and row.setting.scaling == "strong" else 0
@@ -61,15 +61,15 @@ def _check(results: Results, question: Question, curve: WorkerCurve) -> None:
     impossible = [count for count in question.workers if not curve.possible(count)]
     if impossible:
         batch = curve.setting.global_batch // curve.setting.accumulation
-        near = [count for count in range(1, min(batch, 4 * impossible[0]) + 1) if batch % count == 0][-4:]
+        divisors = [count for count in range(1, min(batch, 4 * impossible[0]) + 1) if batch % count == 0][-4:]
         raise InputError(
-            f"workers={impossible[0]}: a global batch of {curve.setting.global_batch} does not divide among them; ask "
-            f"about {', '.join(map(str, near))}"
+            f"workers={impossible[0]} does not divide the global batch of {curve.setting.global_batch} evenly; use "
+            f"{', '.join(map(str, divisors))}"
         )
     samples = results.facts.train_samples
     if question.batch_per_worker is not None and question.batch_per_worker > samples:
         raise InputError(
-            f"batch={question.batch_per_worker} is more than the {samples} training samples; ask about a smaller one"
+            f"batch={question.batch_per_worker} is more than the {samples} training samples; use a smaller batch"
         )
     metric = results.facts.metric
     least, most = metric_bounds(metric)
@@ -78,13 +78,13 @@ def _check(results: Results, question: Question, curve: WorkerCurve) -> None:
         share = question.goal / 100 if 1 < question.goal <= 100 else 0.9
         raise InputError(f"until={question.goal:g}: {metric} {rule}; write --until {share:g} for {100 * share:g} %")
     if question.budget is not None and question.price is None:
-        raise InputError(f"budget={question.budget:g} needs to know what a worker costs; add --price")
+        raise InputError(f"budget={question.budget:g} requires the price of a worker-hour; add --price")
     if results.spec.train is None:
         for name, value in (("until", question.goal), ("price", question.price), ("deadline", question.deadline_s)):
             if value is not None:
                 raise InputError(
-                    f"{name}={value:g}: the study trains nothing, so the time of a whole training is not known; add "
-                    f"`train:` to it, or leave --{name} out"
+                    f"{name}={value:g} requires the training time, but the study trains nothing; add `train:` to the "
+                    f"study, or leave out --{name}"
                 )
 
 
@@ -94,12 +94,13 @@ DOUBTS_OF_ITS_TARGET = {"nothing-reached", "learning-against-speed", "failing-ag
 """Findings that keep the study from recommending anything, by what they cast doubt on: the measured counts, all
 training, or training to its own target."""
 Outlook = tuple[Prediction, Finding | None]
+"""A projection, and what limits scaling."""
 
 
 def outlook(results: Results) -> Outlook | None:
-    """Projection beyond the largest measured count, and what limits scaling beyond the recommended one.
+    """Return the projection beyond the largest measured count, and what limits scaling beyond the recommended one.
 
-    None if fewer than two counts were measured, or if the study searches for a batch: then it is not about scaling.
+    None if fewer than two counts were measured, or if the study searches for the largest batch.
     """
     row = results.answer.row
     if row is None or results.largest or len({other.setting.workers for other in results.rows}) < 2:
@@ -107,7 +108,7 @@ def outlook(results: Results) -> Outlook | None:
     prediction = predict(results, Question(workers=doublings(results)))
     current = next((option for option in prediction.options if option.workers == row.setting.workers), None)
     further = [option for option in prediction.options if current and option.workers > current.workers]
-    # If the model no longer learns at the next count, that is the limit, and the answer itself says so.
+    # If the model no longer learns at the next count, that is the limit, and the answer already says so.
     if current is None or not further or not further[0].learns:
         return prediction, None
     # The answer is about throughput, so the limit is too; `predict` is about the whole training.
@@ -157,11 +158,11 @@ def predict_study(
 ) -> list[Prediction]:
     """Project a study to worker counts that were never run, with 80 % intervals. Runs nothing.
 
-    `workers`: the counts to ask about (default: 2, 4 and 8 times the largest that was measured). `until` asks for the
-    time until the test metric is that good (default: the study's own `until`, or its epochs). `price` is per
-    worker-hour; `budget` and `deadline_s` ask for the fastest and the cheapest count that keep them. `network`
-    describes another network, such as "8 x 450GB/s 2us, 50GB/s 5us", or names a preset. There is one prediction per
-    place, because kinds of hardware are never pooled.
+    `workers`: the counts to project to (default: 2, 4 and 8 times the largest measured count). `until`: value of the
+    test metric at which training ends (default: the study's own `until`, or its epochs). `price`: price per
+    worker-hour. `budget` and `deadline_s`: also choose the fastest count within the budget, and the cheapest within the
+    deadline. `network`: another network to assume, such as "8 x 450GB/s 2us, 50GB/s 5us", or the name of a preset.
+    Returns one prediction per place, because kinds of hardware are never pooled.
     """
     predictions = []
     for results in as_results(study).by_place.values():
@@ -180,6 +181,7 @@ def predict_study(
 
 
 def predict(results: Results, question: Question) -> Prediction:
+    """Answer a question about the results of one place."""
     row = results.answer.row or max(results.rows, key=lambda candidate: candidate.samples_per_s.value, default=None)
     if row is None:
         raise InputError(f"{results.folder.path} has no measured throughput to project from; run the study first")
@@ -201,13 +203,13 @@ def predict(results: Results, question: Question) -> Prediction:
 
 
 def _own_doubt(results: Results, row: ScalingRow, question: Question, choice: Choice) -> Finding | None:
-    """The doubt of the study itself, if the question is about what it measured."""
+    """Return the doubt of the study itself, if the question is about what it measured."""
     if question.batch_per_worker not in (None, row.setting.batch_per_worker) or question.network is not None:
         return None
-    concerned = set(DOUBTS_OF_TRAINING)
-    concerned |= DOUBTS_OF_COUNTS if choice.knee.measured else set()
-    concerned |= DOUBTS_OF_ITS_TARGET if question.goal is None else set()
-    return next((finding for finding in results.answer.findings if finding.code in concerned), None)
+    codes = set(DOUBTS_OF_TRAINING)
+    codes |= DOUBTS_OF_COUNTS if choice.knee.measured else set()
+    codes |= DOUBTS_OF_ITS_TARGET if question.goal is None else set()
+    return next((finding for finding in results.answer.findings if finding.code in codes), None)
 
 
 def _doubt(question: Question, options: Sequence[Option], choice: Choice) -> Finding | None:

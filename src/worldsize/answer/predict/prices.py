@@ -1,4 +1,4 @@
-"""Time against cost: what each worker count, measured or projected, takes of both."""
+"""Time and worker-hours of each worker count, measured or projected, for a figure of time against cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worldsize.answer.predict.predict import Prediction
 from worldsize.spec.setting import Setting
 
 Basis = Literal["measured", "estimated", "projected"]
-"""Estimated: the steps and the overhead of a training were measured, not its total time."""
+"""Estimated: computed from measured steps and overhead, because the total time was not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +23,14 @@ class PricePoint:
     """Seconds."""
     worker_hours: Estimate
     is_whole_training: bool
-    """False: one epoch, because the time of the whole training is unknown."""
+    """False if the values are for one epoch, because the time of the whole training is unknown."""
     basis: Basis
     is_best: bool
     """Whether no other count is both faster and cheaper."""
 
 
 def price_points(prediction: Prediction) -> list[PricePoint]:
-    """The counts that the choice considers."""
+    """Return the counts among which the prediction chooses."""
     is_whole_training = any(option.wall_s for option in prediction.options)
     measured: Basis = "estimated" if is_whole_training else "measured"
     return [

@@ -1,4 +1,4 @@
-"""Read tables of measurements from CSV into series. Errors name the line, or suggest the nearest known column.
+"""Reads tables of measurements from CSV into series. Errors name the line and suggest the nearest known column.
 
 workers,samples_per_s
 1,410
@@ -30,9 +30,9 @@ ABOUT = ("model", "params_m", *STACK, "source")
 """Columns that describe a series and are kept as text."""
 MOST_WORKERS = 10_000_000
 LEAST_VALUE, MOST_VALUE = 1e-30, 1e30
-"""No measurement lies outside this range, and products of larger values could overflow."""
+"""Range of possible measurements. Products of larger values could overflow."""
 MOST_SHOWN = 20
-"""Most problems listed in one message: a file of another kind would name every line."""
+"""Maximum number of problems in one message. In a file of another kind, every line is a problem."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +44,11 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenSeries:
-    """A series of the table: rates for the laws, and the conversion back into its own unit.
+    """A series of the table: its rates, and the conversion back into its own unit.
 
-    Rates are computed from times: weak step, batch x n / step_s; strong step, global batch / step_s; epoch_s and
-    train_s, 1 / time (the work is the same for every count). Without a batch, rates are in steps: relative rates are
-    all the laws need.
+    Rates are computed from times: batch x n / step_s for weak scaling, global batch / step_s for strong scaling, and
+    1 / time for epoch_s and train_s, because the work is the same for every count. Without a batch, rates count steps,
+    because projections need relative rates only.
     """
 
     series: TableSeries
@@ -79,14 +79,17 @@ class _Measured:
 
 
 def step_samples(unit: Unit, mode: Mode, workers: int, batch: float | None) -> float:
-    """Work done in the time that the table gives: rate = work / time."""
+    """Return the work that is done in the time that the table gives: rate = work / time."""
     if unit != "step_s":
         return 1.0
     return (batch or 1.0) * (workers if mode == "weak" else 1)
 
 
 def all_series(rows: Iterable[TableRow], unit: Unit | None) -> tuple[GivenSeries, ...]:
-    """Series in the order of their first rows. `unit` is the column with the measurement; None: `value` and `unit`."""
+    """Return the series in the order of their first rows.
+
+    `unit`: the column with the measurements; None if the columns `value` and `unit` hold them.
+    """
     problems: list[Problem] = []
     by_name: dict[str, list[_Measured]] = defaultdict(list)
     for row in rows:
@@ -103,7 +106,7 @@ def all_series(rows: Iterable[TableRow], unit: Unit | None) -> tuple[GivenSeries
 def table_error(problems: Sequence[Problem]) -> InputError:
     shown = list(problems[:MOST_SHOWN])
     if len(problems) > MOST_SHOWN:
-        shown.append(Problem(f"and {len(problems) - MOST_SHOWN} problems more; fix these first"))
+        shown.append(Problem(f"and {len(problems) - MOST_SHOWN} more problems; fix these first"))
     return InputError(shown)
 
 
@@ -116,6 +119,7 @@ def whole(value: object) -> int | None:
 
 
 def positive(value: object) -> float | None:
+    """Return the number if it is in the range of possible measurements, else None."""
     if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
         return None
     try:
@@ -126,12 +130,12 @@ def positive(value: object) -> float | None:
 
 
 def _text(value: object) -> str:
-    """A cell as text. pandas turns an empty cell into NaN."""
+    """Return a cell as text. pandas turns an empty cell into NaN."""
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value).strip()
 
 
 class _Reader:
-    """Reads one row and adds whatever is wrong with it to `problems`."""
+    """Reads one row and adds its errors to `problems`."""
 
     def __init__(self, row: TableRow, problems: list[Problem]) -> None:
         self.row = row
@@ -139,21 +143,21 @@ class _Reader:
 
     def measured(self, unit: Unit | None) -> _Measured | None:
         before = len(self.problems)
-        own_layout = unit is not None
+        is_published_layout = unit is None
         row_unit = unit or self._one_of("unit", UNITS, None)
-        workers = self._number("workers", whole, f"a whole number from 1 to {MOST_WORKERS:,}", "write 4, say")
+        workers = self._number("workers", whole, f"a whole number from 1 to {MOST_WORKERS:,}", "write 4, for example")
         value = self._number(
             unit or "value", positive, "a positive, finite number (1e-30 to 1e30)", "leave the row out if it failed"
         )
         node = self._number("workers_per_node", whole, "a whole number of at least 1", "leave it empty", optional=True)
         mode = cast(Mode, self._one_of("mode", MODES, "unknown"))
-        if not own_layout and positive(self.row.cells.get("batch_per_worker")) is None:
-            batch = None  # published tables describe batches in words ('varies')
+        if is_published_layout and positive(self.row.cells.get("batch_per_worker")) is None:
+            batch = None  # published tables may describe batches in words ('varies')
         else:
             batch = self._number("batch_per_worker", positive, "a positive number", "leave it empty", optional=True)
         if row_unit == "step_s" and mode == "unknown":
             self._wrong(
-                "step_s needs a mode: 'weak' (one batch a worker) or 'strong' (one global batch); add the column"
+                "step_s requires a column `mode`; use 'weak' (one batch per worker) or 'strong' (one global batch)"
             )
         if len(self.problems) > before or workers is None or value is None:
             return None
@@ -177,7 +181,7 @@ class _Reader:
         value = self.row.cells.get(name)
         if _text(value) == "" and (optional or value is None or value == ""):
             if not optional:
-                self._wrong(f"{name} is empty; it wants {rule}")
+                self._wrong(f"{name} is empty; it must be {rule}")
             return None
         number = read(value)
         if number is None:
@@ -202,7 +206,7 @@ class Converter(Protocol):
 
 
 def _plain_number(text: str, read: Converter) -> str | None:
-    """Suggest `write 410` for 410 img/s, 410.5 for 410,5, both readings of 1,570; None if the text has no number."""
+    """Suggest 410 for `410 img/s`, 410.5 for `410,5`, and both readings of `1,570`; None if the text has no number."""
     with_unit = re.fullmatch(r"(\d+(?:\.\d+)?)\s*[^\d.,:\s][^\d]*", text)
     thousands = re.fullmatch(r"[1-9]\d{0,2}([,_' ]\d{3})+(\.\d+)?", text)
     candidates = [with_unit[1]] if with_unit else []
@@ -223,17 +227,20 @@ def _series(name: str, measured: list[_Measured], problems: list[Problem]) -> Gi
         return None
     rates = []
     for point in measured:
-        done = step_samples(point.unit, point.mode, point.workers, first.batch)
+        work = step_samples(point.unit, point.mode, point.workers, first.batch)
         is_rate = point.unit in ("samples_per_s", "tokens_per_s")
-        rates.append((point.workers, point.value if is_rate else done / point.value))
+        rates.append((point.workers, point.value if is_rate else work / point.value))
     stack = " / ".join(first.about[column] for column in STACK if column in first.about)
     series = table_series(rates, workers_per_node=first.workers_per_node, name=name, stack=stack)
     return GivenSeries(series=series, unit=first.unit, mode=first.mode, batch=first.batch, about=first.about)
 
 
 def _whole_nodes(measured: list[_Measured]) -> list[_Measured]:
-    """Fill in the node size. A run inside a node may give its own worker count as workers_per_node, such as 2 of 2, if
-    all other runs agree on one larger size."""
+    """Fill in the node size of runs that did not use all of a node.
+
+    Such a run may give its own worker count as workers_per_node, such as 2 for 2 workers, if all other runs agree on
+    one larger size.
+    """
     partial = [point for point in measured if point.workers_per_node == point.workers]
     sizes = {point.workers_per_node for point in measured if point not in partial}
     sizes = sizes or {max(point.workers for point in partial)}
@@ -266,9 +273,9 @@ def _check_repeats(label: str, measured: list[_Measured], problems: list[Problem
     for point in measured:
         key = (point.workers, point.repeat)
         if key in seen:
-            which = "" if point.repeat is None else f" with repeat {shorten(point.repeat)}"
-            text = f"workers={point.workers}{which} stands in {label} already, at {seen[key]}"
-            problems.append(Problem(f"{text}; number runs of one count in a column `repeat`", point.where))
+            repeat = "" if point.repeat is None else f" with repeat {shorten(point.repeat)}"
+            text = f"workers={point.workers}{repeat} already occurs in {label}, at {seen[key]}"
+            problems.append(Problem(f"{text}; number the runs of one count in a column `repeat`", point.where))
         seen.setdefault(key, point.where)
 
 
@@ -288,13 +295,13 @@ class MeasurementTable:
 
 
 def read_table(path: Path, *, workers_per_node: int | None = None) -> MeasurementTable:
-    """Read a table. `workers_per_node` is for series that do not state it; contradicting the table is an error."""
+    """Read a table. `workers_per_node` applies to series that do not state it, and must not contradict the others."""
     if not path.exists():
-        raise InputError(f"{path}: there is neither a study folder nor a table of that name; give one of the two")
+        raise InputError(f"{path} does not exist; give a study folder or a table")
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error}); give a CSV file in UTF-8") from error
+        raise InputError(f"{path} cannot be read ({error}); give a CSV file in UTF-8") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not text in UTF-8; save it as CSV in UTF-8") from error
     if "\x00" in text or text.startswith("PK\x03\x04"):
@@ -308,11 +315,8 @@ def read_table(path: Path, *, workers_per_node: int | None = None) -> Measuremen
 def _with_nodes(given: GivenSeries, workers_per_node: int) -> GivenSeries:
     stated = given.series.workers_per_node
     if stated not in (None, workers_per_node):
-        which = f" of {given.series.name}" if given.series.name else ""
-        raise InputError(
-            f"workers_per_node={workers_per_node} was asked for, and the table{which} says {stated}; leave one of them "
-            "out"
-        )
+        source = f"series {shorten(given.series.name)}" if given.series.name else "the table"
+        raise InputError(f"workers_per_node={workers_per_node} contradicts {source}, which says {stated}; remove one")
     return replace(given, series=replace(given.series, workers_per_node=workers_per_node))
 
 
@@ -325,8 +329,8 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> M
     """Build a table from Python: mappings from column names to values."""
     if isinstance(points, str | bytes | Mapping):
         raise InputError(
-            f"points={shorten(points)} is no list of measurements; write [{{'workers': 4, 'samples_per_s': 390}}, ...] "
-            "or give a file to `worldsize predict`"
+            f"points={shorten(points)} is not a list of measurements; write [{{'workers': 4, 'samples_per_s': 390}}, "
+            "...], or use `worldsize predict` for a file"
         )
     rows, problems = [], []
     columns: dict[str, None] = {}
@@ -334,7 +338,7 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> M
         where = f"{label}[{index}]"
         if not isinstance(point, Mapping):
             problems.append(
-                Problem(f"{shorten(point)} is no mapping of columns to values; write {{'workers': 4, ...}}", where)
+                Problem(f"{shorten(point)} is not a mapping of columns to values; write {{'workers': 4, ...}}", where)
             )
             continue
         problems += [Problem(_unknown(str(name)), where) for name in point if name not in COLUMNS]
@@ -343,12 +347,12 @@ def table_of(points: Iterable[Mapping[str, object]], label: str = "points") -> M
     if problems:
         raise table_error(problems)
     if not rows:
-        raise InputError([Problem("there is no measurement; give at least one", label)])
+        raise InputError([Problem("there are no measurements; give at least one", label)])
     return MeasurementTable(series=all_series(rows, _unit(list(columns), label)))
 
 
 def _rows(text: str, label: str) -> tuple[list[str], list[TableRow]]:
-    """Header and rows. Blank lines are skipped; spaces around cells and names are removed."""
+    """Return the header and the rows, without blank lines and without spaces around cells."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
     header: list[str] = []
     rows: list[TableRow] = []
@@ -363,8 +367,8 @@ def _rows(text: str, label: str) -> tuple[list[str], list[TableRow]]:
                 header = [cell.lower() for cell in cells]
                 _check_header(header, where)
             elif len(cells) != len(header):
-                text_ = f"{len(cells)} cells under {len(header)} columns; a comma inside a value wants quotes around it"
-                problems.append(Problem(text_, where))
+                rule = f"{len(cells)} cells for {len(header)} columns; put quotes around a value that contains a comma"
+                problems.append(Problem(rule, where))
             else:
                 rows.append(TableRow(where=where, cells=dict(zip(header, cells, strict=True))))
     except csv.Error as error:
@@ -373,42 +377,42 @@ def _rows(text: str, label: str) -> tuple[list[str], list[TableRow]]:
     if problems:
         raise table_error(problems)
     if not rows:
-        raise InputError([Problem("the table has no measurement; write a line of columns and a line a count", label)])
+        raise InputError([Problem("the table has no measurements; write a header and one line per count", label)])
     return header, rows
 
 
 def _delimiter(text: str) -> str:
-    """The delimiter of the first line: spreadsheets in many countries write semicolons."""
+    """Return the delimiter of the first line. Spreadsheets in many countries write semicolons."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     return max(",;\t", key=first.count)
 
 
 def _check_header(header: Sequence[str], where: str) -> None:
-    twice = sorted({name for name in header if header.count(name) > 1})
-    problems = [Problem(f"column {shorten(name)} stands there more than once; leave one", where) for name in twice]
+    duplicates = sorted({name for name in header if header.count(name) > 1})
+    problems = [Problem(f"column {shorten(name)} occurs more than once; keep one", where) for name in duplicates]
     problems += [Problem(_unknown(name), where) for name in header if name not in COLUMNS]
     if problems:
         raise table_error([*problems, Problem(ALL_COLUMNS)])
 
 
 def _unit(columns: Sequence[str], where: str) -> Unit | None:
-    """The column with the measurement; None for a `value` column with a `unit` column beside it."""
+    """Return the column with the measurements, or None if they are in the columns `value` and `unit`."""
     if "workers" not in columns:
         raise InputError([Problem('column "workers" is missing; add it', where)])
     units = [name for name in columns if name in UNITS]
-    given_beside = "value" in columns or "unit" in columns
-    if given_beside and not units and {"value", "unit"} <= set(columns):
+    has_value_or_unit = "value" in columns or "unit" in columns
+    if has_value_or_unit and not units and {"value", "unit"} <= set(columns):
         return None
-    if given_beside or len(units) != 1:
+    if has_value_or_unit or len(units) != 1:
         listed = ", ".join([*units, *(name for name in ("value", "unit") if name in columns)]) or "none"
-        text = f"one column with a measurement is wanted, found {listed}; keep one of {', '.join(UNITS)}"
+        text = f"there must be one column with measurements, found {listed}; keep one of {', '.join(UNITS)}"
         raise InputError([Problem(text, where)])
     return units[0]
 
 
 def _unknown(name: str) -> str:
-    called = next((right for right, others in OFTEN_CALLED.items() if name.lower() in others), None)
-    hint = did_you_mean(called or name.lower(), COLUMNS, cutoff=0.7, otherwise="Leave it out.")
+    meant = next((column for column, synonyms in OFTEN_CALLED.items() if name.lower() in synonyms), None)
+    hint = did_you_mean(meant or name.lower(), COLUMNS, cutoff=0.7, otherwise="Leave it out.")
     return f"unknown column {shorten(name)}. {hint}"
 
 

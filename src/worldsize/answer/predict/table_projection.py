@@ -1,4 +1,4 @@
-"""Tables of measurements -> projections in the same unit: `worldsize.project`, without torch or files."""
+"""Projects tables of measurements, in their own unit. Needs neither torch nor files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Projection:
 
     workers: int
     samples_per_s: Estimate
-    """Tokens per second if those were given. If only times were given, without a batch: runs of the same work per
-    second. 80 % of later measurements should lie in its interval."""
+    """Tokens per second if those were given; a relative rate if times were given without a batch. The interval should
+    contain 80 % of later measurements."""
     expected: Estimate
-    """The same in the unit of the measurements."""
+    """The same value in the unit of the measurements."""
     unit: Unit
     measured: bool
-    """Whether this count was measured; then the values are the measured ones."""
+    """Whether this count was measured. If so, the values are the measured ones."""
     notes: tuple[str, ...]
     series_id: str = ""
 
@@ -39,23 +39,25 @@ class Projection:
 
     @property
     def sure(self) -> bool:
-        """Whether it is known well enough to act on."""
+        """Whether it is certain enough to act on."""
         return self.measured or self.samples_per_s.relative_width <= WIDEST
 
 
 def project(points: Iterable[Mapping[str, object]], workers: Iterable[int]) -> list[Projection]:
     """Project rates to worker counts that were never run, from a few that were.
 
-    `points` are mappings with `workers` and one of samples_per_s, tokens_per_s, step_s, epoch_s, train_s; optional are
-    series_id, mode ('weak' or 'strong'; step_s needs it), batch_per_worker, workers_per_node and repeat. Ordered by
-    series, then as `workers` asks.
+    `points` are mappings with `workers` and one of samples_per_s, tokens_per_s, step_s, epoch_s, train_s. Optional are
+    series_id, mode ('weak' or 'strong'; required for step_s), batch_per_worker, workers_per_node and repeat. The
+    projections are ordered by series, then as in `workers`.
     """
     return project_table(table_of(points), _counts(workers))
 
 
 def project_table(table: MeasurementTable, workers: Sequence[int], *, measured_too: bool = False) -> list[Projection]:
-    """Project every series of a table. Series of the same stack (hardware, interconnect, framework) inform each other
-    about the cost of leaving a node. `measured_too` includes the measured counts of each series, in order."""
+    """Project every series of a table. `measured_too`: include the measured counts of each series.
+
+    Series of the same stack (hardware, interconnect, framework) share their cost of leaving a node.
+    """
     projections = []
     others = crossings_of_others([given.series for given in table.series])
     for given, crossings in zip(table.series, others, strict=True):
@@ -65,7 +67,7 @@ def project_table(table: MeasurementTable, workers: Sequence[int], *, measured_t
 
 
 def crossings_of_others(series: Sequence[TableSeries]) -> Iterator[list[float]]:
-    """For each series, what leaving a node of this size cost others of its stack; empty if the stack has no name."""
+    """Yield for each series what leaving such a node cost others of its stack; empty if the stack has no name."""
     known: dict[tuple[str, int | None], dict[int, float]] = defaultdict(dict)
     for index, member in enumerate(series):
         if member.stack and (cost := crossing_cost(member)) is not None:
@@ -76,13 +78,13 @@ def crossings_of_others(series: Sequence[TableSeries]) -> Iterator[list[float]]:
 
 
 def choose_in_series(rows: Sequence[Projection]) -> Knee[Projection]:
-    """The largest count that pays, from the smallest measured one on. `rows`: one series, in order."""
+    """Choose the largest count that pays, from the smallest measured one on. `rows`: one series, in order."""
     smallest = next(row.workers for row in rows if row.measured)
     return choose_knee([row for row in rows if row.workers >= smallest])
 
 
 def further(table: MeasurementTable) -> list[int]:
-    """Every measured count of the table, and the default counts of each series."""
+    """Return every measured count of the table, and the default counts of each series."""
     largest = {given.series.largest for given in table.series}
     measured = {count for given in table.series for count in given.series.workers}
     return sorted(measured.union(*map(default_counts, largest)))
@@ -103,14 +105,14 @@ def _in_unit(given: GivenSeries, projected: Projected) -> Projection:
 
 def _counts(workers: Iterable[int]) -> list[int]:
     if not isinstance(workers, Iterable) or isinstance(workers, str | bytes):
-        raise InputError(f"workers={shorten(workers)} is not a list of counts; write workers=[16, 32], say")
+        raise InputError(f"workers={shorten(workers)} is not a list of counts; use a list such as workers=[16, 32]")
     counts = []
     for index, count in enumerate(workers):
         number = whole(count)
         if number is None:
-            text = f"{shorten(count)} is not a whole number from 1 to {MOST_WORKERS:,}; write workers=[16, 32], say"
+            text = f"{shorten(count)} is not a whole number from 1 to {MOST_WORKERS:,}; use counts such as [16, 32]"
             raise InputError([Problem(text, f"workers[{index}]")])
         counts.append(number)
     if not counts:
-        raise InputError("workers=[] asks for nothing; name at least one count")
+        raise InputError("workers=[] is empty; give at least one count")
     return counts

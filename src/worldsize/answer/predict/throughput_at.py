@@ -1,4 +1,4 @@
-"""Throughput at any worker count: measured, from parts of the step, from the bare series, or on another network."""
+"""Throughput at any worker count: measured, from the step model, from the bare series, or on another network."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ from worldsize.errors import InputError
 from worldsize.spec.setting import Setting
 
 OVERLAP_UNKNOWN = (1.0, 2.0, 10.0)
-"""No overlap, some, almost complete: the range if one worker or one batch does not show the overlap."""
+"""No overlap, some, and almost complete: the range if the measurements do not show the overlap."""
 NETWORK_USE = (0.6, 0.8, 1.0)
 """Share of a declared rate that real transfers reach."""
-
-
 STEP_BASE = 0.045
 """What each doubling adds to the margin of the step model, whatever its evidence. A bare series needs less, because its
-interval has room for other readings too."""
-OTHER_BATCH = "from other batches that were measured"
-CROWDED = "more threads exchange than there are cores"
+interval also covers alternative readings."""
+OTHER_BATCH = "estimated from other measured batches"
+CROWDED = "more exchange threads than cores"
 WHOLE_EXCHANGES = ("ddp", "zero")
-"""Strategies that send all gradients, as they are, in every step."""
+"""Strategies that send all gradients in every step, uncompressed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +56,9 @@ class Throughputs:
     series: TableSeries
     workers_per_node: int
     network: Network | None
-    """Declared network that replaces the measured one."""
+    """Declared network that replaces the measured one. None: the measured network."""
     noise_of: tuple[Sample, ...]
-    """Measured throughputs from which the noise is estimated: those of the curve, or all if it has none."""
+    """Measured throughputs from which the noise is estimated: those of the curve or, if it has none, all."""
 
     def row(self, workers: int) -> ScalingRow | None:
         return next((row for row in self.rows if row.setting.workers == workers), None)
@@ -75,9 +73,9 @@ class Throughputs:
         known = max(self.series.largest, self.model.top if self.model else 0)
         new_node = placed(workers, self.workers_per_node)[1] > placed(known, self.workers_per_node)[1]
         if not new_node and (not self.rows or self.series.largest < workers <= known):
-            return self._from_other_batches(setting)  # they say more at this count than extrapolation does
+            return self._from_other_batches(setting)  # at this count, they tell more than an extrapolation
         if self.model is None or self.model.top == 1 or new_node:
-            # One worker does not show what an exchange costs; spans inside a node do not show what leaving it costs.
+            # One worker does not show the cost of an exchange, and spans inside a node do not show that of leaving it.
             return self._from_bare_series(setting, new_node)
         return self._from_step_model(setting, self.model)
 
@@ -95,7 +93,7 @@ class Throughputs:
         projected = project_series(series, [setting.workers], noise=self._noise)[0]
         rate = projected.samples_per_s
         of_others = not self.rows or series is not self.series
-        if of_others:  # uncertainty about this batch at the largest count carries over to larger counts
+        if of_others:  # larger counts have at least the uncertainty about this batch at the largest count
             at_largest = self._from_other_batches(replace(setting, workers=series.largest)).samples_per_s
             (low, high), (down, up) = rate.ends, at_largest.scaled(1 / at_largest.value).ends
             rate = rate.with_ends(low * down, high * up)
@@ -110,19 +108,20 @@ class Throughputs:
         by_parts = setting.global_batch / parts.step_s
         low, high = self._margin(workers).around(by_parts)
         if model.is_more_crowded(workers):
-            # The range: crowded threads cost nothing, or twice as much.
-            freer, fuller = (model.parts(workers, batch, times, crowding=by) for by in (0.0, 2.0))
-            low, high = min(low, setting.global_batch / fuller.step_s), max(high, setting.global_batch / freer.step_s)
+            # The interval reaches from crowding that costs nothing to crowding that costs twice as much.
+            fastest, slowest = (model.parts(workers, batch, times, crowding=factor) for factor in (0.0, 2.0))
+            low = min(low, setting.global_batch / slowest.step_s)
+            high = max(high, setting.global_batch / fastest.step_s)
             rate = _projected(by_parts, low, high)
             return Throughput(samples_per_s=rate, parts=parts, notes=(*projected.notes, CROWDED))
-        # If the work per rank changes with the workers, a bare series cannot separate that from the cost of scaling.
+        # In strong scaling, a bare series cannot separate the cost of scaling from that of less work per rank.
         both = [by_parts] if setting.scaling == "strong" else [by_parts, projected.samples_per_s.value]
-        # If the two models disagree, little is known: the interval includes both.
+        # The more the two models disagree, the less is known, so the interval includes both.
         rate = _projected(by_parts, min(low, *both), max(high, *both))
         return Throughput(samples_per_s=rate, parts=parts, notes=projected.notes)
 
     def _with_other_batches(self, setting: Setting) -> TableSeries:
-        """The series, plus larger counts that ran only with other batches, converted to this batch."""
+        """Return the series, plus larger counts that ran only with other batches, converted to this batch."""
         if self.model is None or self.model.top <= self.series.largest or setting.scaling == "strong":
             return self.series
         batch, times = setting.batch_per_worker, setting.accumulation
@@ -132,8 +131,10 @@ class Throughputs:
         return table_series(points, workers_per_node=self.workers_per_node)
 
     def _on_full_nodes(self, bare: Estimate, setting: Setting) -> Estimate | None:
-        """Slow the projection down for crowding that a series with fewer workers per node does not show; None if
-        it does. More nodes never make a node faster."""
+        """Return a projection slowed down by crowding that the series, with fewer workers per node, does not show.
+
+        None if the series shows it. More nodes never make a node faster.
+        """
         workers_on_node = placed(setting.workers, self.workers_per_node)[0]
         if self.model is None or not self.model.is_more_crowded(workers_on_node):
             return None
@@ -145,32 +146,31 @@ class Throughputs:
         return _projected(value, min(low / slower**2, value), max(high, value))
 
     def _from_other_batches(self, setting: Setting) -> Throughput:
-        """Throughput at a batch that was never run, from the batches that were, by the parts of the step.
+        """Project the throughput at a batch that was never run from the batches that were, by the step model.
 
-        A single batch does not show which part of a step grows with the batch: anything from none to all of it.
+        A single batch does not show which part of a step grows with the batch; it may be any part from none to all.
         """
         assert self.model is not None
         workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
         works = sorted({timing.samples_per_worker_step for timing in self.model.timed})
         parts = self.model.parts(workers, batch, times)
-        away = min(abs(math.log2(setting.samples_per_worker_step / work)) for work in works)
-        nearest = min(abs(math.log2(workers / other)) for other in self.series.workers)
+        from_batch = min(abs(math.log2(setting.samples_per_worker_step / work)) for work in works)
+        from_count = min(abs(math.log2(workers / other)) for other in self.series.workers)
         crossing = crossing_kind(self.series, workers)
-        doubtful = max(self._unpredictability(), series_unpredictability(self.series) if crossing != "none" else 0.0)
+        doubt = max(self._unpredictability(), series_unpredictability(self.series) if crossing != "none" else 0.0)
         rates = [setting.global_batch / parts.step_s]
         notes: tuple[str, ...] = (OTHER_BATCH,)
         if len(works) == 1:
             constant_s = self.model.parts(workers, works[0] // times or 1, times).step_s
             rates.append(setting.global_batch / constant_s)
-            notes = ("one batch was measured: how the step follows the batch is not known",)
+            notes = ("only one batch was measured, so the effect of the batch on the step is unknown",)
         value = math.exp(sum(map(math.log, rates)) / len(rates))
-        low, high = margin(doublings=nearest + away, unpredictability=doubtful, crossing=crossing).around(value)
+        low, high = margin(doublings=from_count + from_batch, unpredictability=doubt, crossing=crossing).around(value)
         rate = self._with_noise(_projected(value, min(low, *rates), max(high, *rates)))
         return Throughput(samples_per_s=rate, parts=parts, notes=notes)
 
     def _margin(self, workers: int) -> LogMargin:
-        """Margin that grows with the distance from the measurements and includes their noise: the noise of past runs is
-        in the fit, that of the next run in the projected value."""
+        """Return a margin that grows with the distance from the measurements and includes their noise."""
         distance = min(abs(math.log2(workers / other)) for other in self.series.workers)
         far = margin(
             doublings=distance,
@@ -182,7 +182,7 @@ class Throughputs:
 
     @property
     def _noise(self) -> float:
-        """As in a table: that of the repeats; without repeats at least the floor."""
+        """Half-width due to measurement noise, from the repeats; without repeats at least the floor, as in a table."""
         noise = joint_noise([throughput.reach(PROJECTED_LEVEL) for throughput in self.noise_of])
         return noise if any(throughput.freedom for throughput in self.noise_of) else max(noise, NOISE_FLOOR)
 
@@ -192,7 +192,7 @@ class Throughputs:
         return rate.with_ends(*reached.with_noise(self._noise).around(rate.value))
 
     def _unpredictability(self) -> float:
-        """How well the parts of smaller counts predict the largest one; for a single count, that of the bare series."""
+        """Return how unpredictable the largest count is, from the parts of smaller ones or else from the series."""
         assert self.model is not None
         top = self.model.top
         smaller = [timing for timing in self.model.timed if timing.workers < top]
@@ -209,36 +209,38 @@ class Throughputs:
         return unpredictability(miss=sum(misses) / len(misses) / doublings, loss_per_doubling=0.0, counts=counts)
 
     def _on_network(self, setting: Setting, network: Network) -> Throughput:
-        """Throughput on a declared network. How much of the exchange overlaps and how much of the rate is reached are
-        ranges, so the answer is one too."""
+        """Project the throughput on a declared network.
+
+        The interval covers ranges of the overlap, of the share of the rate that is reached, and of waiting.
+        """
         assert self.model is not None
         workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
         if placed(workers, network.workers_per_node)[1] > 1 and network.across is None:
             raise InputError(
-                f"{workers} workers need {placed(workers, network.workers_per_node)[1]} nodes, and the network "
-                f"({network.source}) has no rate across nodes; add one: '8 x 450GB/s 2us, 50GB/s 5us'"
+                f"{workers} workers need {placed(workers, network.workers_per_node)[1]} nodes, but the network "
+                f"({network.source}) has no rate across nodes; add one, as in '8 x 450GB/s 2us, 50GB/s 5us'"
             )
         if setting.strategy.name not in WHOLE_EXCHANGES:
             raise InputError(
-                f"--network knows what {' and '.join(WHOLE_EXCHANGES)} send, not {setting.strategy.label}; leave it "
-                "out, or project a study of these"
+                f"--network does not support {setting.strategy.label}, only {' and '.join(WHOLE_EXCHANGES)}; leave it "
+                "out, or use a study of these strategies"
             )
         if self.model.node.payload_bytes is None and workers > 1:
             raise InputError(
-                "the records do not tell how many bytes of gradients a step sends, which probes of this version do; "
-                "probe one setting again"
+                "the records lack the bytes of gradients per step, which probes of this version record; probe one "
+                "setting again"
             )
         known = self.model.overlap if self.model.overlap_known else None
         overlaps = OVERLAP_UNKNOWN if known is None else (max(known / 2, 1.0), known, min(known * 2, 10.0))
-        slow, middle, fast = (  # whether ranks wait for each other as measured is part of the range
+        slow, middle, fast = (  # only the slow case includes the measured waiting for other ranks
             self.model.parts_on(network, workers, batch, times, overlap=overlap, use=use, waiting=waiting)
             for overlap, use, waiting in zip(overlaps, NETWORK_USE, (True, False, False), strict=True)
         )
         rates = [setting.global_batch / parts.step_s for parts in (slow, middle, fast)]
         doublings = math.log2(workers) if workers > 1 else 0.0
-        # Compute is as measured; what more workers add beyond the network (stragglers) widens the interval as usual.
-        more = margin(doublings=min(doublings, 3.0), unpredictability=0.0)
-        low, high = rates[0] * math.exp(-more.down), rates[2] * math.exp(more.up)
+        # More workers also add time beyond the network, such as by stragglers, which widens the interval as usual.
+        beyond_network = margin(doublings=min(doublings, 3.0), unpredictability=0.0)
+        low, high = rates[0] * math.exp(-beyond_network.down), rates[2] * math.exp(beyond_network.up)
         rate = self._with_noise(_projected(rates[1], low, high))
         return Throughput(samples_per_s=rate, parts=middle, notes=(f"network {network.source}",))
 

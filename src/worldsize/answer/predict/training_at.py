@@ -1,6 +1,6 @@
-"""Settings of a study that differ only in workers: what is known about them, and projections to any count.
+"""Projects the training time of settings that differ only in workers to any count.
 
-Also whether a model still learns at a setting: as trained there, or as expected from other batches.
+Also decides whether a model still learns at a setting, as measured there or as expected from other batches.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from worldsize.spec.training import steps_per_epoch
 class Learned:
     metric: Estimate | None
     measured: bool
+    """Whether the setting was trained. Otherwise the metric is expected."""
     why_not: str | None
-    """Why the setting does not count despite its speed; None if there is no reason."""
+    """Why the setting is not recommended, whatever its speed. None if there is no reason."""
     unclear: str | None = None
-    """That it may learn less, if noise leaves that open."""
+    """Note that the setting may learn less, if noise leaves that open."""
 
 
 def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) -> Learned:
-    """Whether a model learns at this setting, compared with the best metric of the study, as in the study's answer."""
+    """Return whether a model learns at this setting, compared with the best metric of the study, as in its answer."""
     metrics = {row.setting: row for row in results.rows}
     best = _best(results)
     trained = {ranking.setting for ranking in results.variant_rankings}
     samples = results.facts.train_samples
     least, most = metric_bounds(results.facts.metric)
     if setting.global_batch > samples:
-        too_many = f"{_where(setting)}, a step would take more than the {samples:,} training samples"
-        return Learned(metric=None, measured=False, why_not=too_many)
+        too_large = f"{_where(setting)}, a step would need more than the {samples:,} training samples"
+        return Learned(metric=None, measured=False, why_not=too_large)
     row = metrics.get(setting)
     if setting in trained:
         if row is None or row.metric is None:
@@ -65,19 +66,19 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
             metric=row.metric_sample.estimate(PROJECTED_LEVEL).clipped(least, most),
             measured=True,
             why_not=f"{_where(setting)}, the model learned less" if less else None,
-            unclear=f"{_where(setting)}, the model may learn less; more repeats would tell" if less is None else None,
+            unclear=f"{_where(setting)}, the model may learn less; more repeats would show" if less is None else None,
         )
     if batches is None or batches.metric is None:
         return Learned(metric=None, measured=False, why_not=None)
     expected = batches.metric.predict(setting.global_batch)
     if expected.unknown == "failed-there":
-        return Learned(metric=None, measured=False, why_not=f"{_where(setting)} and less, training failed")
+        return Learned(metric=None, measured=False, why_not=f"{_where(setting)} or below, training failed")
     # An expected metric counts as worse only if even the better end of its interval is.
     ends = expected.value.ends if expected.value else ()
-    hopeful = (max if results.facts.higher_is_better else min)(ends, default=None)
+    better_end = (max if results.facts.higher_is_better else min)(ends, default=None)
     why = (
         f"{_where(setting)}, the model is expected to learn less"
-        if hopeful is not None and _behind(results, hopeful, best)
+        if better_end is not None and _behind(results, better_end, best)
         else None
     )
     return Learned(metric=expected.value, measured=False, why_not=why)
@@ -92,8 +93,8 @@ def _best(results: Results) -> float | None:
 def _behind(results: Results, metric: float, best: float | None) -> bool:
     if best is None:
         return False
-    short = best - metric if results.facts.higher_is_better else metric - best
-    return short > METRIC_SLACK * abs(best)
+    shortfall = best - metric if results.facts.higher_is_better else metric - best
+    return shortfall > METRIC_SLACK * abs(best)
 
 
 def _where(setting: Setting) -> str:
@@ -102,15 +103,16 @@ def _where(setting: Setting) -> str:
 
 WHY = {
     None: "no law fits",
-    "not-reached-there": "runs at this batch, or at a smaller one, missed it",
-    "too-far": "it lies too far beyond the batches that were trained",
-    "steps-rise": "more steps were needed at larger batches, which no law foretells",
+    "not-reached-there": "runs at this batch or a smaller one missed it",
+    "too-far": "the batch is too far beyond those that were trained",
+    "steps-rise": "larger batches needed more steps, which no law predicts",
 }
+"""Why the steps to the target are unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerCurve:
-    """Settings that differ only in workers, and all that is known about them."""
+    """Settings that differ only in workers, and the models that project them."""
 
     results: Results
     question: Question
@@ -129,19 +131,19 @@ class WorkerCurve:
         setting, network = row.setting, question.network
         if network and (declared := question.workers_per_node) not in (None, network.workers_per_node):
             network = replace(
-                network, workers_per_node=declared, source=f"{network.source}, but {declared} workers a node"
+                network, workers_per_node=declared, source=f"{network.source}, but {declared} workers per node"
             )
         if question.batch_per_worker is not None:
             if setting.scaling == "strong":
                 raise InputError(
-                    f"batch_per_worker={question.batch_per_worker}: this study shares out a global batch of "
-                    f"{setting.global_batch}, so the batch of a worker follows from the workers; leave --batch out"
+                    f"batch_per_worker={question.batch_per_worker}: this study has a fixed global batch of "
+                    f"{setting.global_batch}, which determines the batch per worker; leave out --batch"
                 )
             setting = replace(setting, batch_per_worker=question.batch_per_worker)
         rows = tuple(other for other in results.rows if other.setting.series == setting.series)
         measured_on = node(results, setting, None if network else question.workers_per_node)
         parts = step_timings(results, setting)
-        # A batch that was never run has no series: the model makes one, at the counts that were run.
+        # A batch that was never run has no series. The model provides one at the counts that were run.
         model = fit_throughput(parts, measured_on) if parts else None
         if not rows and model is None:
             raise InputError(
@@ -176,6 +178,7 @@ class WorkerCurve:
         return self.setting.scaling == "weak" or self.setting.global_batch % (workers * self.setting.accumulation) == 0
 
     def option(self, workers: int) -> Option:
+        """Return everything known or projected about one worker count."""
         setting = self.setting.with_workers(workers)
         batch, row = setting.global_batch, self.throughputs.row(workers)
         throughput = self.throughputs.at(setting)
@@ -185,7 +188,7 @@ class WorkerCurve:
         step_s = rate.into(batch)
         steps, epochs, unknown = self._steps(batch, epoch_steps)
         learned = learning_at(self.results, setting, self.batches)
-        # If the question names a target, steps to it decide: `learned` compares with the study's own target.
+        # If the question names a target, steps to that target decide; `learned` uses the study's own target.
         why_not = None if self.question.goal is not None and steps is not None else learned.why_not
         wall = overhead_s = joules = None
         if steps is not None:
@@ -227,7 +230,7 @@ class WorkerCurve:
         return scaled_lr(self.optimizer, train, batch)
 
     def _steps(self, batch: int, steps_per_epoch: int) -> tuple[Estimate | None, float, tuple[str, ...]]:
-        """Steps and epochs of the whole training, or why they are unknown."""
+        """Return steps and epochs of the whole training, or a note why they are unknown."""
         train = self.results.spec.train
         if train is None:
             return None, 0.0, ()
@@ -235,7 +238,7 @@ class WorkerCurve:
             return (
                 None,
                 0.0,
-                (f"{train.steps} steps are not the same training at another batch: no time of it is told",),
+                (f"training time unknown: {train.steps} steps at another batch are a different training",),
             )
         if self.question.goal is None and train.until is None:
             steps = float(train.total_steps(self.results.facts.train_samples, batch))
@@ -244,17 +247,17 @@ class WorkerCurve:
             return None, 0.0, (self._never_reached(),)
         prediction = self.batches.steps.predict(batch)
         if prediction.unknown is not None or prediction.steps is None:
-            return None, 0.0, (f"time to the target not known: {WHY[prediction.unknown]}",)
+            return None, 0.0, (f"time to the target unknown: {WHY[prediction.unknown]}",)
         return prediction.steps, math.ceil(prediction.steps.value / steps_per_epoch), ()
 
     def _never_reached(self) -> str:
         until = self.results.spec.train.until if self.results.spec.train else None
         if self.question.goal is not None and until is not None:
-            return f"no run went on to the target: training ended at the study's own, {until.metric} {until.value:g}"
-        return "no run reached the target, so no time to it is known"
+            return f"time to the target unknown: training ended at the study's own, {until.metric} {until.value:g}"
+        return "time to the target unknown: no run reached it"
 
     def findings(self, asked: Iterable[int]) -> Iterable[Finding]:
-        """What the projection is based on, and the measurement that would narrow it most."""
+        """Yield what the projection is based on, and the measurement that would narrow it most."""
         if self.question.network is not None:
             return  # the question is about another network than the measured one
         asked, counts = list(asked), self.throughputs.series.workers
@@ -269,8 +272,10 @@ class WorkerCurve:
         yield from self._next_measurement([n for n in asked if n not in counts])
 
     def _next_measurement(self, asked: Sequence[int]) -> Iterable[Finding]:
-        """Suggest the largest count that fits here and is not beyond those asked for: each doubling closer narrows the
-        interval."""
+        """Suggest the largest count that fits on a node and is not beyond those asked about.
+
+        The closer the measurement is to them, the narrower the interval.
+        """
         if not asked:
             return
         per_node, largest = self.throughputs.workers_per_node, self.throughputs.series.largest
@@ -284,7 +289,7 @@ class WorkerCurve:
 
 
 def _batch_study(results: Results, setting: Setting, variant: str | None, target: float | None) -> BatchStudy | None:
-    """The batch study of the variant that the answer names, else of the first variant trained this way."""
+    """Return the batch study of the variant that the answer names, or of the first variant trained with this method."""
     wanted = results.goal if target is None else Goal(value=target, at_least=results.facts.higher_is_better)
     for name in dict.fromkeys((variant, None)):
         for study in results.batch_studies_for(wanted, name):
@@ -304,7 +309,7 @@ def _expected(trend: Trend | None, batch: int) -> Estimate | None:
 
 
 def _watts(results: Results, rows: Sequence[ScalingRow]) -> float | None:
-    """Power per worker: joules per sample times samples per second, at the largest count with telemetry."""
+    """Return the power per worker: joules per sample * samples per second, at the largest count with telemetry."""
     known = {
         setting: hardware.joules_per_sample for setting, hardware in results.hardware if hardware.joules_per_sample
     }

@@ -1,7 +1,7 @@
-"""The life of a job, from the queue to its end, by what it writes into the study folder and what Slurm says of it.
+"""Follow a Slurm job from the queue to its end, using what it writes into the study folder and what Slurm reports.
 
-Neither alone would do: a job that was killed cannot write, and Slurm forgets. A state that is not known to be final is
-never taken for an end.
+Both are needed: a killed job cannot write, and Slurm forgets old jobs. A job has ended only if Slurm reports a state
+that is known to be final, or no longer lists the job.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from worldsize.launch.slurm.queue import FINAL, JobState, Queue
 from worldsize.launch.target import OnEvent, PreparedLaunch, Progress
 
 GONE_AFTER = 2
-"""Answers of squeue that leave a job out, before it is taken for gone."""
+"""Number of squeue answers in a row without a job after which the job counts as gone."""
 SETTLE_S = 10.0
-"""After Slurm calls a job ended, until its last files must be visible on a shared file system."""
+"""Time from the end of a job until its last files are visible on a shared file system."""
 LEAST_PATIENCE_S = 120.0
-"""Files of other hosts are seen late."""
+"""Longer than for local launches, because files of other hosts become visible late."""
 CANCEL_S = 90.0
+"""How long to wait for the end of a cancelled job."""
 STACKS_S = 40.0
-"""A job whose script cannot ask its ranks in this time is ended without their answer."""
+"""How long to wait for the stacks of a job that hangs before it is cancelled."""
 
 
 class JobRunning:
@@ -35,14 +36,14 @@ class JobRunning:
         assert job is not None
         self.job, self.name = job, job.name
         queue.names.add(self.name)
-        self._answers, self._missing = queue.answers, 0  # earlier answers say nothing of this job
+        self._answers, self._missing = queue.answers, 0  # earlier answers do not count for this job
         self._seen: JobState | None = None
         self._final_at: float | None = None
         self._hung = False
-        self._asked_at: float | None = None
-        self._stacks_before = 0
-        self._still_at = queue.now()
-        """When it was last known not to run."""
+        self._stacks_asked_at: float | None = None
+        self._dumps_before = 0
+        self._idle_at = queue.now()
+        """When the job was last not known to be running."""
         self._noted = ""
         self._events: list[dict[str, Any]] = []
         self._follower: Follower | None = None
@@ -51,8 +52,8 @@ class JobRunning:
     def poll(self) -> LaunchEnd | None:
         self._read_events()
         self._pass_on()
-        self._ask()
-        self._forgive_if_still()
+        self._update_state()
+        self._restart_patience_if_idle()
         self._end_if_hung()
         reason = self._reason()
         if reason is None:
@@ -61,38 +62,43 @@ class JobRunning:
         self._pass_on()
         return self.end("" if self._hung else reason)
 
-    def _forgive_if_still(self) -> None:
-        """A job that is suspended, or waits again, cannot report: silence counts from when it runs."""
+    def _restart_patience_if_idle(self) -> None:
+        """Count silence from when the job runs: a suspended or requeued job cannot report progress."""
         if self._seen is None or self._seen.state != "RUNNING":
-            self._still_at, self._asked_at = self._queue.now(), None
+            self._idle_at, self._stacks_asked_at = self._queue.now(), None
 
     def _end_if_hung(self) -> None:
-        """First its ranks are asked where they stand. Its end is waited for like any other: two launches must not write
-        into the same trial."""
+        """Ask the ranks of a silent job for their stacks, then cancel the job.
+
+        Its end is awaited like that of any other job, so that two launches never write into the same trial.
+        """
         if self._follower is None or self._seen is None or self._seen.state != "RUNNING" or self._hung:
             return
-        if self._asked_at is not None:
-            answered = self._stacks > self._stacks_before or self._queue.now() - self._asked_at > STACKS_S
+        if self._stacks_asked_at is not None:
+            answered = self._stack_dumps > self._dumps_before or self._queue.now() - self._stacks_asked_at > STACKS_S
             self._hung = answered and self._queue.scheduler.cancel([self._seen.id])
         elif self._event("end") is None and self._silent(self._follower):
             self._progress.note(
-                f"{self.prepared.launch_id}: job {self._seen.id} hangs; asking its ranks where they stand"
+                f"{self.prepared.launch_id}: job {self._seen.id} hangs; asking its ranks for their stacks"
             )
-            self._stacks_before = self._stacks
+            self._dumps_before = self._stack_dumps
             self._queue.scheduler.ask_for_stacks(self._seen.id)
-            self._asked_at = self._queue.now()
+            self._stacks_asked_at = self._queue.now()
 
     def _silent(self, follower: Follower) -> bool:
-        return follower.hung() and self._queue.now() - self._still_at > follower.patience_s()
+        return follower.hung() and self._queue.now() - self._idle_at > follower.patience_s()
 
     @property
-    def _stacks(self) -> int:
-        """How often it has reported where its ranks stand."""
+    def _stack_dumps(self) -> int:
+        """How often the job has reported that its ranks wrote their stacks."""
         return sum(event["event"] == "stacks" for event in self._events)
 
     def stop(self) -> LaunchEnd | None:
         if not self._cancel:
-            self._progress.note(f"{self.prepared.launch_id}: job {self.id or self.name} goes on; --cancel would end it")
+            self._progress.note(
+                f"{self.prepared.launch_id}: job {self.id or self.name} keeps running; "
+                "add --cancel if Ctrl-C should cancel jobs"
+            )
             return None
         if self.id is not None:
             self._queue.scheduler.cancel([self.id])
@@ -115,54 +121,56 @@ class JobRunning:
 
     @property
     def known_to_run(self) -> bool:
-        """Whether Slurm has said so since this driver started. A job that is not listed, or has just ended, is known
-        after a few polls."""
+        """Whether Slurm's last answer lists the job in a state that is not final.
+
+        If not, the next few calls of `poll` find out whether the job has ended.
+        """
         return self._seen is not None and not self._missing and self._seen.state not in FINAL
 
-    def _ask(self) -> None:
+    def _update_state(self) -> None:
         seen = self._queue.look().get(self.name)
         if self._queue.answers == self._answers:
-            return  # nothing new was heard
+            return  # Slurm has not been asked again, or did not answer
         self._answers = self._queue.answers
         self._missing = 0 if seen else self._missing + 1
         self._seen = seen or self._seen
         if seen is not None and seen.state not in FINAL:
             self._final_at = None
-            self._tell(seen)
+            self._note_state(seen)
 
-    def _tell(self, seen: JobState) -> None:
-        words = f"{self.prepared.launch_id}: job {seen.id} {seen.state.lower()}"
+    def _note_state(self, seen: JobState) -> None:
+        text = f"{self.prepared.launch_id}: job {seen.id} {seen.state.lower()}"
         if seen.state == "PENDING":
-            words += f" ({seen.reason})" if seen.reason not in ("", "None") else ""
-            words += f", attempt {self.attempts + 1}" if self.attempts else ""
+            text += f" ({seen.reason})" if seen.reason not in ("", "None") else ""
+            text += f", attempt {self.attempts + 1}" if self.attempts else ""
         elif self._starts:
-            words += f" on {seen.nodes}"
+            text += f" on {seen.nodes}"
             if self.attempts > 1:
-                words += f", attempt {self.attempts}"
+                text += f", attempt {self.attempts}"
             elif (queued := self.queued_s) is not None:
-                words += f" after {queued:.0f} s in the queue"
-        if words != self._noted:
-            self._noted = words
-            self._progress.note(words)
+                text += f" after {queued:.0f} s in the queue"
+        if text != self._noted:
+            self._noted = text
+            self._progress.note(text)
 
     def _reason(self) -> Reason | None:
-        """Why it ended; None: it has not ended, or nobody knows."""
+        """Return why the job ended, or None if it has not ended or this is not known yet."""
         ended = self._event("end") is not None
         if ended and not self.prepared.left() and self.prepared.trials:
             return ""
         if self._missing >= GONE_AFTER:
-            return self._reason_of_what_is_gone(ended=ended)
+            return self._reason_when_gone(ended=ended)
         state = None if self._missing or self._seen is None else self._seen.state
         if state not in FINAL:
             return None
-        if not ended:  # it may be killed and silent, or its last words are still under way
+        if not ended:  # either the job was killed, or its last event is not visible yet
             self._final_at = self._final_at or self._queue.now()
             if self._queue.now() - self._final_at < SETTLE_S and self._starts:
                 return None
         return FINAL[state] or self._own_reason()
 
-    def _reason_of_what_is_gone(self, *, ended: bool) -> Reason:
-        """Slurm forgets jobs after a while. The accounting may remember; the job's own words do."""
+    def _reason_when_gone(self, *, ended: bool) -> Reason:
+        """Return why a job that squeue no longer lists has ended: from its own events, else from the accounting."""
         if self.id is None:
             return "interrupted"  # never submitted
         if ended and not self._event("terminated"):
@@ -173,6 +181,7 @@ class JobRunning:
         return FINAL.get(state or "", "lost")
 
     def _own_reason(self) -> Reason:
+        """Return the reason that the job itself reported, or "" if it reported none."""
         if self._event("setup-failed"):
             return "setup failed"
         return "time limit" if self._event("time-limit") else ""
@@ -181,18 +190,16 @@ class JobRunning:
         events = self.prepared.files.job_events()
         starts = sum(event["event"] == "start" for event in events)
         if starts > len(self._starts):
-            # A new attempt: what it says comes after what the last one said, and it skips what has a record.
+            # A new attempt. It runs only the trials that are left, and its events follow those of the last attempt.
             self._follower = Follower(
-                *(
-                    self.prepared.folder,
-                    self.prepared.path,
-                    self.prepared.left(),
-                    self.prepared.hang_timeout_s,
-                    self._queue.now,
-                ),
+                self.prepared.folder,
+                self.prepared.path,
+                self.prepared.left(),
+                self.prepared.hang_timeout_s,
+                self._queue.now,
                 least_patience_s=LEAST_PATIENCE_S,
             )
-            self._asked_at = None
+            self._stacks_asked_at = None
         self._events = events
 
     @property
@@ -208,7 +215,7 @@ class JobRunning:
         return queued_s(self.job, self._events)
 
     def _event(self, name: str) -> dict[str, Any] | None:
-        """The last event of this name in the last attempt."""
+        """Return the last event with this name in the last attempt."""
         last: dict[str, Any] | None = None
         for event in self._events:
             if event["event"] == "start":
@@ -220,7 +227,7 @@ class JobRunning:
     def _pass_on(self) -> None:
         if self._follower is not None:
             for trial_id, event in self._follower.events():
-                self._asked_at = None  # it goes on; the logs say nothing of that, for stacks are written there
+                self._stacks_asked_at = None  # the job makes progress (its logs do not show this: stacks go there)
                 self._on_event(trial_id, event)
 
     def end(self, reason: Reason) -> LaunchEnd:

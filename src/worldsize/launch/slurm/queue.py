@@ -1,8 +1,7 @@
-"""Slurm's commands: argv lists as pure functions, and the one place that runs them. Nothing is guessed: what Slurm does
-not say is None.
+"""Slurm's commands: pure functions build them, and one function runs them. What Slurm does not report is None.
 
-`Queue` asks Slurm about our jobs, not too often: one squeue for all of them, and patience with a controller that does
-not answer.
+`Queue` asks Slurm about the jobs of a study: one squeue for all of them, not too often, and less often while the
+controller does not answer.
 """
 
 from __future__ import annotations
@@ -32,38 +31,38 @@ FINAL: dict[str, Reason] = {
     "BOOT_FAIL": "node failure",
     "PREEMPTED": "preempted",
 }
-"""States from which a job does not come back, and what they say of its end."""
+"""Final job states, and the reason for the end that each implies ("" if only the job itself knows)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
     id: str
     state: str
-    """As squeue writes it: PENDING, RUNNING, COMPLETED, ..."""
+    """As squeue prints it: PENDING, RUNNING, COMPLETED, ..."""
     reason: str = ""
-    """Why it waits."""
+    """Why the job is waiting."""
     nodes: str = ""
 
 
 class SubmitError(Exception):
-    """sbatch said no. The job may be in the queue all the same."""
+    """sbatch failed. The job may still be in the queue."""
 
 
 class Scheduler(Protocol):
     def submit(self, script: Path, after: Sequence[str]) -> str:
-        """The id of the job. Raises SubmitError."""
+        """Submit a job that starts after the end of others, and return its id. Raises SubmitError."""
 
     def states(self, names: Sequence[str]) -> dict[str, JobState] | None:
-        """The jobs with these names that Slurm still knows, ended ones too; None: it does not answer."""
+        """Return the jobs with these names that Slurm still lists, including ended ones. None if it does not answer."""
 
     def final_state(self, job_id: str) -> str | None:
-        """The state in the accounting, where there is one."""
+        """Return the state of a job according to Slurm's accounting, or None if it has none."""
 
     def cancel(self, job_ids: Sequence[str]) -> bool:
-        """Returns whether Slurm accepted it."""
+        """Cancel jobs. Return whether Slurm accepted the command."""
 
     def ask_for_stacks(self, job_id: str) -> bool:
-        """Tells the script of a job to have every rank write where it stands. Returns whether Slurm accepted it."""
+        """Signal the script of a job to make every rank log its stack. Return whether Slurm accepted the command."""
 
 
 class Slurm:
@@ -73,7 +72,7 @@ class Slurm:
             raise SubmitError(f"sbatch did not answer within {TIMEOUT_S:.0f} s")
         job_id = re.match(r"(\d+)", answer.stdout.strip())
         if answer.returncode != 0 or job_id is None:
-            raise SubmitError(" ".join(answer.stderr.split()) or f"sbatch ended with {answer.returncode}")
+            raise SubmitError(" ".join(answer.stderr.split()) or f"sbatch exited with code {answer.returncode}")
         return job_id.group(1)
 
     def states(self, names: Sequence[str]) -> dict[str, JobState] | None:
@@ -89,22 +88,22 @@ class Slurm:
             return None
         if answer is None or answer.returncode != 0 or not answer.stdout.strip():
             return None
-        return answer.stdout.split()[0]  # CANCELLED by 1000
+        return answer.stdout.split()[0]  # the state may be "CANCELLED by 1000"
 
     def cancel(self, job_ids: Sequence[str]) -> bool:
-        return _heard(_run(["scancel", *job_ids]))
+        return _succeeded(_run(["scancel", *job_ids]))
 
     def ask_for_stacks(self, job_id: str) -> bool:
-        return _heard(_run(["scancel", "--batch", "--signal=HUP", job_id]))
+        return _succeeded(_run(["scancel", "--batch", "--signal=HUP", job_id]))
 
 
 def sbatch_command(script: Path, after: Sequence[str] = ()) -> list[str]:
-    waits = [f"--dependency=afterany:{':'.join(after)}"] if after else []
-    return ["sbatch", "--parsable", *waits, str(script)]
+    dependency = [f"--dependency=afterany:{':'.join(after)}"] if after else []
+    return ["sbatch", "--parsable", *dependency, str(script)]
 
 
 def squeue_command(names: Sequence[str]) -> list[str]:
-    """By name, not by id: squeue fails for an id that it no longer knows."""
+    """Return a squeue command for jobs by name, not by id: squeue fails for ids that it no longer knows."""
     return ["squeue", "--noheader", "--states=all", f"--format={FORMAT}", f"--name={','.join(names)}"]
 
 
@@ -113,29 +112,32 @@ def sacct_command(job_id: str) -> list[str]:
 
 
 def parse_states(text: str) -> dict[str, JobState]:
-    """One job of each name. A script that was submitted twice runs in one of its jobs, and the other leaves at once:
-    what has not ended counts before what has, the newest among equals."""
+    """Parse squeue's output into one job per name.
+
+    If a script was submitted twice, one of its jobs runs and the other exits at once. So a job that has not ended comes
+    before one that has, and then the newest comes first.
+    """
     jobs: dict[str, JobState] = {}
     for line in text.splitlines():
         job_id, name, state, reason, nodes = (*line.split("|"), "", "", "", "", "")[:5]
         if not job_id.isdecimal():
             continue
         job = JobState(id=job_id, state=state, reason=reason, nodes=nodes)
-        if name not in jobs or _weight(job) > _weight(jobs[name]):
+        if name not in jobs or _precedence(job) > _precedence(jobs[name]):
             jobs[name] = job
     return jobs
 
 
-def _weight(job: JobState) -> tuple[bool, int]:
+def _precedence(job: JobState) -> tuple[bool, int]:
     return job.state not in FINAL, int(job.id)
 
 
-def _heard(answer: subprocess.CompletedProcess[str] | None) -> bool:
+def _succeeded(answer: subprocess.CompletedProcess[str] | None) -> bool:
     return answer is not None and answer.returncode == 0
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """None: no answer in time."""
+    """Run one of Slurm's commands. Return None if it does not finish within TIMEOUT_S."""
     try:
         return subprocess.run(
             command,
@@ -144,25 +146,26 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
             text=True,
             timeout=TIMEOUT_S,
             check=False,
-            start_new_session=True,  # a Ctrl-C in the terminal must not cut a submission in two
+            start_new_session=True,  # Ctrl-C must not interrupt a submission
         )
     except subprocess.TimeoutExpired:
         return None
     except FileNotFoundError:
         raise LaunchError(
-            f"{command[0]} is not here, so nothing can be submitted to Slurm; run this on a login node of the cluster"
+            f"{command[0]} was not found, so Slurm cannot be used; run this on a login node of the cluster"
         ) from None
 
 
 ASK_EVERY_S = 5.0
 LONGEST_PAUSE_S = 60.0
 SUBMISSIONS = 5
+"""Maximum number of attempts to submit one job."""
 AWAY = ("contact", "connect", "timed out", "did not answer", "socket", "try again", "zero bytes", "temporarily")
-"""Words of sbatch that show a problem with the controller, not with the job."""
+"""Parts of sbatch's error messages that show a problem with the controller, not with the job."""
 
 
 class Queue:
-    """The last answer of squeue, and how old it is."""
+    """Submits jobs, and keeps the last answer of squeue until it is time to ask again."""
 
     def __init__(
         self,
@@ -174,13 +177,13 @@ class Queue:
         self.scheduler, self._progress, self.now, self.sleep = scheduler, progress, now, sleep
         self.names: set[str] = set()
         self.answers = 0
-        """Counted, so that "gone" can be said of what several of them leave out."""
+        """Number of answers so far. A job counts as gone once several of them do not list it."""
         self._known: dict[str, JobState] = {}
         self._next_at = -1.0
         self._pause_s = ASK_EVERY_S
 
     def look(self) -> dict[str, JobState]:
-        """The jobs as of the last answer. Asks again when it is time to."""
+        """Return the jobs as of the last answer. Asks again if that is old enough."""
         if self.names and self.now() >= self._next_at:
             self._ask()
         return self._known
@@ -189,7 +192,7 @@ class Queue:
         states = self.scheduler.states(sorted(self.names))
         if states is None:
             if self._pause_s == ASK_EVERY_S:
-                self._progress.note("Slurm does not answer; what runs goes on, asking again")
+                self._progress.note("Slurm does not answer; running jobs continue, and it will be asked again")
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         else:
             if self._pause_s > ASK_EVERY_S:
@@ -200,19 +203,22 @@ class Queue:
         return states is not None
 
     def fresh(self) -> dict[str, JobState]:
-        """The jobs as of now: waits until Slurm may be asked again, and until it answers."""
+        """Return the jobs as of now. Waits until Slurm may be asked again, and until it answers."""
         while True:
             self.sleep(max(0.0, self._next_at - self.now()))
             if self._ask():
                 return self._known
 
     def submit(self, prepared: PreparedLaunch, name: str, after: list[str]) -> str:
-        """Returns the id of the job. The name is written down first and looked up after a failure, so no job is lost
-        and none is submitted twice."""
+        """Submit a job and return its id.
+
+        The name of the job is stored first, and looked up in the queue if sbatch fails. So no job is lost, and none is
+        submitted twice.
+        """
         self.names.add(name)
         if not self.answers and not self._ask():
             raise LaunchError(
-                "Slurm does not answer, so nothing was submitted; see what `squeue` says, then run the same command"
+                "Slurm does not answer, so nothing was submitted; run `squeue` to see why, then run the same command"
             )
         job = JobFile(name=name, id=None, submitted_at=time.time())
         prepared.files.write(job)

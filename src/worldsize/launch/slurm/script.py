@@ -1,7 +1,7 @@
-"""The job script of a launch: a pure function of names, numbers and paths, and readable to whoever submits it by hand.
+"""The job script of a launch: a pure function of names, numbers and paths, readable for people who submit it by hand.
 
-Nothing of a study is read by a shell but the lines of `setup`, which are commands: what trains is in launch.json, paths
-are quoted words, names are checked. sbatch reads directives up to the first command, which follows at once.
+The shell runs nothing that comes from a study except the lines of `setup`: the trials are in launch.json, paths are
+quoted, names are checked. sbatch reads directives up to the first command, which follows directly after them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from worldsize.spec.place import SlurmSpec
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 LONGEST_WARNING_S = 60
 FIRST_PORT, PORTS = 10_000, 20_000
-"""Below the ports that systems assign by themselves."""
+"""Below the ports that operating systems assign automatically."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One launch, as a job."""
+    """What a job script needs to know about its launch."""
 
     name: str
     study: Path
@@ -32,19 +32,19 @@ class Job:
     workers_per_node: int
     threads: int
     environment: tuple[tuple[str, str], ...] = ()
-    """Fixed before torch is imported."""
+    """Environment variables, exported before torch is imported."""
     python: str
     time: str | None = None
-    """A time limit instead of the study's."""
+    """Time limit that replaces the study's."""
 
 
 def job_script(job: Job, slurm: SlurmSpec) -> str:
     for name in (job.name, job.launch_id):
         if not NAME.fullmatch(name):
-            raise InputError(f"{name!r} cannot name a job: use letters, digits, '.', '_' and '-', 128 at most")
+            raise InputError(f"{name!r} is not a valid job name; use at most 128 letters, digits, '.', '_' and '-'")
     for path in (str(job.study), job.python):
         if not path.startswith("/") or not path.isprintable():
-            raise InputError(f"{path!r} cannot stand in a job script; use an absolute path of printable characters")
+            raise InputError(f"{path!r} cannot be used in a job script; use an absolute path of printable characters")
     time = job.time or slurm.time
     warning_s = warning_before_end_s(SlurmSpec(time=time).time_s)
     directives = [
@@ -81,17 +81,17 @@ def job_script(job: Job, slurm: SlurmSpec) -> str:
 
 
 def warning_before_end_s(time_s: float) -> int:
-    """A quarter of a short limit: Slurm looks at it every half a minute, and may be that early."""
+    """Return how long before the time limit to signal the job: one minute, or a quarter of a short limit."""
     return int(min(LONGEST_WARNING_S, max(time_s / 4, 1)))
 
 
 def cpus(job: Job, slurm: SlurmSpec) -> int:
-    """CPUs of the one task that a node has: torchrun, with all its workers."""
+    """Return the CPUs per task. The one task of a node is torchrun with all its workers."""
     return job.workers_per_node * (slurm.cpus_per_worker or job.threads)
 
 
 def gpus(job: Job, slurm: SlurmSpec) -> int | None:
-    """GPUs per node: a launch of few workers does not keep GPUs from others."""
+    """Return the GPUs per node. A launch with few workers requests no more than it can use."""
     return min(slurm.gpus_per_node, job.workers_per_node) if slurm.gpus_per_node else None
 
 
@@ -113,30 +113,30 @@ python=({python})        # a setup line may change it: python=(apptainer exec im
 cd "$study" || exit 72
 exec >>"$launch/job.log" 2>&1
 
-# Everything that happens to this job is written here, so that no accounting is needed.
+# Record everything that happens to this job, so that Slurm's accounting is not needed.
 say() {{ printf '{{"event": "%s", "job": "%s", "attempt": %d, "at": %s%s}}\\n' \\
   "$1" "$SLURM_JOB_ID" "${{SLURM_RESTART_COUNT:-0}}" "$(date +%s.%N)" "${{2:-}}" >>"$launch/job-events.jsonl"; }}
 
-# A launch that the driver has closed, or that another job has in hand, is not run again.
+# Do not run a launch that the driver has closed, or that another job is running.
 if [ -e "$launch/end.json" ]; then echo "this launch is over: $launch/end.json"; exit 0; fi
 if ! mkdir "$launch/owner" 2>/dev/null && [ "$(cat "$launch/owner/job" 2>/dev/null)" != "$SLURM_JOB_ID" ]; then
-  echo "another job has this launch (remove $launch/owner if it is gone)"; exit 73
+  echo "another job has this launch; if that job is gone, remove $launch/owner"; exit 73
 fi
 echo "$SLURM_JOB_ID" >"$launch/owner/job"
 
-# After a requeue, processes of an earlier attempt on a node that Slurm lost must not go on: their stop file says so.
+# After a requeue, processes of an earlier attempt may still run on a node that Slurm lost. Stop files end them.
 for ((earlier = 0; earlier < ${{SLURM_RESTART_COUNT:-0}}; earlier++)); do
   echo superseded >"$launch/stop-$SLURM_JOB_ID-$earlier"
 done
-# What an earlier attempt left behind must not be blamed on this one.
+# Remove failures of an earlier attempt, so that this one is not blamed for them.
 rm -f "$launch"/failure-rank*.json
 if [ -e "$launch/torchrun.log" ]; then mv "$launch/torchrun.log" "$launch/torchrun-before-$attempt.log"; fi
 say start ", \\"nodes\\": \\"$SLURM_JOB_NODELIST\\", \\"hosts\\": $SLURM_JOB_NUM_NODES"
 
-# {warning_s} s before the time limit the workers stop at a step: finished trials stay, the rest is submitted again.
+# {warning_s} s before the time limit, stop the workers after a step. Finished trials are kept; a new job runs the rest.
 warned() {{ say time-limit; touch "$launch/stop-$attempt"; }}
 ended() {{ status=$?; say end ", \\"returncode\\": $status"; rm -rf "$launch/owner"; }}
-# When the workers fall silent, the driver asks (SIGHUP) every rank to write where it stands into its log.
+# If the workers fall silent, the driver sends SIGHUP, and every rank writes its stack into its log.
 stacks() {{
   timeout 20 srun --overlap --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 \\
     "${{python[@]}}" -m worldsize.launch.stacks "$study" "$launch_id"
@@ -148,20 +148,20 @@ trap 'say terminated' TERM
 trap ended EXIT
 
 setup() {{ echo "+ $1"; eval "$1" || {{ echo "setup failed: $1"; say setup-failed; exit 74; }}; }}
-set +u  # modules and environments of others need not hold to it
+set +u  # modules and environments may use unset variables
 {setup}
 
 {environment}
 export WORLDSIZE_ATTEMPT="$attempt" WORLDSIZE_LAUNCHED_AT="$(date +%s.%N)"
-# One torchrun per node; they meet on the first host, which runs this script, at a port of this job's own.
+# One torchrun per node. They meet on the first host, which runs this script, at a port derived from the job id.
 port=$(({first} + SLURM_JOB_ID % {ports}))
-while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done  # somebody else listens there
+while (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done  # the port is in use
 srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task={cpus} --kill-on-bad-exit=1 \\
   "${{python[@]}}" -m torch.distributed.run --nnodes={nodes} --nproc-per-node={per_node} --max-restarts=0 \\
   --rdzv-backend=c10d --rdzv-id="$attempt" --rdzv-endpoint="$(hostname):$port" \\
   -m worldsize.worker "$study" "$launch_id" >>"$launch/torchrun.log" 2>&1 &
 workers=$!
-# A signal ends `wait`, not the workers.
+# A signal interrupts `wait`, but not the workers.
 while :; do
   wait "$workers"; code=$?
   kill -0 "$workers" 2>/dev/null || break

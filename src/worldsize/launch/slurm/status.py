@@ -1,4 +1,4 @@
-"""Where the jobs of a study stand, for whoever looks: from the study folder, and from Slurm where it answers."""
+"""The state of a study's jobs, from the study folder and, if it answers, from Slurm."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class JobStatus:
     id: str | None
     open: bool
     state: str
-    """Slurm's; `unknown` where it does not say, `ended` once the driver has closed the launch."""
+    """Slurm's state; `unknown` if Slurm does not report one, `ended` once the driver has closed the launch."""
     why: str = ""
-    """Why it waits."""
+    """Why the job is waiting."""
     nodes: str = ""
     reason: str = ""
-    """Why it ended, where its own processes did not end it."""
+    """Why the job ended. Empty if its own processes ended it."""
     attempts: int = 0
     queued_s: float | None = None
     wall_s: float | None = None
-    """From its last start to its end."""
+    """Time from its last start to its end, in seconds."""
 
 
 def submitted_job(folder: StudyFolder) -> str | None:
-    """A job whose end no driver has seen."""
+    """Return the id of a job whose end no driver has seen."""
     for launch in launch_folders(folder):
         if not launch.is_over and (job := launch.job) is not None:
             ids = [job.id, *(event["job"] for event in launch.job_events())]
@@ -40,7 +40,7 @@ def submitted_job(folder: StudyFolder) -> str | None:
 
 
 def _closed(launch: LaunchFolder) -> JobStatus | None:
-    """None: it is still open, or never reached the queue."""
+    """Return the status of a closed launch, or None if it is still open or never reached the queue."""
     end = launch.end
     if end is None or end.job is None or launch.job is None:
         return None
@@ -57,14 +57,14 @@ def _closed(launch: LaunchFolder) -> JobStatus | None:
 
 
 def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> list[JobStatus]:
-    """The status of every job, oldest first. Works without Slurm, on a copy of the folder."""
+    """Return the status of every job, oldest first. Also works without Slurm, on a copy of the folder."""
     jobs = [(launch, job) for launch in launch_folders(folder) if (job := launch.job) is not None]
     still_open = [job.name for launch, job in jobs if not launch.is_over]
     known: dict[str, JobState] = {}
     if still_open:
         try:
             known = (scheduler or Slurm()).states(still_open) or {}
-        except LaunchError:  # no Slurm here
+        except LaunchError:  # Slurm is not installed
             known = {}
     statuses = []
     for launch, job in jobs:
@@ -79,7 +79,7 @@ def job_statuses(folder: StudyFolder, scheduler: Scheduler | None = None) -> lis
 
 
 def _open(job: JobFile, events: list[dict[str, Any]], seen: JobState | None, common: dict[str, Any]) -> JobStatus:
-    """What Slurm does not say is unknown, never ended."""
+    """Return the status of an open launch: `unknown` if Slurm does not list its job."""
     if seen is None:
         return JobStatus(**common, id=events[-1]["job"] if events else job.id, open=True, state="unknown")
     why = seen.reason if seen.state == "PENDING" and seen.reason != "None" else ""

@@ -1,4 +1,4 @@
-"""Launches as Slurm jobs: one job per launch, several at once, adopted by whichever driver comes next."""
+"""Launches as Slurm jobs: one job per launch, several at a time. A later driver can adopt running jobs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from worldsize.spec.study import StudySpec
 
 POLL_S = 1.0
 SMOKE_TIME = "1"
+"""Time limit of the smoke job, in minutes."""
 ANY_NUMBER = 1_000_000
 
 
@@ -38,11 +39,11 @@ class SlurmTarget:
         cancel: bool = False,
         detach: bool = False,
     ) -> None:
-        """Targets of one study share the queue: one squeue asks for all their jobs."""
+        """Create a target. All targets of a study share the queue, so that one squeue asks for all their jobs."""
         assert spec.slurm is not None
         self._spec, self._slurm, self._queue, self._progress = spec, spec.slurm, queue, progress
         self._cancel, self._detach = cancel, detach
-        # Nobody will be there to submit the next job when one ends: all are submitted, and wait for one another.
+        # A detached driver cannot submit jobs later, so it submits all of them now, with dependencies.
         self.at_once = ANY_NUMBER if detach else self._slurm.max_jobs
         self._submitted: list[str] = []
 
@@ -56,8 +57,10 @@ class SlurmTarget:
         return JobRunning(prepared, self._queue, on_event, self._progress, cancel=self._cancel)
 
     def adopt(self, open_launches: Sequence[PreparedLaunch], on_event: OnEvent) -> Iterator[RunningLaunch]:
-        """Jobs of an earlier driver, or submitted by hand. What never reached the queue is closed, so that nobody
-        submits it later."""
+        """Follow jobs of an earlier driver and jobs submitted by hand.
+
+        A launch whose job never reached the queue is closed, so that nobody submits it later.
+        """
         jobs = [prepared for prepared in open_launches if prepared.files.job is not None]
         followed = [
             JobRunning(prepared, self._queue, on_event, self._progress, cancel=self._cancel) for prepared in jobs
@@ -70,15 +73,17 @@ class SlurmTarget:
             if running.id is not None:
                 self._submitted.append(running.id)
             yield running
-            # Only now: who reads this may press Ctrl-C at once, and the runner must know the job by then.
+            # After the yield: the user may press Ctrl-C on reading this, and by then the runner must know the job.
             self._progress.note(f"{prepared.launch_id}: following job {running.id or running.name}")
 
     def smoke(self, prepared: PreparedLaunch) -> None:
-        """Submits a job of one minute in which all workers meet and leave: a wrong setup shows before hours of waiting
-        for a large job."""
+        """Submit a job of one minute in which all workers connect and exit.
+
+        It shows errors in the setup before anybody waits hours for a large job.
+        """
         name = write_script(prepared, self._spec, time=SMOKE_TIME)
         job_id = self._queue.submit(prepared, name, [])
-        self._progress.note(f"{prepared.launch_id}: submitted as job {job_id}, to see that workers can start")
+        self._progress.note(f"{prepared.launch_id}: submitted as job {job_id}, to check that workers can start")
         running = JobRunning(prepared, self._queue, lambda *_: None, self._progress, cancel=True)
         try:
             while (end := running.poll()) is None:
@@ -93,11 +98,11 @@ class SlurmTarget:
                 f"the smoke job {end.job} failed ({end.reason or end.returncode}); see {prepared.path}\n  {lines}"
             )
         waited = f" after {end.queued_s:.0f} s in the queue" if end.queued_s is not None else ""
-        self._progress.note(f"{prepared.launch_id}: workers start and meet, in {end.wall_s:.0f} s{waited}")
+        self._progress.note(f"{prepared.launch_id}: workers start and connect, in {end.wall_s:.0f} s{waited}")
 
 
 def write_script(prepared: PreparedLaunch, spec: StudySpec, *, time: str | None = None) -> str:
-    """Writes job.sh into the folder of the launch. Returns the name of the job, which is unique."""
+    """Write job.sh into the folder of the launch and return the name of the job, which is unique."""
     name = f"ws-{spec.name[:40]}-{prepared.launch_id}-{secrets.token_hex(4)}"
     job = job_of(
         spec, prepared.folder.path, prepared.launch_id, prepared.workers, name=name, cpu_limit_gb=prepared.cpu_limit_gb
@@ -109,7 +114,7 @@ def write_script(prepared: PreparedLaunch, spec: StudySpec, *, time: str | None 
 
 
 def prepare_by_hand(prepared: PreparedLaunch, spec: StudySpec) -> Path:
-    """Writes job.sh for somebody who submits it: `worldsize run` then finds the job by its name."""
+    """Write a job.sh for the user to submit. `worldsize run` then finds the job by its name."""
     name = write_script(prepared, spec)
     prepared.files.write(JobFile(name=name, id=None, submitted_at=None))
     return prepared.path / "job.sh"
@@ -118,7 +123,7 @@ def prepare_by_hand(prepared: PreparedLaunch, spec: StudySpec) -> Path:
 def job_of(
     spec: StudySpec, folder: Path, launch_id: str, workers: int, *, name: str, cpu_limit_gb: float | None = None
 ) -> Job:
-    """How a launch is laid out over nodes; `plan/problems.py` has checked that it divides."""
+    """Return the job of a launch. `plan/problems.py` has checked that its workers divide evenly among the nodes."""
     assert spec.slurm is not None
     nodes = nodes_for(spec.slurm, workers)
     return Job(

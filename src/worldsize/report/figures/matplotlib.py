@@ -1,4 +1,4 @@
-"""Figures -> SVG, PDF and PNG files for papers: one column wide, fonts embedded, same marks and colors as the page."""
+"""Draws figures as SVG, PDF and PNG files for papers: one column wide, fonts embedded, colors as on the page."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from worldsize.report.figures.model import FORMATS, PALETTE, Axis, Bars, Figure,
 from worldsize.report.figures.plotly import stretches
 
 UNIT = re.compile(r"(\d) (%|(?:s|ms|us|min|h|x|GB|MB)\b)")
-"""Keeps a number and its unit on one line."""
+"""A number and its unit, which stay on one line."""
 
 
 def lines_within(words: str, width_in: float, *, size: float, weight: str = "normal") -> list[str]:
+    """Wrap text into lines of at most `width_in` inches at a font size."""
     font = FontProperties(size=size, weight=weight)
 
     def fits(line: str) -> bool:
@@ -49,7 +50,7 @@ def lines_within(words: str, width_in: float, *, size: float, weight: str = "nor
 
 
 WIDTH_IN = 3.4
-"""Column width of most journals."""
+"""Column width of most journals, in inches."""
 PNG_DPI = 300
 INK, SOFT, GRID = "#1b2330", "#5b6573", "#e3e6ea"
 PANEL_IN = 1.45
@@ -86,7 +87,7 @@ DASHES: dict[str, Any] = {"measured": "-", "projected": (0, (3, 1.6)), "referenc
 
 
 def rendered(figure: Figure) -> dict[str, bytes]:
-    """File name -> content. The same figure always gives the same bytes: no dates inside."""
+    """Return file contents by name. The same figure always gives the same bytes, because files contain no dates."""
     files = {}
     logging.getLogger("fontTools").setLevel(logging.WARNING)
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
@@ -104,7 +105,7 @@ def rendered(figure: Figure) -> dict[str, bytes]:
 
 
 def draw(figure: Figure) -> Canvas:
-    """Heights in inches, top to bottom: title, panels, legend, note."""
+    """Draw a figure, from top to bottom: title, panels, legend, caption. Heights are in inches."""
     head: dict[str, Any] = {"size": 8.5, "weight": "bold"}
     title = lines_within(figure.title, 0.96 * WIDTH_IN, **head)
     note = lines_within(figure.caption, 0.96 * WIDTH_IN, size=5.6)
@@ -175,7 +176,7 @@ def _cut(name: str) -> str:
 
 
 def _panel(axes: Axes, panel: Panel, *, labeled: bool) -> None:
-    if not panel.horizontal:  # the title is read first and takes no width
+    if not panel.horizontal:  # above the panel, the title takes no width
         axes.set_title(visible(panel.y.title), loc="left", fontsize=7, color=SOFT, pad=4, x=-0.36 / (WIDTH_IN - 0.6))
     if panel.horizontal:
         _bars(axes, panel)
@@ -251,7 +252,8 @@ def _axis(axes: Axes, axis: Axis, which: str, ticks: Sequence[tuple[float, str]]
         scale("log")
     elif axis.from_zero:
         low, high = getattr(axes, f"get_{which}lim")()
-        limits(min(0.0, low) if low < 0 and not _none_below(axes, which) else 0.0, high)
+        highest = getattr(axes.dataLim, f"{which}1")  # matplotlib leaves no room above a constant line
+        limits(min(0.0, low) if low < 0 and not _none_below(axes, which) else 0.0, max(high, 1.04 * highest))
     if axis.most is not None:
         low, high = (math.log(end) if axis.log else end for end in (axis.least, axis.most))
         ends = (low if axis.least == 0 else low - 0.03 * (high - low), high + 0.03 * (high - low))
@@ -271,7 +273,7 @@ def _axis(axes: Axes, axis: Axis, which: str, ticks: Sequence[tuple[float, str]]
 
 
 def _none_below(axes: Axes, which: str) -> bool:
-    """True if only the margin reaches below 0."""
+    """Return whether all data are at least 0, so that only the margin reaches below 0."""
     data = getattr(axes.dataLim, f"{which}0")
     return bool(data >= 0)
 

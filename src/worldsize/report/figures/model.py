@@ -1,4 +1,4 @@
-"""Building blocks of figures: panels, axes, lines, bars. Plain text and numbers; the drawing modules escape."""
+"""Figures as data: panels, axes, lines and bars. Texts are plain; the modules that draw them escape them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 Number = float | None
 Kind = Literal["measured", "projected", "reference"]
-"""In every figure, measured is solid, projected is dashed and hatched, and a reference is a thin gray line."""
+"""In all figures, measured lines are solid, projected ones dashed with hatched bands, references thin and gray."""
 FORMATS = ("svg", "pdf", "png")
 """File formats of figures for print."""
 
@@ -30,10 +30,10 @@ PALETTE = {
     "brown": ("#7a5c3a", "#c4a27a"),
     "gray": ("#8a919c", "#8d95a3"),
 }
-"""Colors on light and on dark: Okabe and Ito's palette for color-blind readers, slightly darker for lines on white,
-with brown instead of yellow, which is hard to see on white."""
+"""Each color on light and on dark background. Based on Okabe and Ito's palette for color-blind readers, slightly darker
+for lines on white, and with brown instead of yellow, which is hard to see on white."""
 ORDER = ("blue", "vermilion", "green", "purple", "orange", "sky", "brown", "gray")
-"""Order of colors for series. Gray, the color of references, comes last: for the eighth device of a node."""
+"""Order in which lines get colors. Gray, the color of references, comes last: only an eighth line uses it."""
 SPAN_COLORS = {
     "data": "orange",
     "copy": "brown",
@@ -49,21 +49,21 @@ SPAN_COLORS = {
 
 
 def decades(values: Iterable[Number]) -> tuple[tuple[float, str], ...]:
-    """Ticks of a log axis: at most six powers of ten, with more ticks for a narrow range."""
+    """Return the ticks of a log axis: about six powers of ten, or more ticks per decade for a narrow range."""
     known = [value for value in values if value is not None and value > 0]
     least, most = min(known, default=1.0), max(known, default=10.0)
     span = math.log10(most / least)
     if span < 0.7:
         return tuple((tick, tick_words(tick)) for tick in round_ticks(least, most))
     low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
-    every = -(-(high - low) // 6) or 1
+    stride = -(-(high - low) // 6) or 1
     steps = (1, 2, 5) if span <= 2 else (1,)
-    ticks = [step * 10.0**power for power in range(low, high + 1, every) for step in steps]
+    ticks = [step * 10.0**power for power in range(low, high + 1, stride) for step in steps]
     return tuple((tick, tick_words(tick)) for tick in ticks)
 
 
 def round_ticks(least: float, most: float, *, whole: bool = False) -> list[float]:
-    """About five round numbers at equal distances; `whole`: only whole numbers."""
+    """Return about five round numbers at equal distances; only whole numbers if `whole`."""
     rough = max(most - least, abs(most) * 1e-6, 1e-300) / 5
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
@@ -80,6 +80,7 @@ def tick_words(tick: float) -> str:
 
 
 def color(index: int) -> str:
+    """Return the color of a line by its position."""
     return ORDER[index % len(ORDER)]
 
 
@@ -93,32 +94,32 @@ class Axis:
     from_zero: bool = False
     least: float = 0.0
     most: Number = None
-    """Limits of the axis, for cases where the data would give bad ones. `least` applies only if `most` is given."""
+    """Limits of the axis. None: the drawing library chooses both, and `least` is ignored."""
     cut: bool = False
-    """True if bands extend beyond the axis."""
+    """Whether bands extend beyond the axis."""
     whole: bool = False
-    """Only whole numbers are meaningful: epochs, steps."""
+    """Whether only whole numbers are meaningful, such as epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
     name: str
-    """Name in the legend; lines of the same name are toggled together."""
+    """Name in the legend, which shows and hides all lines of the same name together."""
     x: tuple[float, ...]
     y: tuple[Number, ...]
     low: tuple[Number, ...] = ()
     high: tuple[Number, ...] = ()
-    """Limits of a band in the line's color. Empty: no band."""
+    """Ends of a band around the line. Empty: no band."""
     color: str = "blue"
     kind: Kind = "measured"
     dotted: bool = False
-    """For secondary measured data: training samples next to test samples."""
+    """For secondary measured data, such as training samples next to test samples."""
     connected: bool = True
     symbol: Literal["none", "circle", "open", "cross"] = "circle"
     opacity: float = 1.0
     """Lower for less important lines of the same color."""
     hover: tuple[str, ...] = ()
-    """Text for each point, shown on hover: the exact value and its interval. Lines are separated by newlines."""
+    """Tooltip of each point: a heading line, then the exact value with its interval and more lines."""
     labels: tuple[str, ...] = ()
     """Text written next to each point."""
     in_legend: bool = True
@@ -145,15 +146,15 @@ Mark = Line | Bars
 class Panel:
     x: Axis
     y: Axis
-    """Its title is shown above the panel. For horizontal bars it says what the categories are."""
+    """Its title is shown above the panel. For horizontal bars, it names the categories."""
     marks: tuple[Mark, ...]
 
     horizontal: bool = False
-    """Horizontal bars: categories on the y axis, values on the x axis."""
+    """True for horizontal bars: categories on the y axis, values on the x axis."""
 
     @property
     def ticks(self) -> tuple[tuple[tuple[float, str], ...] | None, tuple[tuple[float, str], ...] | None]:
-        """Ticks of both axes; None: the drawing library chooses."""
+        """Ticks of the x and the y axis; None: the drawing library chooses."""
         lines = [mark for mark in self.marks if isinstance(mark, Line)]
         x = _ticks(self.x, [value for line in lines for value in line.x])
         y = _ticks(self.y, [value for line in lines for value in (*line.y, *line.low, *line.high)])
@@ -172,7 +173,7 @@ def _ticks(axis: Axis, values: Sequence[Number]) -> tuple[tuple[float, str], ...
 
 
 def axis_for(title: str, lines: Sequence[Line], *, from_zero: bool = False, log: bool = False) -> Axis:
-    """The y axis that fits lines and their bands."""
+    """Return the y axis that fits lines and their bands."""
     values = [value for line in lines for value in line.y if value is not None]
     reach = [value for line in lines for value in (*line.low, *line.high) if value is not None]
     return axis_around(title, values, reach, from_zero=from_zero, log=log)
@@ -181,7 +182,11 @@ def axis_for(title: str, lines: Sequence[Line], *, from_zero: bool = False, log:
 def axis_around(
     title: str, values: Sequence[float], reach: Sequence[float], *, from_zero: bool = False, log: bool = False
 ) -> Axis:
-    """An axis that shows all values but cuts very wide intervals, which would flatten the lines."""
+    """Return an axis that shows all values but cuts very wide intervals, which would flatten the lines."""
+    if len(set(values)) == 1 and not from_zero and set(reach) <= set(values):
+        # A constant line. By default, the drawing libraries show 1 below and above it, even for shares.
+        margin = 0.1 * abs(values[0]) or 1.0
+        return Axis(title=title, least=values[0] - margin, most=values[0] + margin)
     if not values or not reach:
         return Axis(title=title, from_zero=from_zero, log=log)
     low, high = min(values), max(values)
@@ -201,14 +206,14 @@ class Figure:
     key: str
     """File name without its suffix."""
     title: str
-    """The message of the figure, not its name."""
+    """The result that the figure shows, as a headline."""
     panels: tuple[Panel, ...]
     note: str = ""
-    """Explains bands, marks and gaps, and what was thinned or left out."""
+    """What the figure shows, what bands and marks mean, and what was left out."""
 
     @property
     def alt(self) -> str:
-        """Text alternative for readers who cannot see the figure."""
+        """Description for readers who cannot see the figure."""
         shown = "; ".join(
             f"{panel.y.title if not panel.horizontal else panel.x.title}"
             + (f" against {panel.x.title}" if not panel.horizontal else "")
@@ -218,12 +223,13 @@ class Figure:
 
     @property
     def caption(self) -> str:
+        """The note, and whether intervals are cut."""
         cut = any(panel.x.cut or panel.y.cut for panel in self.panels)
-        return self.note + (" Intervals are cut where they leave the picture." if cut else "")
+        return self.note + (" Very wide intervals are cut at the edge." if cut else "")
 
     @property
     def legend(self) -> dict[str, Mark]:
-        """Names in order of appearance, each with the mark that shows its style."""
+        """Names in order of appearance, each with the first mark of that name, which shows its style."""
         marks: dict[str, Mark] = {}
         for panel in self.panels:
             for mark in panel.marks:
@@ -233,7 +239,7 @@ class Figure:
 
 
 def worker_axis(counts: Iterable[float]) -> Axis:
-    """Ticks at the worker counts; a log axis if the counts span a factor of 8 or more."""
+    """Return an axis with ticks at the worker counts, logarithmic if they span a factor of 8 or more."""
     ordered = sorted(set(counts))
     spread = ordered[-1] / ordered[0] if ordered else 1
     powers = [count for count in ordered if math.log2(count).is_integer() or count == ordered[-1]]
@@ -242,12 +248,13 @@ def worker_axis(counts: Iterable[float]) -> Axis:
 
 
 def batch_axis(sizes: Iterable[float], title: str) -> Axis:
+    """Return an axis with ticks at the batch sizes, logarithmic if they span a factor of 8 or more."""
     ordered = sorted(set(sizes))
     several = len(ordered) > 1
     log = several and ordered[-1] / ordered[0] >= 8
     return Axis(
         title=title,
-        # All panels have the same limits, even those without data for batches that did not fit.
+        # Fixed limits, so that panels without data for the batches that did not fit have the same axis.
         least=ordered[0] if several else 0.0,
         most=ordered[-1] if several else None,
         log=log,
@@ -256,7 +263,7 @@ def batch_axis(sizes: Iterable[float], title: str) -> Axis:
 
 
 def apart(ordered: Sequence[float], *, log: bool) -> list[float]:
-    """Values far enough apart for their tick labels; the last steps of a search are close together."""
+    """Return the values whose tick labels do not overlap; the last steps of a batch search are close together."""
     positions = [math.log(value) if log else value for value in ordered]
     room = (positions[-1] - positions[0]) / 12 if positions else 0.0
     kept: list[int] = []
@@ -267,14 +274,14 @@ def apart(ordered: Sequence[float], *, log: bool) -> list[float]:
 
 
 def short(size: float) -> str:
-    """1,024 as 1k, since ticks are narrow."""
+    """Return a short tick label: 1k for 1,024."""
     if size >= 1024 and size % 1024 == 0:
         return f"{size / 1024:.0f}k" if size < 1024**2 else f"{size / 1024**2:.0f}M"
     return f"{size:,.0f}"
 
 
 def colors_of_series(results: Results) -> dict[SeriesKey, str]:
-    """Color of each series, the same in all figures."""
+    """Return the color of each series, the same in all figures."""
     return {series.rows[0].setting.series: color(index) for index, series in enumerate(results.series)}
 
 
@@ -289,9 +296,9 @@ def line(
     after: Callable[[T], str] = lambda _: "",
     **look: Any,
 ) -> Line:
-    """A line whose values, band and hover texts come from one quantity; rows without a value are left out.
+    """Return a line whose values, band and tooltips come from one quantity; rows without a value are left out.
 
-    `lead` and `after`: lines of the hover text before and after the value.
+    `lead` and `after` give the lines of the tooltip before and after the value.
     """
     points = [(row, value) for row in rows if (value := y(row)) is not None]
     estimates = [value if isinstance(value, Estimate) else Estimate(value=value) for _, value in points]
@@ -312,10 +319,10 @@ def line(
 
 
 def with_gaps(drawn: Line, x: Sequence[float]) -> Line:
-    """The same line, interrupted at the positions where it has no value; unchanged if it has none at all."""
+    """Return the line with gaps at the positions in `x` where it has no value; unchanged if it has no values."""
     if not drawn.x or len(drawn.x) == len(x):
         return drawn
-    index = {position: place for place, position in enumerate(drawn.x)}
+    index = {position: number for number, position in enumerate(drawn.x)}
 
     def spread(values: Sequence[Number]) -> tuple[Number, ...]:
         return tuple(values[index[position]] if position in index else None for position in x) if values else ()
@@ -325,6 +332,6 @@ def with_gaps(drawn: Line, x: Sequence[float]) -> Line:
 
 
 def spans_decades(lines: Sequence[Line]) -> bool:
-    """Whether a log axis is better."""
+    """Return whether the values span so many decades that a log axis is better."""
     values = [value for drawn in lines for value in drawn.y if value is not None]
     return bool(values) and min(values) > 0 and max(values) / min(values) > 30

@@ -1,4 +1,4 @@
-"""Figures -> input for plotly.js. Colors are tokens (`$blue/0.2`) that the page replaces."""
+"""Turns figures into input for plotly.js. Colors are tokens such as `$blue/0.2`, which the page replaces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BAR_PX = 34
 
 
 def chart(panel: Panel, legend: Sequence[str]) -> dict[str, Any]:
-    """Data and layout of one panel. `meta` is the index of a trace in the legend, used to toggle it."""
+    """Return data and layout of one panel. `meta` of a trace is its index in the legend, which shows and hides it."""
     traces: list[dict[str, Any]] = []
     for mark in panel.marks:
         drawn = [_bars(mark, panel.horizontal)] if isinstance(mark, Bars) else list(_line(mark))
@@ -42,12 +42,12 @@ def chart(panel: Panel, legend: Sequence[str]) -> dict[str, Any]:
 
 
 def text(words: str) -> str:
-    """Escaped text: plotly interprets a few HTML tags, and tags from outside must not pass."""
+    """Escape text: plotly interprets a few HTML tags, and tags in names of the user must stay text."""
     return html.escape(visible(words), quote=False)
 
 
 def _hover(hovers: Sequence[str]) -> list[str]:
-    """Hover texts as HTML: the first line is the heading, the rest are its numbers."""
+    """Return tooltips as HTML: the first line becomes the heading."""
     texts = []
     for hover in hovers:
         head, _, rest = text(hover).partition("\n")
@@ -91,10 +91,10 @@ def _labels(mark: Line) -> dict[str, Any]:
 
 
 def _band(mark: Line) -> Iterator[dict[str, Any]]:
-    """A band around each unbroken stretch of the line whose interval is known."""
+    """Yield a band around each unbroken stretch of the line whose interval is known."""
     for stretch in stretches(mark):
         x = [point[0] for point in stretch]
-        around = {"x": x + x[::-1], "y": [point[1] for point in stretch] + [point[2] for point in reversed(stretch)]}
+        outline = {"x": x + x[::-1], "y": [point[1] for point in stretch] + [point[2] for point in reversed(stretch)]}
         hatch = {
             "fillpattern": {
                 "shape": "/",
@@ -107,7 +107,7 @@ def _band(mark: Line) -> Iterator[dict[str, Any]]:
         yield {
             "type": "scatter",
             "mode": "none",
-            **around,
+            **outline,
             "fill": "toself",
             "fillcolor": f"${mark.color}/{0.08 if mark.kind == 'projected' else 0.17 * mark.opacity:.2f}",
             "hoverinfo": "skip",
@@ -116,7 +116,7 @@ def _band(mark: Line) -> Iterator[dict[str, Any]]:
 
 
 def stretches(mark: Line) -> list[list[tuple[float, float, float]]]:
-    """x, low and high of each run of neighbors with known intervals."""
+    """Return x, low and high of each run of at least two neighboring points with known intervals."""
     pieces: list[list[tuple[float, float, float]]] = [[]]
     for x, low, high in zip(mark.x, mark.low, mark.high, strict=True):
         if low is None or high is None:
@@ -126,13 +126,13 @@ def stretches(mark: Line) -> list[list[tuple[float, float, float]]]:
     return [stretch for stretch in pieces if len(stretch) > 1]
 
 
-def _bars(mark: Bars, across: bool) -> dict[str, Any]:
+def _bars(mark: Bars, horizontal: bool) -> dict[str, Any]:
     labels, values = [text(label) for label in mark.places], list(mark.values)
     return {
         "type": "bar",
-        "x": values if across else labels,
-        "y": labels if across else values,
-        "orientation": "h" if across else "v",
+        "x": values if horizontal else labels,
+        "y": labels if horizontal else values,
+        "orientation": "h" if horizontal else "v",
         **({"base": list(mark.begin)} if mark.begin else {}),
         "width": 0.62,
         "marker": {"color": f"${mark.color}", "line": {"color": "$card", "width": 1}},

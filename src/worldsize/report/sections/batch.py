@@ -1,4 +1,4 @@
-"""Batch size: throughput, utilization, memory and steps to the target against it; tables and figures."""
+"""Batch size: throughput, utilization, memory and steps to the target by batch size; tables and figures."""
 
 from __future__ import annotations
 
@@ -35,21 +35,25 @@ OUTCOME = Quantity(key="outcome", title="outcome")
 FROM_BATCH = Quantity(key="smallest_batch", title="from batch", digits=integer)
 TO_BATCH = Quantity(key="largest_batch", title="to batch", digits=integer)
 S_MIN = Quantity(
-    key="least_steps", title="S_min", unit="steps", digits=whole, about="Steps to the target with a very large batch."
+    key="least_steps",
+    title="S_min",
+    unit="steps",
+    digits=whole,
+    about="Fewest steps to the target, with a very large batch.",
 )
 B_CRIT = Quantity(
     key="critical_batch",
     title="B_crit",
     unit="samples",
     digits=whole,
-    about="The batch at which the target takes twice as many steps as S_min.",
+    about="Critical batch: the global batch at which reaching the target takes twice S_min steps.",
 )
-LAW = Quantity(key="law", title="steps follow the law")
+LAW = Quantity(key="law", title="follows the law")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchUse:
-    """A setting with its throughput and its use of the hardware, or one that ran out of memory."""
+    """Throughput and hardware use of a setting, or a setting that ran out of memory."""
 
     setting: Setting
     fits: bool = True
@@ -63,7 +67,7 @@ class BatchUse:
 
 
 def batch_rows(evidence: Evidence) -> list[BatchUse]:
-    """Settings that fit, those of a search for the largest batch included."""
+    """Return the settings that fit in memory, including those of a search for the largest batch."""
     results = evidence.results
     usages = dict(results.hardware)
     tried = _tried(results)
@@ -71,9 +75,9 @@ def batch_rows(evidence: Evidence) -> list[BatchUse]:
     rows = []
     for row in results.rows:
         usage, attempt = usages.get(row.setting), tried.get(row.setting)
-        # A search records the memory of each batch, and no telemetry.
+        # A search for the largest batch records memory but no telemetry.
         gpu_bytes, process_bytes = (
-            (usage.gpu_memory_bytes, usage.process_memory_bytes) if usage else _held(results, attempt)
+            (usage.gpu_memory_bytes, usage.process_memory_bytes) if usage else _memory_used(results, attempt)
         )
         rows.append(
             BatchUse(
@@ -89,8 +93,10 @@ def batch_rows(evidence: Evidence) -> list[BatchUse]:
         )
     measured = {row.setting for row in rows}
     for setting, attempt in tried.items():
-        if attempt.fits and attempt.samples_per_s and setting not in measured:  # its steps were lost with its processes
-            gpu_bytes, process_bytes = _held(results, attempt)
+        if (
+            attempt.fits and attempt.samples_per_s and setting not in measured
+        ):  # its step times were lost with its processes
+            gpu_bytes, process_bytes = _memory_used(results, attempt)
             rows.append(
                 BatchUse(
                     setting=setting,
@@ -112,15 +118,15 @@ def _tried(results: Results) -> dict[Setting, BatchRow]:
     }
 
 
-def _held(results: Results, attempt: BatchRow | None) -> tuple[float | None, float | None]:
-    """Memory of the GPU and of the process, as a search recorded it."""
-    held = attempt.memory_bytes if attempt else None
+def _memory_used(results: Results, attempt: BatchRow | None) -> tuple[float | None, float | None]:
+    """Return the GPU memory and the process memory that a search recorded, in bytes."""
+    memory_bytes = attempt.memory_bytes if attempt else None
     on_gpu = any(str(record.environment.get("device")).startswith("cuda") for record in results.records.values())
-    return (held, None) if on_gpu else (None, held)
+    return (memory_bytes, None) if on_gpu else (None, memory_bytes)
 
 
 def out_of_memory(evidence: Evidence, rows: Sequence[BatchUse]) -> list[BatchUse]:
-    """Settings that ran out of memory, in a search for the largest batch or in a trial, and never fit."""
+    """Return the settings that ran out of memory, in a search for the largest batch or in a trial, and never fit."""
     results = evidence.results
     trials = [results.trials[name] for name, record in results.records.items() if record.outcome == "out_of_memory"]
     failed = {setting for setting, attempt in _tried(results).items() if not attempt.fits}
@@ -136,7 +142,7 @@ def _workers_and_batch(setting: Setting) -> tuple[int, int]:
 
 
 def batch(evidence: Evidence) -> Figure | None:
-    """Throughput, utilization and memory against batch, up to out-of-memory."""
+    """Draw throughput, utilization and memory by batch size, with crosses where memory ran out."""
     rows = sorted(batch_rows(evidence), key=lambda row: _workers_and_batch(row.setting))
     groups: dict[str, list[BatchUse]] = {}
     for row in rows:
@@ -163,12 +169,14 @@ def batch(evidence: Evidence) -> Figure | None:
     highest = pace.said(best.samples_per_s.value)
     title = f"Highest throughput at batch {best.setting.batch_per_worker:,} per worker: {highest}"
     if too_large:
-        title += f"; {too_large[0].setting.batch_per_worker:,} runs out of memory"
+        title += f"; batch {too_large[0].setting.batch_per_worker:,} runs out of memory"
     return Figure(
         key="batch",
         title=title,
         panels=tuple(panels),
-        note=f"Bands: {LEVEL_WORDS}s." + (" Crosses: out of memory." if too_large else ""),
+        note="Where throughput no longer rises, a larger batch per worker only costs memory. "
+        + f"Bands: {LEVEL_WORDS}s."
+        + (" Crosses: out of memory." if too_large else ""),
     )
 
 
@@ -196,14 +204,14 @@ def _lead(name: str, row: BatchUse) -> str:
 
 
 def _crosses(too_large: Sequence[BatchUse]) -> list[Line]:
-    """Crosses on the x axis at the batches that did not fit."""
+    """Return crosses on the x axis at the batches that did not fit."""
     if not too_large:
         return []
     settings = [row.setting for row in too_large]
     return [
         Line(
             name="out of memory",
-            color="vermilion",
+            color="gray",  # not the color of a series
             connected=False,
             symbol="cross",
             x=tuple(setting.batch_per_worker for setting in settings),
@@ -228,6 +236,7 @@ def _panel(
 
 
 def batch_sheet(evidence: Evidence) -> Table | None:
+    """Return throughput, memory and outcome of each batch size; None for a single one that fits."""
     fitting = batch_rows(evidence)
     too_large = out_of_memory(evidence, fitting)
     if len({row.setting.batch_per_worker for row in fitting}) < 2 and not too_large:
@@ -249,10 +258,10 @@ def batch_sheet(evidence: Evidence) -> Table | None:
     ]
     return table(
         "batch",
-        "Throughput and memory against batch",
+        "Throughput and memory by batch size",
         rows,
         columns,
-        note="Epoch: all training samples at this throughput, without loading the first batch and without evaluation.",
+        note="Epoch: time for all training samples at this throughput, without loading the first batch or evaluation.",
         marked=next((row for row in rows if row.setting == chosen), None),
     )
 
@@ -265,6 +274,7 @@ FOLLOWED = {
 
 
 def batch_model(evidence: Evidence) -> Table | None:
+    """Return the law of steps to the target by batch size, fitted to each variant."""
     rows = evidence.batch_models
     columns: list[Column[VariantBatchModel]] = [
         Column(quantity=VARIANT, of=lambda row: row.variant),
@@ -278,10 +288,10 @@ def batch_model(evidence: Evidence) -> Table | None:
     ]
     return table(
         "batch-model",
-        "How steps to the target fall with the batch",
+        "Steps to the target by global batch",
         rows,
         columns,
-        note="The law: steps to the target = S_min (1 + B_crit / batch). Far below B_crit, doubling the batch halves "
-        "the steps; far above it, a larger batch saves none. Intervals: 80 %. B_crit is searched from 1/8 of the "
-        "smallest batch to 128 times the largest; an end there means at most, or at least, that value.",
+        note="The law: steps to the target = S_min (1 + B_crit / global batch). Far below B_crit, doubling the batch "
+        "halves the steps; far above it, a larger batch saves almost none. 80 % intervals. B_crit is searched from 1/8 "
+        "of the smallest batch to 128 times the largest: an interval that ends at a limit may extend beyond it.",
     )

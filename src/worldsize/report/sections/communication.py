@@ -1,4 +1,4 @@
-"""Gradient exchange: its share of a step, and the bandwidth of the links; tables and figures."""
+"""Gradient exchange: its share of a step, and the bandwidth of the links between workers; tables and figures."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Cell, Column, Table, how_columns, table
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, color, line
+from worldsize.report.words.glossary import meaning
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, decimals, integer, number
 from worldsize.report.words.quantities import BATCH_PER_WORKER, RUNS, SHARE, WORKERS, Quantity, explained
 
 MOST_SERIES = 6
-KINDS = {"inside": "inside a node", "across": "across nodes", "all": "all ranks"}
+KINDS = {"inside": "inside a node", "across": "across nodes", "all": "all workers"}
 KIND = Quantity(key="kind", title="link")
 PLACE = Quantity(key="place", title="place")
 LATENCY = Quantity(
-    key="latency_s", title="latency", unit="us", factor=1e6, about="Time of one turn of an all-reduce, however small."
+    key="latency_s",
+    title="latency",
+    unit="us",
+    factor=1e6,
+    about="Time of one round of a ring all-reduce, however small the message.",
 )
 ALLREDUCE_TIME = Quantity(key="seconds", title="time", unit="us", factor=1e6)
 REPETITIONS = Quantity(key="repetitions", title="repetitions", digits=integer, about="All-reduces that were timed.")
@@ -31,7 +36,7 @@ BANDWIDTH = Quantity(
     title="bandwidth",
     unit="GB/s",
     factor=1e-9,
-    about="What a large message approaches: latency and bandwidth are fitted to the times of all sizes.",
+    about="Limit for very large messages; latency and bandwidth are fitted to the times of all sizes.",
 )
 BUS_BANDWIDTH = Quantity(
     key="busbw_bytes_per_s",
@@ -39,7 +44,7 @@ BUS_BANDWIDTH = Quantity(
     short="bus\nbandwidth",
     unit="GB/s",
     factor=1e-9,
-    about="Bytes / time * 2(w - 1)/w for w workers, as nccl-tests defines it: comparable between worker counts.",
+    about=meaning("bus bandwidth"),
 )
 ALGORITHM_BANDWIDTH = Quantity(
     key="algbw_bytes_per_s",
@@ -52,7 +57,7 @@ ALGORITHM_BANDWIDTH = Quantity(
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredLink:
-    """A link, and whether it is inside a node, across nodes or between all ranks."""
+    """A link, and whether it is inside a node, across nodes or between all workers."""
 
     kind: str
     link: Link
@@ -71,7 +76,7 @@ def _links(evidence: Evidence) -> list[MeasuredLink]:
 
 
 def bandwidth_figure(evidence: Evidence) -> Figure | None:
-    """Bus bandwidth against message size, with the fitted law of latency and bandwidth."""
+    """Draw bus bandwidth by message size, with the curve of the fitted latency and bandwidth."""
     links = [measured for measured in _links(evidence) if len(measured.link.sizes) > 1][:MOST_SERIES]
     if not links:
         return None
@@ -90,17 +95,17 @@ def bandwidth_figure(evidence: Evidence) -> Figure | None:
         if min(sizes) * 0.9 <= size <= max(sizes) * 1.1
     )
     panel = Panel(
-        x=Axis(title="size of an all-reduce", log=True, ticks=ticks),
+        x=Axis(title="message size", log=True, ticks=ticks),
         y=Axis(title=BUS_BANDWIDTH.heading, log=True),
         marks=tuple(lines),
     )
     best = max(measured.best.busbw_bytes_per_s for measured in links)
     return Figure(
         key="bandwidth",
-        title=f"The link carries up to {BUS_BANDWIDTH.said(best)}" + _latency([measured.link for measured in links]),
+        title=f"Workers exchange up to {BUS_BANDWIDTH.said(best)}" + _latency([measured.link for measured in links]),
         panels=(panel,),
-        note="Median over repetitions of the slowest rank; bus bandwidth as nccl-tests defines it. "
-        "Dashed: latency and bandwidth fitted.",
+        note="Speed at which workers sum a message of each size (all-reduce); latency makes small messages slow. "
+        "Dashed: curve of the fitted latency and bandwidth.",
     )
 
 
@@ -121,16 +126,16 @@ def _fitted_line(link: Link, hue: str) -> Line:
     wire = Wire(latency_s=link.latency_s.value, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s.value)
     x = np.geomspace(link.sizes[0].size_bytes, link.sizes[-1].size_bytes, 40).tolist()
     y = [ring_bytes(size, link.workers) / ring_allreduce_s(size, link.workers, wire) / 1e9 for size in x]
-    return Line(name="fitted law", color=hue, kind="projected", symbol="none", x=tuple(x), y=tuple(y), opacity=0.8)
+    return Line(name="fit", color=hue, kind="projected", symbol="none", x=tuple(x), y=tuple(y), opacity=0.8)
 
 
 def _latency(links: Sequence[Link]) -> str:
     good = [link for link in links if not link.is_poor]
-    return f", after a latency of {LATENCY.said(good[0].latency_s.value)}" if len(good) == 1 else ""
+    return f", with a latency of {LATENCY.said(good[0].latency_s.value)}" if len(good) == 1 else ""
 
 
 def _gradients(results: Results, lines: Sequence[Line]) -> list[Line]:
-    """A vertical line at the size of this model's gradients."""
+    """Return a vertical line at the size of the model's gradients."""
     size = next((step.traffic.bytes for step in results.steps if step.traffic), None)
     heights = [value for drawn in lines for value in drawn.y if value]
     if size is None or not heights:
@@ -150,40 +155,41 @@ def _gradients(results: Results, lines: Sequence[Line]) -> list[Line]:
 def _size(count: float) -> str:
     for power, name in ((9, "GB"), (6, "MB"), (3, "KB")):
         if count >= 10**power * 0.999:
-            return f"{number(count / 10**power) if count % 10**power else f'{count / 10**power:.0f}'} {name}"
-    return f"{count:.0f} B"
+            return f"{(number if count % 10**power else integer)(count / 10**power)} {name}"
+    return f"{integer(count)} B"
 
 
 def _ms(key: str, title: str, short: str, about: str) -> Quantity:
     return Quantity(key=key, title=title, short=short, unit="ms", factor=1e3, about=about)
 
 
-COMPUTING = _ms("computing_s", "computing", "com-\nputing", "The median step without the exchange of gradients.")
+COMPUTING = _ms("computing_s", "computing", "com-\nputing", "Median step without exchanging gradients.")
 EXPOSED = _ms(
     "exposed_s",
     "exposed",
     "exposed",
-    f"What the exchange adds to a step: steps with it minus steps without it, in turns ({LEVEL_WORDS}).",
+    f"Time that exchanging gradients adds to a step: steps with it minus steps without it, in turns ({LEVEL_WORDS}).",
 )
 SPAN = _ms(
     "communication_s",
     "span",
     "span",
-    "From the last gradient of a step to the end of its exchange, without waiting for slower ranks. It misses what the "
-    "exchange does to the computing that it overlaps with.",
+    "Time from the last gradient of a step to the end of its exchange, without waiting for slower workers. It misses "
+    "how much the exchange slows down the computing that it overlaps with.",
 )
 TOTAL = _ms(
     "exchange_s",
     "total",
     "total",
-    "The exchange on torch's own clock, overlapped with computing or not; the bus bandwidth is that of this time.",
+    "Duration of the exchange as PyTorch measures it, whether or not it overlaps with computing; bus bandwidth uses "
+    "this time.",
 )
 BY_SUBTRACTION = _ms(
     "by_subtraction_s",
     "minus 1 worker",
     "minus 1\nworker",
-    "The step minus that of 1 worker. Not a measure of communication: computing itself slows down when workers "
-    "share cores, memory or power.",
+    "Step minus the step of 1 worker. Not a measure of communication: computing also slows down when workers share "
+    "cores, memory or power.",
 )
 EXPOSED_SHARE = replace(SHARE, key="exposed_share", about="Exposed communication as a share of the step.")
 EXPOSED_PER_EPOCH = Quantity(
@@ -196,12 +202,12 @@ GRADIENTS = Quantity(key="gradient_bytes", title="gradients", unit="MB", factor=
 METHOD = Quantity(
     key="measured_by",
     title="timed by",
-    about="Probe: with and without the exchange. Strategies whose step cannot run without it have only the span.",
+    about="Probe: short runs with and without the exchange. Strategies that cannot run without it have only the span.",
 )
 
 
 def exchange(evidence: Evidence) -> Table | None:
-    """Computing and communication per setting. One worker exchanges nothing and is listed for comparison."""
+    """Return computing and communication of each setting. One worker exchanges nothing; it is the comparison."""
     results = evidence.results
     timed = [step for step in results.steps if step.exposed]
     if not timed:
@@ -248,12 +254,12 @@ def exchange(evidence: Evidence) -> Table | None:
     )
     if made is None:
         return None
-    told = {quantity.key for quantity in (COMPUTING, EXPOSED, METHOD, SPAN, TOTAL, BY_SUBTRACTION)}
-    return replace(made, note=explained(quantity for quantity in made.quantities if quantity.key in told))
+    in_note = (EXPOSED.key, METHOD.key)
+    return replace(made, note=explained(quantity for quantity in made.quantities if quantity.key in in_note))
 
 
 def _computing(step: StepParts) -> Cell:
-    """One worker exchanges nothing: its step is only computing, the baseline for the others."""
+    """Return the time without the exchange: for one worker, which exchanges nothing, its whole step."""
     if step.exposed:
         return step.exposed.without_s
     return step.parts.step_s if step.setting.workers == 1 else None
@@ -264,10 +270,10 @@ def _span(step: StepParts) -> Cell:
 
 
 def links(evidence: Evidence) -> Table | None:
-    """Latency and bandwidth of each link."""
+    """Return latency and bandwidth of each link."""
     return table(
         "links",
-        "Links between the ranks",
+        "Links between workers",
         _links(evidence),
         [
             Column(quantity=KIND, of=lambda measured: measured.name),
@@ -289,8 +295,9 @@ def links(evidence: Evidence) -> Table | None:
                 terminal=False,
             ),
         ],
-        note=f"Latency and bandwidth are fitted to all-reduces of several sizes ({LEVEL_WORDS}s). They are left out "
-        "where two numbers do not describe the link; the best bus bandwidth then says what it carried.",
+        note=f"Latency and bandwidth are fitted to all-reduces (sums over all workers) of several sizes "
+        f"({LEVEL_WORDS}s). They are missing where these two numbers do not describe the times well. "
+        "Best bus bandwidth: the highest that was measured.",
     )
 
 
@@ -299,11 +306,11 @@ def _fitted(link: Link, estimate: Estimate) -> Estimate | None:
 
 
 def bandwidth_sheet(evidence: Evidence) -> Table | None:
-    """Times and bandwidths by message size; too long for a terminal, which shows `links`."""
+    """Return times and bandwidths by message size. Too long for a terminal, which shows only `links`."""
     rows = [(measured, size) for measured in _links(evidence) for size in measured.link.sizes]
     made = table(
         "bandwidth",
-        "Bandwidth of the links",
+        "Bandwidth by message size",
         rows,
         [
             Column(quantity=KIND, of=lambda row: row[0].name),
@@ -318,7 +325,7 @@ def bandwidth_sheet(evidence: Evidence) -> Table | None:
             Column(quantity=BUS_BANDWIDTH, of=lambda row: row[1].busbw_bytes_per_s),
             Column(quantity=REPETITIONS, of=lambda row: row[1].repetitions),
         ],
-        note=f"All-reduces at the start of each launch, medians over the repetitions with {LEVEL_WORDS}s; bus "
-        "bandwidth = bytes / time * 2(w - 1)/w for w workers, as nccl-tests defines it.",
+        note="All-reduces (sums over all workers) at the start of each launch: medians over repetitions, with "
+        f"{LEVEL_WORDS}s. {explained([ALGORITHM_BANDWIDTH, BUS_BANDWIDTH])}",
     )
     return made and replace(made, terminal=(False,) * len(made.quantities))

@@ -1,4 +1,4 @@
-"""Studies compared, in words: the answer first, then the tables."""
+"""Comparison of studies: the answer first, then the tables."""
 
 from __future__ import annotations
 
@@ -17,45 +17,57 @@ from worldsize.errors import visible
 from worldsize.report.blocks import Block, Column, Listing, Prose, Report, Section, Table, table
 from worldsize.report.words import quantities
 from worldsize.report.words.findings import number_of
-from worldsize.report.words.numbers import LEVEL_WORDS, counted, duration, metric_value, number, percent, with_range
+from worldsize.report.words.numbers import (
+    LEVEL_WORDS,
+    counted,
+    duration,
+    integer,
+    metric_value,
+    number,
+    percent,
+    with_range,
+)
 from worldsize.report.words.quantities import SPEEDUP, STEP_TIME, Quantity, test_metric
 from worldsize.report.words.settings import configuration
 from worldsize.report.write.console import plain_table
 from worldsize.spec.setting import Setting
 
 MOST_LINES = 12
-"""Maximum number of lines of a list in the terminal; --json has the rest."""
+"""Maximum number of lines of a list in a terminal; --json has the rest."""
 MOST_CHARACTERS = 150
 VERDICTS = {True: "more than noise", False: "within the noise", None: "unknown"}
 PART_WORDS = {
     "data": "waiting for data",
     "compute": "computing",
     "communication": "communication",
-    "waiting": "waiting for the slowest rank",
+    "waiting": "waiting for the slowest worker",
 }
 WHERE = Quantity(key="where", title="setting")
-WHAT = Quantity(key="what", title="what differs")
+WHAT = Quantity(key="what", title="quantity")
 SIDE = Quantity(key="study", title="study")
-VERDICT = Quantity(key="verdict", title="the difference is")
+VERDICT = Quantity(key="verdict", title="difference is")
 RATIO = Quantity(key="throughput_ratio", title="ratio", unit="x")
 OTHERS = "Other differences"
-RANGES = f"Ranges: {LEVEL_WORDS}s."
+RANGES = f"In parentheses: {LEVEL_WORDS}s."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """How the values of a compared quantity are written, and its differences."""
+    """Formats of a compared quantity: of its values and of their difference."""
 
     values: Quantity
     difference: Quantity
 
 
 def compared_quantity(name: str, comparison: StudyComparison) -> Compared:
+    """Return the formats of the quantity with this name in a `Difference`."""
     if name in PARTS:
         values = STEP_TIME.titled(f"{PART_WORDS[name]}, per step")
         return Compared(values=values, difference=replace(values, digits=lambda value: _signed(value, number(value))))
     if name == EFFICIENCY:
-        points = Quantity(key=name, title=name, unit="points", factor=100, digits=lambda value: f"{value:+.1f}")
+        points = Quantity(
+            key=name, title=name, unit="points", factor=100, digits=lambda value: _signed(value, number(value))
+        )
         return Compared(values=quantities.EFFICIENCY, difference=points)
     if name == METRIC:
         values = test_metric(comparison.studies[0].facts)
@@ -71,6 +83,7 @@ def _signed(value: float, words: str) -> str:
 
 
 def comparison_report(comparison: StudyComparison) -> Report:
+    """Return the comparison as blocks for the page and the terminal."""
     compared = comparison.compared
     others = [difference for difference in compared.significant if difference.quantity != THROUGHPUT]
     opening = [Prose(role="answer", text=answer_sentence(comparison))]
@@ -79,7 +92,10 @@ def comparison_report(comparison: StudyComparison) -> Report:
     if caution := _caution(comparison):
         opening.append(Prose(role="caution", text=caution))
     opening += [
-        Prose(role="note", text=f"{name}: {results.folder.path} ({results.spec.name}, {_trials(len(results.records))})")
+        Prose(
+            role="note",
+            text=f"{name}: {results.folder.path} ({results.spec.name}, {counted(len(results.records), 'trial')})",
+        )
         for name, results in zip(compared.names, comparison.studies, strict=True)
     ]
     changes = [f"{name}: {line}" for name, lines in comparison.configuration.items() for line in lines]
@@ -88,7 +104,7 @@ def comparison_report(comparison: StudyComparison) -> Report:
         ("answer", "Answer", [*opening]),
         ("speed", "Speed", [_speed_table(comparison)]),
         ("others", OTHERS, [_table(comparison, others)]),
-        ("only", "In one study only", [_listing("In one study only", [("", line) for line in _only(comparison)])]),
+        ("only", "In one study only", [_listing("In one study only", [("", line) for line in _unmatched(comparison)])]),
         (
             "configuration",
             "Different configuration",
@@ -99,15 +115,11 @@ def comparison_report(comparison: StudyComparison) -> Report:
     ]
     kept = [(key, title, tuple(block for block in blocks if block is not None)) for key, title, blocks in sections]
     return Report(
-        title="Studies compared",
+        title="Comparison of studies",
         subtitle=", ".join(results.spec.name for results in comparison.studies),
         sections=tuple(Section(key=key, title=title, blocks=blocks) for key, title, blocks in kept if blocks),
         command="compare",
     )
-
-
-def _trials(count: int) -> str:
-    return counted(count, "trial")
 
 
 def _listing(title: str, pairs: list[tuple[str, str]]) -> Listing | None:
@@ -115,13 +127,14 @@ def _listing(title: str, pairs: list[tuple[str, str]]) -> Listing | None:
 
 
 def comparison_view(comparison: StudyComparison) -> Group:
+    """Draw the comparison for a terminal."""
     parts: list[Any] = [Text("")]
     for block in (block for section in comparison_report(comparison).sections for block in section.blocks):
         if isinstance(block, Prose):
             style = {"answer": "bold", "caution": "yellow" if comparison.compared.significant else "dim"}
             parts.append(Text(visible(block.text), style=style.get(block.role, "dim")))
         elif isinstance(block, Table):
-            parts += [Text(""), _terminal_table(block)]
+            parts += [Text(""), _terminal_table(block), Text(visible(block.note), style="dim")]
         elif isinstance(block, Listing):
             lines = [_cut(visible(f"{name}: {text}" if name else text)) for name, text in block.pairs]
             parts += [Text(""), Text(block.title), *(Text(f"  {line}") for line in lines[:MOST_LINES])]
@@ -147,7 +160,7 @@ def _terminal_table(block: Table) -> Any:
 
 
 def answer_sentence(comparison: StudyComparison) -> str:
-    """`B is 1.23x as fast as A at 4 workers (1.18x to 1.29x).`"""
+    """Return the main result: `B is 1.23x as fast as A with 4 workers (1.18x to 1.29x).`"""
     compared = comparison.compared
     if not compared.differences:
         return "Nothing to compare: the studies have no measured setting in common."
@@ -155,7 +168,7 @@ def answer_sentence(comparison: StudyComparison) -> str:
 
 
 def count_sentence(comparison: StudyComparison) -> str:
-    """`3 of 12 differences are more than noise.`"""
+    """Return how many differences are significant: `3 of 12 differences are more than noise.`"""
     compared = comparison.compared
     judged, more = compared.judged, len(compared.significant)
     if not judged:
@@ -166,7 +179,7 @@ def count_sentence(comparison: StudyComparison) -> str:
 
 
 def _lead(comparison: StudyComparison, name: str) -> str:
-    """The speed difference at the largest worker count, preferring one that is not within the noise."""
+    """Describe the speed difference at the largest worker count, preferring one that is more than noise."""
     speeds = [
         difference
         for difference in comparison.compared.differences
@@ -185,13 +198,13 @@ def _lead(comparison: StudyComparison, name: str) -> str:
     ratio, first = chosen.estimate, comparison.compared.names[0]
     where = _place(chosen.setting, comparison.compared.common)
     if chosen.significant is False:
-        reach = f"{SPEEDUP.said(ratio.value)} as fast at {where}{with_range(ratio, SPEEDUP.said)}, within the noise"
-        return f"{name} is not known to be faster or slower than {first}: {reach}"
-    return f"{name} is {SPEEDUP.said(ratio.value)} as fast as {first} at {where}{with_range(ratio, SPEEDUP.said)}"
+        speed = f"{SPEEDUP.said(ratio.value)} as fast with {where}{with_range(ratio, SPEEDUP.said)}, within the noise"
+        return f"{name} is not known to be faster or slower than {first}: {speed}"
+    return f"{name} is {SPEEDUP.said(ratio.value)} as fast as {first} with {where}{with_range(ratio, SPEEDUP.said)}"
 
 
 def _speed_table(comparison: StudyComparison) -> Table | None:
-    """The step time follows from the throughput."""
+    """Return step time and throughput at each common setting. The step time follows from the throughput."""
     first, *others = comparison.compared.names
     speeds = [difference for difference in comparison.compared.differences if difference.quantity == THROUGHPUT]
     columns: list[Column[Difference]] = [
@@ -214,39 +227,39 @@ def _speed_table(comparison: StudyComparison) -> Table | None:
 
 
 def _where(comparison: StudyComparison) -> Iterator[Column[Difference]]:
-    """The setting, and which study is compared with the first if there are several."""
+    """Yield a column for the setting, and with more than two studies one for the study compared with the first."""
     yield Column(quantity=WHERE, of=lambda difference: _place(difference.setting, comparison.compared.common))
     if len(comparison.studies) > 2:
         yield Column(quantity=SIDE, of=lambda difference: difference.side)
 
 
 def _table(comparison: StudyComparison, shown: list[Difference]) -> Table | None:
-    """Rows differ in their quantity, so their values are texts."""
+    """Return differences other than in speed. Rows have different quantities, so their values are texts."""
     first, *others = comparison.compared.names
 
-    def words(difference: Difference) -> Compared:
+    def formats(difference: Difference) -> Compared:
         return compared_quantity(difference.quantity, comparison)
 
     columns: list[Column[Difference]] = [
         *_where(comparison),
-        Column(quantity=WHAT, of=lambda difference: words(difference).values.title),
+        Column(quantity=WHAT, of=lambda difference: formats(difference).values.title),
         Column(
             quantity=Quantity(key="first", title=first),
-            of=lambda difference: words(difference).values.said(difference.first),
+            of=lambda difference: formats(difference).values.said(difference.first),
         ),
         Column(
             quantity=Quantity(key="other", title="its value" if others[1:] else others[0]),
-            of=lambda difference: words(difference).values.said(difference.other),
+            of=lambda difference: formats(difference).values.said(difference.other),
         ),
         Column(
             quantity=Quantity(key="difference", title="difference"),
-            of=lambda difference: words(difference).difference.full(difference.estimate),
+            of=lambda difference: formats(difference).difference.full(difference.estimate),
         ),
     ]
-    return table("differences", OTHERS, shown, columns, note=f"Only those that are more than noise. {RANGES}")
+    return table("differences", OTHERS, shown, columns, note=f"Only differences that are more than noise. {RANGES}")
 
 
-def _only(comparison: StudyComparison) -> Iterator[str]:
+def _unmatched(comparison: StudyComparison) -> Iterator[str]:
     everything = [
         *comparison.compared.common,
         *(setting for side in comparison.compared.only.values() for setting in side),
@@ -260,9 +273,8 @@ def _notes(comparison: StudyComparison) -> Iterator[str]:
     compared = comparison.compared
     if compared.judged:
         yield (
-            f"{counted(compared.judged, 'difference')} tested (speed, efficiency, learning, and parts of a step above "
-            f"1 %). Holm's correction keeps the chance of even one false alarm below {percent(ALPHA)}. --json lists "
-            "all of them."
+            f"{counted(compared.judged, 'difference')} tested: speed, efficiency, learning, and parts of a step above "
+            f"1 %. Holm's correction keeps the chance of even one false alarm below {percent(ALPHA)}. --json lists all."
         )
     unknown = len(compared.differences) - compared.judged
     if unknown:
@@ -270,7 +282,7 @@ def _notes(comparison: StudyComparison) -> Iterator[str]:
 
 
 def _caution(comparison: StudyComparison) -> str:
-    """Differences between the runs that no interval of a single study covers."""
+    """Return reasons for differences that the intervals do not cover; empty if there are none."""
     if not comparison.compared.differences:
         return ""
     words = []
@@ -282,23 +294,23 @@ def _caution(comparison: StudyComparison) -> str:
         ]
         words.append(f"Other processes kept cores busy: {', '.join(loads)}. That alone may explain a difference.")
     if any(comparison.cautions.values()):
-        kept = [
-            f"{number_of(finding, 'percent'):.0f} % in {number_of(finding, 'trials'):.0f} of "
-            f"{number_of(finding, 'of'):.0f} trials of {name}"
+        shares = [
+            f"{percent(number_of(finding, 'percent') / 100)} in {integer(number_of(finding, 'trials'))} of "
+            f"{integer(number_of(finding, 'of'))} trials of {name}"
             for name, findings in comparison.cautions.items()
             for finding in findings
         ]
-        words.append(f"A hypervisor took CPU time: {', '.join(kept)}. That alone may explain a difference.")
+        words.append(f"A hypervisor took CPU time: {', '.join(shares)}. That alone may explain a difference.")
     if comparison.gap_s is not None:
         words.append(
-            f"The studies ran up to {duration(comparison.gap_s)} apart. The intervals do not include how the machine "
+            f"The studies ran up to {duration(comparison.gap_s)} apart. The intervals do not cover how the machine "
             "changes over time. To be sure, run the studies again in the opposite order."
         )
     return " ".join(words)
 
 
 def _place(setting: Setting, among: Iterable[Setting]) -> str:
-    """`4 workers, batch 64 per worker, fsdp`: the count, and what distinguishes the setting from the others."""
+    """Describe a setting by its workers and what distinguishes it: `4 workers, batch 64 per worker, fsdp`."""
     others = list(among)
     words = [counted(setting.workers, "worker")]
     weak = setting.scaling == "weak"

@@ -1,4 +1,4 @@
-"""Training over time: learning curves and gradient noise."""
+"""Training over time: learning curves and gradient noise; tables and figures."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from worldsize.answer.evidence import Evidence
 from worldsize.report.blocks import Column, Table, setting_columns, table
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, color, line, spans_decades, with_gaps
 from worldsize.report.sections.optimizers import comparison, optimizer_curves
+from worldsize.report.words.glossary import meaning
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, metric_value, whole
 from worldsize.report.words.quantities import VARIANT, Quantity
 from worldsize.report.words.settings import distinguished, more_words
@@ -22,7 +23,7 @@ NOISE_SCALE = Quantity(
     key="noise_scale",
     title="noise scale",
     unit="samples",
-    about="The batch beyond which more samples per step help little.",
+    about="Global batch beyond which more samples per step hardly improve a step.",
 )
 AT_LEAST = Quantity(key="noise_scale_at_least", title="at least", unit="samples")
 NOISE_STEPS = Quantity(key="steps", title="steps examined", digits=whole)
@@ -38,7 +39,7 @@ class Noise:
 
 
 def noise_scale(evidence: Evidence) -> Table | None:
-    """One row per variant whose gradients were compared."""
+    """Return the gradient noise scale, one row per variant and setting for which it was recorded."""
     rows = [
         Noise(setting=setting, variant=variant, scale=scale)
         for setting, variant, scale in evidence.results.noise_scales
@@ -55,8 +56,8 @@ def noise_scale(evidence: Evidence) -> Table | None:
         "Gradient noise scale in the second half of training",
         rows,
         columns,
-        note=f"Beyond a batch of this size, more samples per step help little. {LEVEL_WORDS}s. No number: the gradient "
-        "cannot be distinguished from noise in these steps.",
+        note=f"{meaning('gradient noise scale')} {LEVEL_WORDS}s. No number: the gradient cannot be distinguished from "
+        "noise in these steps.",
     )
 
 
@@ -70,13 +71,13 @@ ValueOf = Callable[[CurvePoint], Estimate | None]
 
 
 def curves(evidence: Evidence) -> Figure | None:
-    """With several optimizers or learning rates, one panel for each optimizer; else the curves of each setting."""
+    """Draw one panel per optimizer if several variants were trained; otherwise the curve of each setting."""
     ranking = comparison(evidence.results)
     return _of_settings(evidence) if ranking is None else optimizer_curves(evidence, ranking)
 
 
 def _of_settings(evidence: Evidence) -> Figure | None:
-    """Training and test metric and loss over epochs, for the best variant of each setting."""
+    """Draw the metric and the loss on test and training samples by epoch, for the best variant of each setting."""
     best = {(ranking.setting, ranking.variants[0].variant) for ranking in evidence.results.variant_rankings}
     matching = [curve for curve in evidence.curves if (curve.setting, curve.variant) in best and curve.epochs > 1]
     shown = matching[:MOST_CURVES]
@@ -103,12 +104,14 @@ def _of_settings(evidence: Evidence) -> Figure | None:
     if not panels:
         return None
     more = more_words(len(matching) - len(shown), "settings" if len(matching) - len(shown) > 1 else "setting")
-    thin = " Thinned." if any(len(curve.points) < curve.epochs for curve in shown) else ""
+    thinned = " Not all epochs are drawn." if any(len(curve.points) < curve.epochs for curve in shown) else ""
+    bands = " Bands: lowest to highest repeat." if any(curve.repeats > 1 for curve in shown) else ""
     return Figure(
         key="curves",
         title=_curves_title(metric, shown),
         panels=tuple(panels),
-        note=f"On test and on training samples. Bands: range over repeats.{thin}{more}",
+        note="Curves that coincide learn equally well per epoch; training far better than test means overfitting."
+        f"{bands}{thinned}{more}",
     )
 
 
@@ -119,7 +122,7 @@ def _curves_title(metric: str, shown: Sequence[Curve]) -> str:
         return f"Learning over {counted(longest, 'epoch')}"
     low, high = metric_value(min(ends)), metric_value(max(ends))
     reached = low if low == high else f"{low} to {high}"
-    return f"After {counted(longest, 'epoch')}, test {metric} {'is' if len(ends) == 1 else 'lies at'} {reached}"
+    return f"After {counted(longest, 'epoch')}, test {metric} is {reached}"
 
 
 def _test_line(curve: Curve, name: str, quantity: str, of: ValueOf, hue: str) -> Line:
@@ -152,13 +155,13 @@ MOST_NOISE = 6
 
 
 def noise(evidence: Evidence) -> Figure | None:
-    """Gradient noise scale over the steps of training."""
+    """Draw the gradient noise scale over the steps of training."""
     entries = [entry for entry in evidence.noise_over_time if any(entry.samples)][:MOST_NOISE]
     if not entries:
         return None
     known = [scale.value for _, _, scale in evidence.results.noise_scales if scale.value is not None]
     title = (
-        f"Beyond a batch of about {NOISE_SCALE.said(max(known))}, more samples per step help little"
+        f"A global batch of more than about {NOISE_SCALE.said(max(known))} hardly improves a step"
         if known
         else "The gradient noise scale is unknown: too few steps"
     )
@@ -168,8 +171,8 @@ def noise(evidence: Evidence) -> Figure | None:
         key="noise",
         title=title,
         panels=(Panel(x=Axis(title="step", whole=True), y=y, marks=tuple(lines)),),
-        note="A moving average over about 50 steps of the first repeat; gaps: unknown there. "
-        "The number in the title is that of the second half of training.",
+        note="The noise scale usually grows during training; batches much larger than it hardly improve a step. "
+        "Moving average over about 50 steps of the first repeat; gaps: unknown. The title is for the second half.",
     )
 
 

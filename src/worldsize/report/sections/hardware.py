@@ -1,4 +1,4 @@
-"""Hardware use during training: a table of settings, and devices over time."""
+"""Hardware use during training: one row per setting, and each device over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from worldsize.answer.timeline import MOST_SAMPLES, DeviceLoad
 from worldsize.report.blocks import Column, Table, setting_columns, table
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, color
 from worldsize.report.sections.steps import LEAST_SHARE
-from worldsize.report.words.numbers import number, percents
+from worldsize.report.words.glossary import meaning
+from worldsize.report.words.numbers import counted, number, percent, percents
 from worldsize.report.words.quantities import RUNS, Quantity, explained
 from worldsize.spec.setting import Setting
 
@@ -36,7 +37,7 @@ MFU = Quantity(
     unit="%",
     factor=100,
     digits=percents,
-    about="Model FLOP utilization: the share of the devices' peak that goes into the model.",
+    about=meaning("mfu"),
 )
 GPU_UTILIZATION = Quantity(
     key="gpu_busy_percent",
@@ -44,16 +45,16 @@ GPU_UTILIZATION = Quantity(
     short="GPU\nutil.",
     unit="%",
     digits=percents,
-    about="Share of the time in which a kernel ran.",
+    about="Share of the time during which a kernel ran.",
 )
-GPU_MEMORY = _gigabytes("gpu_memory_bytes", "peak GPU memory", "GPU\nmemory", "On the fullest GPU.")
+GPU_MEMORY = _gigabytes("gpu_memory_bytes", "peak GPU memory", "GPU\nmemory", "Highest memory use of any GPU.")
 GPU_POWER = Quantity(key="gpu_power_w", title="GPU power", short="GPU\npower", unit="W", about="Sum over all GPUs.")
 JOULES = Quantity(
     key="joules_per_sample",
     title="energy per sample",
     short="joules/\nsample",
     unit="J",
-    about="Energy of all GPUs for one sample.",
+    about="Energy of all GPUs per training sample.",
 )
 THROTTLED = Quantity(
     key="throttled_share",
@@ -61,10 +62,12 @@ THROTTLED = Quantity(
     unit="%",
     factor=100,
     digits=percents,
-    about="Share of the time in which power or heat lowered the clocks of a GPU.",
+    about="Share of the time during which power or heat limits lowered GPU clocks.",
 )
-CORES = Quantity(key="process_cores", title="cores used", short="cores", about="Sum over all ranks.")
-MEMORY = _gigabytes("process_memory_bytes", "peak memory", "memory", "Of the largest rank.")
+CORES = Quantity(
+    key="process_cores", title="cores used", short="cores", about="CPU cores, summed over all worker processes."
+)
+MEMORY = _gigabytes("process_memory_bytes", "peak memory", "memory", "Highest memory use of any worker process.")
 CPU_STEAL = Quantity(
     key="stolen_share",
     title="CPU steal",
@@ -72,17 +75,17 @@ CPU_STEAL = Quantity(
     unit="%",
     factor=100,
     digits=percents,
-    about="Share of the wanted CPU time that a hypervisor gave to other guests, on the host that lost the most.",
+    about="Share of the requested CPU time that a hypervisor gave to other guests, on the most affected host.",
 )
 NETWORK = Quantity(
     key="network_bytes_per_s",
     title="network",
     unit="MB/s",
     factor=1e-6,
-    about="Sent by the first host, without traffic inside it.",
+    about="Traffic that the first host sent to other hosts.",
 )
 LEAST_NETWORK = 1e6
-"""Bytes per second: less than this is not the training's."""
+"""Bytes per second. Less traffic than this does not come from training."""
 HARDWARE: tuple[tuple[Quantity, Callable[[HardwareRow], Estimate | float | None], float], ...] = (
     (MFU, lambda row: row.mfu, 0.0),
     (GPU_UTILIZATION, lambda row: row.hardware.gpu_busy_percent, 0.0),
@@ -95,11 +98,11 @@ HARDWARE: tuple[tuple[Quantity, Callable[[HardwareRow], Estimate | float | None]
     (CPU_STEAL, lambda row: row.hardware.stolen_share, LEAST_SHARE),
     (NETWORK, lambda row: row.hardware.network_bytes_per_s, LEAST_NETWORK),
 )
-"""What is shown, and the value from which it is worth the room in a terminal."""
+"""Columns, their values, and the value from which a terminal shows them."""
 
 
 def hardware_table(evidence: Evidence) -> Table | None:
-    """One row per setting, with only the columns that were measured and are not 0 everywhere."""
+    """Return one row per setting, with the columns that were measured and are not 0 everywhere."""
     results = evidence.results
     rows = [
         HardwareRow(setting=setting, hardware=hardware, mfu=results.mfus.get(setting))
@@ -116,7 +119,7 @@ def hardware_table(evidence: Evidence) -> Table | None:
     repeats = {row.setting: row.repeats for row in results.rows}
     settings = setting_columns(rows, global_batch=False)
     runs = Column[HardwareRow](quantity=RUNS, of=lambda row: repeats.get(row.setting), terminal=False)
-    return table("hardware", "Hardware while it trained", rows, [*settings, *columns, runs], note=note)
+    return table("hardware", "Hardware use during training", rows, [*settings, *columns, runs], note=note)
 
 
 def _value(cell: Estimate | float | None) -> float:
@@ -126,16 +129,16 @@ def _value(cell: Estimate | float | None) -> float:
 MOST_DEVICES = 8
 UTILIZATION = {
     "gpu": Quantity(key="busy", title="GPU utilization", unit="%"),
-    "process": Quantity(key="busy", title="CPU of a rank", unit="% of a core"),
+    "process": Quantity(key="busy", title="CPU of a worker", unit="% of a core"),
 }
 OCCUPIED = {
     "gpu": Quantity(key="memory_bytes", title="GPU memory", unit="GB", factor=1e-9),
-    "process": Quantity(key="memory_bytes", title="memory of a rank", unit="GB", factor=1e-9),
+    "process": Quantity(key="memory_bytes", title="memory of a worker", unit="GB", factor=1e-9),
 }
 
 
 def devices(evidence: Evidence) -> Figure | None:
-    """Utilization and memory of each device over time."""
+    """Draw utilization and memory of each device over time."""
     telemetry = evidence.telemetry
     if telemetry is None or all(len(device.at_s) < 3 for device in telemetry.devices):
         return None
@@ -158,13 +161,13 @@ def devices(evidence: Evidence) -> Figure | None:
     peak = max((value for device in shown for value in device.memory_bytes if value is not None), default=0.0)
     title = "Memory over time"
     if busy:
-        used = f"{np.mean(busy):.0f} %"
+        used = percent(float(np.mean(busy)) / 100)
         title = (
-            f"GPU utilization was {used}; the fullest GPU"
+            f"Average GPU utilization was {used}; the fullest GPU"
             if on_gpu
-            else f"Each process used {used} of a core; the largest"
+            else f"A worker used {used} of a CPU core on average; the largest"
         )
-        title += f" held {occupied.said(peak)}"
+        title += f" used {occupied.said(peak)} of memory"
     left = telemetry.setting.workers - len(shown)
     return Figure(
         key="devices",
@@ -173,16 +176,17 @@ def devices(evidence: Evidence) -> Figure | None:
             panel(utilization, lambda device: device.busy, most=100.0 if on_gpu else None),
             panel(occupied, lambda device: device.memory_bytes, most=None),
         ),
-        note=f"{telemetry.trial}, the longest trial on the most workers"
-        + ("; thinned." if any(len(device.at_s) >= MOST_SAMPLES for device in shown) else ".")
-        + (f" {left} more ranks are not drawn." if left else ""),
+        note="Utilization that drops shows when training waited, for example for data. "
+        f"Trial {telemetry.trial}, the longest on the most workers."
+        + (" Not all samples are drawn." if any(len(device.at_s) >= MOST_SAMPLES for device in shown) else "")
+        + (f" {counted(left, 'more rank is', 'more ranks are')} not drawn." if left else ""),
     )
 
 
 def _over_time(
     name: str, at_s: tuple[float, ...], values: tuple[float | None, ...], quantity: Quantity, hue: str
 ) -> Line:
-    """A gap where nothing was seen."""
+    """Return a line with gaps where no value was recorded."""
     return Line(
         name=name,
         color=hue,

@@ -1,4 +1,4 @@
-"""Training results: best variants, optimizers, large batches, epochs until stable; tables and figures."""
+"""Training results: best variants, optimizers, large batches and epochs until stable; tables and figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_ROWS = 40
 
 
 def _matters(gap: Estimate, metric: Estimate) -> bool:
-    """A gap of a thousandth of the metric is visible in four digits."""
+    """Return whether a gap is large enough to show: a thousandth of the metric is visible in four digits."""
     return abs(gap.value) >= 1e-3 * abs(metric.value)
 
 
@@ -34,19 +34,25 @@ EPOCHS_TO_TARGET = Quantity(key="epochs_to_target", title="epochs to target", sh
 TIME_TO_TARGET = Quantity(key="target_s", title="time to target", short="time to\ntarget", digits=duration)
 SAMPLES_TO_TARGET = Quantity(key="samples_to_target", title="samples to target", short="samples", digits=whole)
 REACHED = Quantity(
-    key="reached", title="reached target", short="reached", digits=integer, about="Runs that met the target."
+    key="reached", title="reached target", short="reached", digits=integer, about="Runs that reached the target."
 )
 EPOCHS_UNTIL_STABLE = Quantity(
-    key="epochs_until_stable", title="epochs until stable", short="epochs until\nstable", digits=whole
+    key="epochs_until_stable",
+    title="epochs until stable",
+    short="epochs until\nstable",
+    digits=whole,
+    about="First epoch from which the test metric stays at its final level, apart from noise.",
 )
 GAP = Quantity(
     key="gap",
     title="train − test",
     short="train\n− test",
     digits=metric_value,
-    about="How much better the metric is on training samples: a positive number means overfitting.",
+    about="How much better the metric is on training samples than on test samples; positive means overfitting.",
 )
-DIVERGED = Quantity(key="diverged", title="diverged", digits=integer, about="Runs whose loss exploded.")
+DIVERGED = Quantity(
+    key="diverged", title="diverged", digits=integer, about="Runs whose loss exploded or was not a number."
+)
 STOPPED = Quantity(
     key="stopped", title="stopped", digits=integer, about="Runs stopped because other variants were much better."
 )
@@ -57,7 +63,7 @@ PLATEAUED = Quantity(
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """What one variant learned at one setting."""
+    """Training results of one variant at one setting."""
 
     setting: Setting
     summary: VariantSummary
@@ -77,7 +83,7 @@ class Learned:
 
 
 def learned(evidence: Evidence) -> list[Learned]:
-    """Every variant of every setting, the best of each setting first."""
+    """Return the results of every variant of every setting, the best variant of each setting first."""
     trained = {(row.setting, row.variant): row for row in evidence.training}
     return [
         Learned(setting=ranking.setting, summary=summary, trained=trained[ranking.setting, summary.variant])
@@ -87,7 +93,7 @@ def learned(evidence: Evidence) -> list[Learned]:
 
 
 def best_of_settings(evidence: Evidence) -> list[Learned]:
-    """The best variant of each setting."""
+    """Return the results of the best variant of each setting."""
     best: dict[Setting, Learned] = {}
     for row in learned(evidence):
         best.setdefault(row.setting, row)
@@ -128,19 +134,21 @@ def _any(rows: Sequence[Learned], name: str) -> bool:
 
 
 def optimizers(evidence: Evidence) -> Table | None:
+    """Return the results of all variants; None if there is only one."""
     rows = learned(evidence)
     if len({row.variant for row in rows}) < 2:
         return None
     columns = [_variant_column(), *setting_columns(rows), *_result_columns(evidence, rows)]
-    title = "Optimizers and learning rates, the best of each setting first"
+    title = "Optimizers and learning rates, best first"
     return _table(evidence, "optimizers", title, rows, columns)
 
 
 def large_batch(evidence: Evidence) -> Table | None:
+    """Return the results by global batch; None if there is only one."""
     rows = learned(evidence)
     if len({row.setting.global_batch for row in rows}) < 2:
         return None
-    if optimizers(evidence) is not None:  # that table lists all variants; this one has the best of each setting
+    if optimizers(evidence) is not None:  # that table has all variants; this one shows the best of each setting
         rows = best_of_settings(evidence)
     rows.sort(key=lambda row: (row.setting.global_batch, row.setting.workers))
     workers, batch, global_batch, *how = setting_columns(rows)
@@ -148,14 +156,14 @@ def large_batch(evidence: Evidence) -> Table | None:
     return _table(
         evidence,
         "large-batch",
-        "What a larger batch does to learning",
+        "Training results by global batch",
         rows,
         [*lead, *_result_columns(evidence, rows)],
     )
 
 
 def trained(evidence: Evidence) -> Table | None:
-    """Results of training for a study that varies neither optimizers nor batches."""
+    """Return the training results of a study that varies neither optimizers nor batches."""
     rows = learned(evidence)
     if optimizers(evidence) or large_batch(evidence):
         return None
@@ -171,21 +179,23 @@ def _table(
     evidence: Evidence, key: str, title: str, rows: Sequence[Learned], columns: Sequence[Column[Learned]]
 ) -> Table | None:
     answer = evidence.results.answer.row
-    note = f"{LEVEL_WORDS}s over runs. The learning rate is that after the learning rate rule."
+    note = f"{LEVEL_WORDS}s over runs."
+    if any(row.trained.peak_lr != row.summary.lr for row in rows):
+        note += " The learning rate column includes the learning-rate rule, which adjusts it to the global batch."
     if any(row.target and not row.target.always for row in rows):
-        note += " Numbers to the target are those of the runs that reached it."
+        note += " Steps, epochs and time to the target are those of the runs that reached it."
     if any(row.summary.stable and row.summary.stable.epoch is None for row in rows):
-        note += " No number of epochs until stable: not stable within the epochs that were run."
+        note += " No number of epochs until stable: the metric was still changing when the run ended."
     chosen = next((row for row in rows if answer and row.setting == answer.setting), None)
     return table(key, title, rows, columns, note=note, marked=chosen)
 
 
 def outcome(evidence: Evidence) -> Figure | None:
-    """Training time, final loss and final metric against workers."""
+    """Draw training time, final loss and final metric by worker count."""
     results = evidence.results
     rows = [row for row in best_of_settings(evidence) if row.trained.train_s]
-    every = lines_over_workers(rows, results.answer.row.setting if results.answer.row else None)
-    groups = dict(list(every.items())[:MOST_CURVES])
+    all_groups = lines_over_workers(rows, results.answer.row.setting if results.answer.row else None)
+    groups = dict(list(all_groups.items())[:MOST_CURVES])
     if not groups:
         return None
     metric = test_metric(results.facts)
@@ -202,22 +212,23 @@ def outcome(evidence: Evidence) -> Figure | None:
         _change(TRAINING_TIME, first.trained.train_s, last.trained.train_s),
         _change(metric, first.trained.metric, last.trained.metric),
     ]
-    where = f" at {name}" if len(groups) > 1 else ""
+    where = f" ({name})" if len(groups) > 1 else ""
     return Figure(
         key="outcome",
         title=f"From {first.setting.workers} to {last.setting.workers} workers{where}, "
-        + ", ".join(filter(None, changes)),
+        + " and ".join(filter(None, changes)),
         panels=tuple(panel for panel in panels if panel.marks),
-        note=f"Bands: {LEVEL_WORDS}s over repeats, where there are several. The best variant of each setting."
-        + more_words(len(every) - len(groups), "series"),
+        note="More workers pay off if training gets shorter while loss and metric stay within the bands. "
+        f"Bands: {LEVEL_WORDS}s over repeats. Each point is the best variant of its setting."
+        + more_words(len(all_groups) - len(groups), "series"),
     )
 
 
 def _change(quantity: Quantity, first: Estimate | None, last: Estimate | None) -> str:
     if first is None or last is None:
         return ""
-    verb = " goes" if quantity is TRAINING_TIME else ""
-    return f"{quantity.title}{verb} from {quantity.text(first.value)} to {quantity.text(last.value)}"
+    before, after = quantity.text(first.value), quantity.text(last.value)
+    return f"{quantity.title} {f'stays at {after}' if before == after else f'goes from {before} to {after}'}"
 
 
 def _against_workers(
@@ -252,11 +263,11 @@ def _against_workers(
 
 
 def stable(evidence: Evidence) -> Figure | None:
-    """Epochs until stable against workers."""
+    """Draw the epochs until stable by worker count."""
     results = evidence.results
     rows = [row for row in best_of_settings(evidence) if row.epochs_until_stable]
-    every = lines_over_workers(rows, results.answer.row.setting if results.answer.row else None)
-    groups = dict(list(every.items())[:MOST_CURVES])
+    all_groups = lines_over_workers(rows, results.answer.row.setting if results.answer.row else None)
+    groups = dict(list(all_groups.items())[:MOST_CURVES])
     if not groups:
         return None
     group = next(iter(groups.values()))
@@ -266,9 +277,10 @@ def stable(evidence: Evidence) -> Figure | None:
     )
     return Figure(
         key="stable",
-        title=f"Stable after {ends[0]}, after {ends[1]}",
+        title=f"Training is stable after {ends[0]} and {ends[1]}",
         panels=(panel,),
-        note=f"The first epoch from which test {results.facts.metric} stays within its noise. Bands: {LEVEL_WORDS}s.",
+        note=f"The first epoch from which test {results.facts.metric} stays at its final level, apart from noise: "
+        f"training longer hardly changes it. Bands: {LEVEL_WORDS}s.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The opening of a report: the answer in a sentence or two, its numbers, then cautions and findings."""
+"""The opening of a report: the answer in a sentence or two, cautions, the main numbers and the recommended study."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from worldsize.report.words.quantities import (
 
 
 def opening(evidence: Evidence) -> list[Block]:
-    """The answer, what casts doubt on it, what lies beyond it, its numbers and the recommended study."""
+    """Return the answer, what casts doubt on it, its numbers in large type, and the recommended study file."""
     results = evidence.results
     blocks: list[Block] = [*headline(results, evidence.outlook)]
     blocks += [Prose(role="caution", text=finding["text"]) for finding in cautions(results)]
     if (numbers := tiles(results)) is not None:
         blocks.append(numbers)
     if (study := recommended_study(results)) is not None:
-        lead = "The recommended configuration" if results.answer.verdict == "use" else "The best so far"
-        blocks.append(Code(title=f"{lead}, as a study", text=study))
+        lead = "The recommended" if results.answer.verdict == "use" else "The best"
+        blocks.append(Code(title=f"{lead} configuration as a study file", text=study))
     return blocks
 
 
 def tiles(results: Results) -> Tiles | None:
-    """The numbers of the answer, in large type: those of the best training, or of the recommended setting."""
+    """Return the main numbers, in large type: of the best variant, or of the recommended setting."""
     asked, rankings = facets(results.spec), results.variant_rankings
     if asked and asked[0] in ("optimizer", "weights") and rankings:
         return Tiles(tiles=tuple(_training_tiles(rankings[0].variants[0], results.facts)))
@@ -73,8 +73,8 @@ def _speed_tiles(row: ScalingRow, facts: WorkloadFacts) -> Iterator[Tile]:
         yield _tile(SPEEDUP.titled(f"speedup over {row.baseline_workers}"), row.speedup)
         yield _tile(EFFICIENCY, row.efficiency)
     epoch_s = row.samples_per_s.into(facts.train_samples).value
-    epoch = EPOCH_TIME.titled("epoch, steps only")
-    yield Tile(quantity=epoch, value=epoch_s, note=f"{facts.train_samples:,} samples")
+    epoch = EPOCH_TIME.titled("time per epoch")
+    yield Tile(quantity=epoch, value=epoch_s, note=f"steps only, {facts.train_samples:,} samples")
     if row.metric is not None:
         yield _tile(test_metric(facts), row.metric, f"{row.metric.n} runs")
 
@@ -84,7 +84,7 @@ def _tile(quantity: Quantity, value: Estimate, note: str = "") -> Tile:
 
 
 def findings_block(evidence: Evidence) -> Findings | None:
-    """Findings that are in neither the answer nor the cautions, and how long jobs waited."""
+    """Return the findings that are in neither the answer nor the cautions, and how long jobs waited."""
     results = evidence.results
     findings = [*other_findings(results), *({"code": "queue", "text": line} for line in queue_words(evidence))]
     texts = [FindingText(**finding, is_bad=is_bad(finding["code"])) for finding in findings]
@@ -92,18 +92,18 @@ def findings_block(evidence: Evidence) -> Findings | None:
 
 
 def cautions(results: Results) -> list[dict[str, str]]:
-    """Sentences that cast doubt on the answer; empty if the answer is not about speed."""
+    """Return sentences that cast doubt on the answer; empty if the answer is not about speed."""
     return [finding for finding in _unsaid(results) if finding["code"] in CAUTIONS] if _asks_for_speed(results) else []
 
 
 def other_findings(results: Results) -> list[dict[str, str]]:
-    """Sentences for findings that are in neither the answer nor the cautions."""
+    """Return sentences for the findings that are in neither the answer nor the cautions."""
     shown = cautions(results)
     return [finding for finding in _unsaid(results) if finding not in shown]
 
 
 def _asks_for_speed(results: Results) -> bool:
-    """False for a study of one worker count, which compares trainings, and for a search for the largest batch."""
+    """Return False for a study of one worker count, which compares variants, and for a largest-batch search."""
     return any(
         place_results.series and not place_results.largest and not only_one_count(place_results.answer)
         for place_results in results.by_place.values()
@@ -111,7 +111,7 @@ def _asks_for_speed(results: Results) -> bool:
 
 
 def _unsaid(results: Results) -> list[dict[str, str]]:
-    """Findings that the answer does not mention, in words."""
+    """Return the findings that the answer does not mention, in words."""
     if len(results.by_place) > 1:
         placed = [
             (place, finding) for place, place_results in results.by_place.items() for finding in _unsaid(place_results)
@@ -126,21 +126,18 @@ def _unsaid(results: Results) -> list[dict[str, str]]:
 
 
 def beyond(outlook: Outlook | None) -> list[dict[str, str]]:
-    """What limits the next larger count, and which measurement to make next. The latter is left out if the existing
-    measurements are in doubt."""
+    """Return what limits the next larger count, and what to measure next unless the measurements are in doubt."""
     if outlook is None:
         return []
     prediction, limiting = outlook
-    wanted = (
-        [] if prediction.doubt else [finding for finding in prediction.findings if finding.code.startswith("measure")]
-    )
-    return [
-        {"code": finding.code, "text": sentence(finding)} for finding in [*([limiting] if limiting else []), *wanted]
-    ]
+    findings = [limiting] if limiting else []
+    if not prediction.doubt:
+        findings += [finding for finding in prediction.findings if finding.code.startswith("measure")]
+    return [{"code": finding.code, "text": sentence(finding)} for finding in findings]
 
 
 def beyond_target(evidence: Evidence) -> list[dict[str, str]]:
-    """`beyond` of the recommended place, which is named if there are several places."""
+    """Return `beyond` for the recommended place, with its name if there are several places."""
     findings, row = beyond(evidence.outlook), evidence.results.answer.row
     if row is None or len(evidence.results.by_place) == 1:
         return findings

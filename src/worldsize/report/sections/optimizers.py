@@ -1,4 +1,4 @@
-"""Comparison of optimizers and learning rates: their curves, their convergence, and the effect of the rate."""
+"""Comparison of optimizers and learning rates: learning curves, convergence, and the effect of the learning rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ from worldsize.analysis.learning.variants import DivergenceEdge, Goal, VariantRa
 from worldsize.answer.curves import Curve, CurvePoint
 from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import Results
-from worldsize.report.figures.model import Axis, Figure, Line, Panel, axis_for, color, line, spans_decades, with_gaps
+from worldsize.report.figures.model import (
+    Axis,
+    Figure,
+    Line,
+    Panel,
+    axis_around,
+    axis_for,
+    color,
+    line,
+    spans_decades,
+    with_gaps,
+)
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, metric_value, whole
 from worldsize.report.words.quantities import LEARNING_RATE, Quantity, test_metric
 from worldsize.report.words.settings import distinguished
@@ -23,18 +34,18 @@ MOST_PANELS = 6
 MOST_LINES = 7
 MOST_CONVERGENCE = 40
 MOST_THIN = 30
-"""Curves of a panel; a search may have hundreds."""
+"""Maximum number of curves per panel; a search may have hundreds."""
 THIN = 0.3
-"""Opacity of the curves that are only there for comparison."""
+"""Opacity of the curves of variants other than the best of each optimizer."""
 
 ValueOf = Callable[[CurvePoint], Estimate | None]
 CUT = 30.0
-"""Losses beyond this multiple of the median first loss are cut, since diverging runs would flatten the others."""
+"""Multiple of the median first loss above which losses are cut, since diverging runs would flatten the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A variant among others of the same setting, with its learning curve."""
+    """A variant that is compared with others of the same setting, with its learning curve."""
 
     summary: VariantSummary
     curve: Curve
@@ -49,13 +60,13 @@ class Contender:
 
 
 def comparison(results: Results) -> VariantRanking | None:
-    """The setting with the most variants, if it has several."""
+    """Return the ranking of the setting with the most variants; None if no setting has several."""
     ranking = max(results.variant_rankings, key=lambda ranking: len(ranking.variants), default=None)
     return ranking if ranking is not None and len(ranking.variants) > 1 else None
 
 
 def contenders(evidence: Evidence, ranking: VariantRanking) -> list[Contender]:
-    """The best first."""
+    """Return the variants of a ranking that have a learning curve, best first."""
     by_variant = {curve.variant: curve for curve in evidence.curves if curve.setting == ranking.setting}
     return [
         Contender(summary=summary, curve=by_variant[summary.variant])
@@ -64,24 +75,27 @@ def contenders(evidence: Evidence, ranking: VariantRanking) -> list[Contender]:
     ]
 
 
-def optimizer_colors(every: Sequence[Contender]) -> dict[str, str]:
-    """Color of each optimizer, whatever its learning rate: the same in all figures."""
-    return {optimizer: color(index) for index, optimizer in enumerate(dict.fromkeys(each.optimizer for each in every))}
+def optimizer_colors(ranked: Sequence[Contender]) -> dict[str, str]:
+    """Return the color of each optimizer, the same in all figures and for all its learning rates."""
+    return {
+        optimizer: color(index)
+        for index, optimizer in enumerate(dict.fromkeys(contender.optimizer for contender in ranked))
+    }
 
 
 def optimizer_curves(evidence: Evidence, ranking: VariantRanking) -> Figure | None:
-    """The metric over epochs, one panel per optimizer: its best learning rate strong, the others thin."""
+    """Draw the metric by epoch, one panel per optimizer. Its best learning rate stands out from the others."""
     facts = evidence.results.facts
-    every = contenders(evidence, ranking)
-    hues = optimizer_colors(every)
-    # Momentum 0.5 and 0.9 are two optimizers as long as there is room for both.
+    ranked = contenders(evidence, ranking)
+    hues = optimizer_colors(ranked)
+    # Momentum 0.5 and 0.9 count as two optimizers as long as there is room for both.
     by_family = len(hues) > MOST_PANELS
     groups: dict[str, list[Contender]] = {}
-    for each in every:
-        groups.setdefault(each.curve.family if by_family else each.optimizer, []).append(each)
+    for contender in ranked:
+        groups.setdefault(contender.curve.family if by_family else contender.optimizer, []).append(contender)
     shown = dict(list(groups.items())[:MOST_PANELS])
     quantity = test_metric(facts)
-    most = math.inf if facts.higher_is_better else _cut(every, lambda point: point.test_metric)
+    most = math.inf if facts.higher_is_better else _cut(ranked, lambda point: point.test_metric)
     drawn = {
         name: _strong_and_thin(group[:MOST_THIN], quantity, hues[group[0].optimizer], most)
         for name, group in shown.items()
@@ -97,24 +111,26 @@ def optimizer_curves(evidence: Evidence, ranking: VariantRanking) -> Figure | No
     x = Axis(title="epoch", least=1.0, most=longest, log=longest > 100, whole=True)
     y = _common_axis(lines, goal, log=not facts.higher_is_better and spans_decades(lines))
     target = [_target_line(goal, longest)] if goal else []
-    diverged = sum(1 for each in every if each.curve.diverged)
+    diverged = sum(1 for contender in ranked if contender.curve.diverged)
     return Figure(
         key="curves",
-        title=f"All {len(every)} variants diverged"
-        if diverged == len(every)
-        else f"{every[0].name} is the best of {len(every)} variants" + (f"; {diverged} diverged" if diverged else ""),
+        title=f"All {len(ranked)} variants diverged"
+        if diverged == len(ranked)
+        else f"{ranked[0].name} is the best of {len(ranked)} variants" + (f"; {diverged} diverged" if diverged else ""),
         panels=tuple(
             Panel(x=x, y=replace(y, title=f"{name}: {quantity.heading}"), marks=(*target, *marks))
             for name, marks in drawn.items()
         ),
         note="".join(
             (
-                "Strong: the best learning rate of each optimizer. Thin: the others.",
-                " Mean over repeats." if any(each.curve.repeats > 1 for each in every) else "",
-                " Crosses: diverged." if diverged else "",
-                " Values far above the first ones are cut." if _is_cut(every, most) else "",
-                f" The {MOST_THIN} best of each." if any(len(group) > MOST_THIN for group in shown.values()) else "",
-                f" The best {len(shown)} of {len(groups)} optimizers." if len(groups) > len(shown) else "",
+                "Strong lines: the best learning rate of each optimizer. Faint lines: its other learning rates.",
+                " Means over repeats." if any(contender.curve.repeats > 1 for contender in ranked) else "",
+                " Crosses: training diverged." if diverged else "",
+                " Values far above the first ones are not drawn." if _is_cut(ranked, most) else "",
+                f" Only the {MOST_THIN} best of each optimizer."
+                if any(len(group) > MOST_THIN for group in shown.values())
+                else "",
+                f" Only the best {len(shown)} of {len(groups)} optimizers." if len(groups) > len(shown) else "",
                 _where(evidence, ranking),
             )
         ),
@@ -122,14 +138,14 @@ def optimizer_curves(evidence: Evidence, ranking: VariantRanking) -> Figure | No
 
 
 def _strong_and_thin(group: Sequence[Contender], quantity: Quantity, hue: str, most: float) -> tuple[Line, ...]:
-    """The best on top of the others, and crosses on top of all."""
+    """Return the line of the best variant on top of the others, and crosses on top of all."""
     lines: list[Line] = []
     crosses: list[Line] = []
-    for rank, each in enumerate(group):
-        drawn = _compared_line(each, quantity, lambda point: point.test_metric, most)
+    for rank, contender in enumerate(group):
+        drawn = _compared_line(contender, quantity, lambda point: point.test_metric, most)
         if drawn is not None:
             lines.append(_strong(drawn, hue) if rank == 0 else _thin(drawn, hue))
-            crosses += _cross(each.curve, lines[-1])
+            crosses += _cross(contender.curve, lines[-1])
     return (*reversed(lines), *crosses)
 
 
@@ -145,7 +161,9 @@ def _common_axis(lines: Sequence[Line], goal: Goal | None, *, log: bool) -> Axis
     values = [value for drawn in lines for value in drawn.y if value is not None]
     values += [goal.value] if goal else []
     least, most = min(values), max(values)
-    return Axis(title="", log=log and least > 0, least=least, most=most) if least < most else Axis(title="")
+    return (
+        Axis(title="", log=log and least > 0, least=least, most=most) if least < most else axis_around("", values, [])
+    )
 
 
 def _target_line(goal: Goal, longest: float) -> Line:
@@ -161,13 +179,13 @@ def _target_line(goal: Goal, longest: float) -> Line:
 
 
 def _where(evidence: Evidence, ranking: VariantRanking) -> str:
-    """The setting, if there are several."""
+    """Name the setting, if there are several."""
     among = evidence.results.variant_rankings
     return f" At {distinguished(ranking, among)}." if len(among) > 1 else ""
 
 
-def _cut(every: Sequence[Contender], of: ValueOf) -> float:
-    starts = sorted(start for each in every if (start := _first(each.curve, of)) is not None)
+def _cut(ranked: Sequence[Contender], of: ValueOf) -> float:
+    starts = sorted(start for contender in ranked if (start := _first(contender.curve, of)) is not None)
     return CUT * (starts[len(starts) // 2] if starts else 1.0)
 
 
@@ -175,39 +193,41 @@ def _first(curve: Curve, of: ValueOf) -> float | None:
     return next((value.value for point in curve.points if (value := of(point)) and value.value > 0), None)
 
 
-def _is_cut(every: Sequence[Contender], most: float) -> bool:
+def _is_cut(ranked: Sequence[Contender], most: float) -> bool:
     return any(
-        (value := point.test_metric) is not None and value.value > most for each in every for point in each.curve.points
+        (value := point.test_metric) is not None and value.value > most
+        for contender in ranked
+        for point in contender.curve.points
     )
 
 
-def _compared_line(each: Contender, quantity: Quantity, of: ValueOf, most: float) -> Line | None:
-    """The curve up to `most`; None if nothing of it is there."""
-    curve = each.curve
+def _compared_line(contender: Contender, quantity: Quantity, of: ValueOf, most: float) -> Line | None:
+    """Return the curve up to `most`; None if all of it is above."""
+    curve = contender.curve
     points = [
         (point, value.value)
         for point in curve.points
         if (value := of(point)) is not None and (value.value > 0 or math.isinf(most))
     ]
     beyond = next((index for index, (_, value) in enumerate(points) if value > most), len(points))
-    if curve.diverged == curve.repeats:  # the line ends with a cross where it leaves the picture
+    if curve.diverged == curve.repeats:  # the line ends with a cross at the top of the figure
         points = [(point, min(value, most)) for point, value in points[: beyond + 1]]
     inside = [(point, value) for point, value in points if value <= most]
     drawn = line(
-        each.name,
+        contender.name,
         inside,
         quantity,
         x=lambda pair: float(pair[0].epoch),
         y=lambda pair: pair[1],
-        lead=lambda pair: f"{each.name}, epoch {pair[0].epoch}",
+        lead=lambda pair: f"{contender.name}, epoch {pair[0].epoch}",
         symbol="none" if len(points) > 12 else "circle",
     )
-    # A line that returns to the picture is drawn again.
+    # A line that comes back below `most` has a gap.
     return with_gaps(drawn, [float(point.epoch) for point, _ in points]) if drawn.x else None
 
 
 def _cross(curve: Curve, drawn: Line) -> list[Line]:
-    """A cross where a curve ends that diverged."""
+    """Return a cross at the end of a curve that diverged."""
     if not curve.diverged:
         return []
     cross: Any = {
@@ -229,37 +249,36 @@ MOST_CONVERGENCE = 40
 
 
 def convergence(evidence: Evidence) -> Figure | None:
-    """Loss of every variant over epochs on a log axis, one color per optimizer; a cross marks divergence.
-
-    If the metric is the loss itself, the curves show it already.
-    """
+    """Draw the loss of every variant by epoch on a log axis; None if the metric is the loss, which `curves` shows."""
     ranking = comparison(evidence.results)
     if ranking is None or evidence.results.facts.metric == "loss":
         return None
-    every = contenders(evidence, ranking)
-    hues = optimizer_colors(every)
-    on_training = bool(every) and any(point.train_loss for point in every[0].curve.points)
+    ranked = contenders(evidence, ranking)
+    hues = optimizer_colors(ranked)
+    on_training = bool(ranked) and any(point.train_loss for point in ranked[0].curve.points)
     of: ValueOf = (lambda point: point.train_loss) if on_training else (lambda point: point.test_loss)
-    most = _cut(every, of)
-    shown = every[:MOST_CONVERGENCE]
+    most = _cut(ranked, of)
+    shown = ranked[:MOST_CONVERGENCE]
     strong: dict[str, Line] = {}
     thin: list[Line] = []
     crosses: list[Line] = []
-    for each in shown:
-        drawn = _compared_line(each, LOSS, of, most)
+    for contender in shown:
+        drawn = _compared_line(contender, LOSS, of, most)
         if drawn is None:
             continue
-        if each.optimizer not in strong:
-            strong[each.optimizer] = drawn = _strong(drawn, hues[each.optimizer])
+        if contender.optimizer not in strong:
+            strong[contender.optimizer] = drawn = _strong(drawn, hues[contender.optimizer])
         else:
-            thin.append(drawn := _thin(drawn, hues[each.optimizer]))
-        crosses += _cross(each.curve, drawn)
+            thin.append(drawn := _thin(drawn, hues[contender.optimizer]))
+        crosses += _cross(contender.curve, drawn)
     if len(strong) + len(thin) < 2:
         return None
-    diverged = sum(1 for each in shown if each.curve.diverged)
-    crossed = " Crosses: diverged; losses far above the first ones are cut." if diverged else ""
-    more = f" The best {len(shown)} of {len(every)}; the table has all." if len(every) > len(shown) else ""
-    axis = Axis(title="epoch", whole=True, log=max(each.curve.epochs for each in shown) > 100)
+    diverged = sum(1 for contender in shown if contender.curve.diverged)
+    crossed = " Crosses: training diverged; losses far above the first ones are not drawn." if diverged else ""
+    more = (
+        f" Only the best {len(shown)} of {len(ranked)} variants; the table has all." if len(ranked) > len(shown) else ""
+    )
+    axis = Axis(title="epoch", whole=True, log=max(contender.curve.epochs for contender in shown) > 100)
     panel = Panel(
         x=axis,
         y=Axis(title=f"{'training' if on_training else 'test'} loss", log=True),
@@ -270,25 +289,24 @@ def convergence(evidence: Evidence) -> Figure | None:
         title=f"{shown[0].name} converges best"
         + (f"; {diverged} of {len(shown)} variants diverged" if diverged else f" of {len(shown)} variants"),
         panels=(panel,),
-        note=f"One color per optimizer. Strong: its best learning rate. Thin: the others. Mean over repeats.{crossed}"
-        + _where(evidence, ranking)
-        + more,
+        note="Lower curves learn faster. One color per optimizer: strong for its best learning rate, faint for "
+        f"the others. Means over repeats.{crossed}" + _where(evidence, ranking) + more,
     )
 
 
 def steps_by_rate(evidence: Evidence) -> Figure | None:
-    """Steps to the target, or the final metric, against the learning rate, one line per optimizer."""
+    """Draw steps to the target, or else the final metric, by learning rate, with one line per optimizer."""
     ranking = comparison(evidence.results)
     if ranking is None:
         return None
-    every = contenders(evidence, ranking)
-    hues = optimizer_colors(every)
+    ranked = contenders(evidence, ranking)
+    hues = optimizer_colors(ranked)
     groups: dict[str, list[Contender]] = {}
-    for each in sorted(every, key=lambda each: each.curve.peak_lr):
-        groups.setdefault(each.optimizer, []).append(each)
-    # In the order of the colors: the best optimizer first.
+    for contender in sorted(ranked, key=lambda contender: contender.curve.peak_lr):
+        groups.setdefault(contender.optimizer, []).append(contender)
+    # In the order of the colors, best optimizer first.
     groups = {name: groups[name] for name in list(hues)[:MOST_LINES]}
-    if all(len({each.curve.peak_lr for each in group}) < 2 for group in groups.values()):
+    if all(len({contender.curve.peak_lr for contender in group}) < 2 for group in groups.values()):
         return None
     results = evidence.results
     quantity = STEPS_TO_TARGET if results.goal else test_metric(results.facts)
@@ -297,7 +315,7 @@ def steps_by_rate(evidence: Evidence) -> Figure | None:
     if not lines:
         return None
     fitted = axis_for(quantity.heading, lines, log=results.goal is not None or spans_decades(lines))
-    diverging = [group for group in groups.values() if any(each.curve.diverged for each in group)]
+    diverging = [group for group in groups.values() if any(contender.curve.diverged for contender in group)]
     y, heights = _with_rows_above(fitted, lines, len(diverging))
     crosses = [
         _crosses(group, height, hues[group[0].optimizer]) for group, height in zip(diverging, heights, strict=True)
@@ -307,18 +325,20 @@ def steps_by_rate(evidence: Evidence) -> Figure | None:
         for name, group in groups.items()
         if (edge := results.edges.get((ranking.setting, group[0].curve.family, name)))
     }
+    best_end = "highest" if results.goal is None and results.facts.higher_is_better else "lowest"
     limits = [_edge_line(name, edge, hues[name], y) for name, edge in edges.items()]
     return Figure(
         key="steps-by-rate",
-        title=_rate_title(every[0], quantity, of(every[0])),
+        title=_rate_title(ranked[0], quantity, of(ranked[0])),
         panels=(Panel(x=Axis(title=LEARNING_RATE.title, log=True), y=y, marks=(*limits, *lines, *crosses)),),
         note="".join(
             (
+                f"The {best_end} point of a line is the best learning rate of its optimizer. ",
                 f"Bands: {LEVEL_WORDS}s over repeats." if any(drawn.low for drawn in lines) else "One run each.",
-                " Crosses: diverged." if crosses else "",
-                " Dotted: the learning rate above which an optimizer diverges, in its color." if limits else "",
-                " A learning rate without a point did not reach the target." if _is_missing(every, of) else "",
-                f" The best {len(groups)} of {len(hues)} optimizers." if len(hues) > len(groups) else "",
+                " Crosses: training diverged." if crosses else "",
+                " Dotted: learning rate above which the optimizer of that color diverges." if limits else "",
+                " Learning rates without a point did not reach the target." if _is_missing(ranked, of) else "",
+                f" Only the best {len(groups)} of {len(hues)} optimizers." if len(hues) > len(groups) else "",
                 _where(evidence, ranking),
             )
         ),
@@ -327,22 +347,22 @@ def steps_by_rate(evidence: Evidence) -> Figure | None:
 
 def _rate_title(best: Contender, quantity: Quantity, value: Estimate | None) -> str:
     if value is None:  # the best overall did not reach the target
-        return f"{quantity.title} against the learning rate".capitalize()
+        return f"{quantity.title} by learning rate".capitalize()
     if quantity is STEPS_TO_TARGET:
         return f"{best.name} reaches the target in the fewest steps: {quantity.said(value.value)}"
     return f"{best.name} ends with the best {quantity.title}: {quantity.said(value.value)}"
 
 
-def _steps(each: Contender) -> Estimate | None:
-    return each.summary.target.steps if each.summary.target else None
+def _steps(contender: Contender) -> Estimate | None:
+    return contender.summary.target.steps if contender.summary.target else None
 
 
-def _metric(each: Contender) -> Estimate | None:
-    return each.summary.metric
+def _metric(contender: Contender) -> Estimate | None:
+    return contender.summary.metric
 
 
-def _is_missing(every: Sequence[Contender], of: Callable[[Contender], Estimate | None]) -> bool:
-    return of is _steps and any(of(each) is None and not each.curve.diverged for each in every)
+def _is_missing(ranked: Sequence[Contender], of: Callable[[Contender], Estimate | None]) -> bool:
+    return of is _steps and any(of(contender) is None and not contender.curve.diverged for contender in ranked)
 
 
 def _by_rate(
@@ -352,21 +372,23 @@ def _by_rate(
         group[0].optimizer,
         group,
         quantity,
-        x=lambda each: each.curve.peak_lr,
+        x=lambda contender: contender.curve.peak_lr,
         y=of,
-        lead=lambda each: each.name,
-        after=lambda each: counted(each.curve.repeats, "run"),
+        lead=lambda contender: contender.name,
+        after=lambda contender: counted(contender.curve.repeats, "run"),
         color=hue,
     )
 
 
 ROW = 0.07
-"""Distance of two rows of crosses, as a share of the height of the lines."""
+"""Distance between rows of crosses, as a share of the height of the lines."""
 
 
 def _with_rows_above(axis: Axis, lines: Sequence[Line], count: int) -> tuple[Axis, list[float]]:
-    """The axis with room for rows of crosses at its top, and their heights: those of different optimizers may have the
-    same learning rate."""
+    """Return the axis with room for rows of crosses at its top, and the heights of the rows.
+
+    There is one row per optimizer, since several optimizers may diverge at the same learning rate.
+    """
     values = [value for drawn in lines for value in drawn.y if value is not None]
     least, most = (axis.least, axis.most) if axis.most is not None else (min(values), max(values))
     if axis.log:
@@ -379,16 +401,16 @@ def _with_rows_above(axis: Axis, lines: Sequence[Line], count: int) -> tuple[Axi
 
 
 def _crosses(group: Sequence[Contender], height: float, hue: str) -> Line:
-    diverged = [each for each in group if each.curve.diverged]
+    diverged = [contender for contender in group if contender.curve.diverged]
     return Line(
         name=group[0].optimizer,
-        x=tuple(each.curve.peak_lr for each in diverged),
+        x=tuple(contender.curve.peak_lr for contender in diverged),
         y=(height,) * len(diverged),
         color=hue,
         connected=False,
         symbol="cross",
         in_legend=False,
-        hover=tuple(_diverged_words(each.curve) for each in diverged),
+        hover=tuple(_diverged_words(contender.curve) for contender in diverged),
     )
 
 

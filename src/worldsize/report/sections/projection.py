@@ -1,4 +1,4 @@
-"""Projections to worker counts that were never run: of a study, and of a bare table of measurements."""
+"""Projections to worker counts that were not run, from a study or from a table of measurements."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from worldsize.data.catalog import WorkloadFacts
 from worldsize.report.blocks import Block, Column, Prose, Table, table
 from worldsize.report.words.answers import choice_prose, extra_sentences
 from worldsize.report.words.findings import sentence
-from worldsize.report.words.numbers import (
-    counted,
-    duration,
-    integer,
-)
+from worldsize.report.words.numbers import counted, duration, integer
 from worldsize.report.words.quantities import (
     EFFICIENCY,
     EPOCH_TIME,
@@ -34,17 +30,19 @@ from worldsize.report.words.quantities import (
     throughput,
 )
 
-BASIS = Quantity(key="basis", title="basis", about="Whether this worker count was measured or is projected.")
+BASIS = Quantity(
+    key="basis", title="basis", about="Whether this worker count was measured, or is projected from the others."
+)
 NODES = Quantity(key="nodes", title="nodes", digits=integer)
 STEP_DURATION = Quantity(key="step_s", title="step time", digits=duration)
 TRAINING_TIME = Quantity(
     key="wall_s",
     title="training time",
     digits=duration,
-    about="Steps of the whole training, and the overhead outside them where it is known. Always an estimate.",
+    about="Estimated time of the whole training: its steps, plus the overhead outside them where it is known.",
 )
 EPOCHS_STABLE = Quantity(key="epochs_stable", title="epochs until stable", short="epochs\nuntil\nstable")
-COST = Quantity(key="cost", title="cost", about="Worker-hours times their price, in its currency.")
+COST = Quantity(key="cost", title="cost", about="Worker-hours times the price per worker-hour, in its currency.")
 ENERGY = Quantity(key="joules", title="energy", unit="kWh", factor=1 / 3.6e6)
 IN_UNIT: dict[Unit, Quantity] = {
     "samples_per_s": Quantity(key="samples_per_s", title="throughput", short="samples/s", unit="samples/s"),
@@ -57,7 +55,7 @@ PROJECTED_NOTE = "80 % intervals."
 
 
 def projection_table(evidence: Evidence) -> Table | None:
-    """Counts beyond the measured ones, and the measured ones that they are compared with."""
+    """Return the projected counts, and the measured ones to compare them with; None without projected counts."""
     prediction, answer = evidence.prediction, evidence.results.answer
     if prediction is None or all(option.measured for option in prediction.options):
         return None
@@ -66,12 +64,12 @@ def projection_table(evidence: Evidence) -> Table | None:
 
 
 def prediction_blocks(prediction: Prediction, facts: WorkloadFacts, goal: str = "") -> list[Block]:
-    """The answer of `worldsize predict` for one place. `goal`: the goal of the training, in words."""
+    """Return the answer of `worldsize predict` for one place. `goal` is the goal of the training, in words."""
     cautions, notes = (
         [finding for finding in prediction.findings if (finding.code in CAUTIONS) is is_caution]
         for is_caution in (True, False)
     )
-    steps = [finding for finding in notes if finding.code.startswith("measure")]
+    next_steps = [finding for finding in notes if finding.code.startswith("measure")]
     lines = extra_sentences(prediction, facts.unit, facts.units_per_sample)
     columns = [*_columns(prediction, facts), *_more_columns(prediction, facts)]
     options = _options(prediction, columns, None if prediction.doubt else prediction.choice.knee.workers)
@@ -79,9 +77,9 @@ def prediction_blocks(prediction: Prediction, facts: WorkloadFacts, goal: str = 
         *choice_prose(prediction, goal),
         *(Prose(role="caution", text=sentence(finding)) for finding in cautions),
         *(Prose(role="outlook", text=text) for text in lines),
-        *(Prose(role="note", text=sentence(finding)) for finding in notes if finding not in steps),
+        *(Prose(role="note", text=sentence(finding)) for finding in notes if finding not in next_steps),
         *([Prose(role="why", text=sentence(prediction.choice.limit))] if prediction.choice.limit else []),
-        *(Prose(role="next", text=sentence(finding)) for finding in steps),
+        *(Prose(role="next", text=sentence(finding)) for finding in next_steps),
         *([options] if options else []),
     ]
 
@@ -124,7 +122,7 @@ def _options(prediction: Prediction, columns: Sequence[Column[Option]], recommen
     place = f" on {prediction.place}" if prediction.place else ""
     return table(
         "projection",
-        f"Measured and projected worker counts{place}, against {counted(prediction.base.workers, 'worker')}",
+        f"Measured and projected worker counts{place}, relative to {counted(prediction.base.workers, 'worker')}",
         options,
         columns,
         note=" ".join([PROJECTED_NOTE, *_notes(options)]),
@@ -134,7 +132,7 @@ def _options(prediction: Prediction, columns: Sequence[Column[Option]], recommen
 
 
 class Noted(Protocol):
-    """A worker count, measured or projected, with remarks."""
+    """A worker count, measured or projected, with notes."""
 
     @property
     def workers(self) -> int: ...
@@ -149,7 +147,7 @@ def _basis(row: Noted) -> str:
 
 
 def _notes(rows: Sequence[Noted]) -> Iterator[str]:
-    """Each remark once, with the counts that it is about: `New node boundary (16, 32 workers).`"""
+    """Yield each note once, with the counts that it applies to: `New node boundary (16, 32 workers).`"""
     counts: dict[str, list[int]] = defaultdict(list)
     for row in rows:
         for note in row.notes:
@@ -160,7 +158,7 @@ def _notes(rows: Sequence[Noted]) -> Iterator[str]:
 
 
 def table_projection_blocks(projected: Sequence[Projection]) -> list[Block]:
-    """The answer of `worldsize predict` for a bare table: for each of its series, with all measured counts."""
+    """Return the answer of `worldsize predict` for a table of measurements, one answer and table per series."""
     return [
         block for _, rows in groupby(projected, key=lambda row: row.series_id) for block in _series_blocks(list(rows))
     ]
@@ -169,19 +167,19 @@ def table_projection_blocks(projected: Sequence[Projection]) -> list[Block]:
 def _series_blocks(rows: Sequence[Projection]) -> Iterator[Block]:
     base = next(row for row in rows if row.measured)
     choice = choose_in_series(rows)
-    chosen, following, vague = choice.knee, choice.following, choice.unsure
-    use = "Use"
+    chosen, following, uncertain = choice.knee, choice.following, choice.unsure
+    lead = "Use"
     if sum(row.measured for row in rows) == 1:
         yield Prose(role="doubt", text="Not enough evidence: only one worker count was measured.")
-        use = "Best guess:"
+        lead = "Best guess:"
     faster = "" if chosen is base else f": {_faster(chosen, base)}"
-    yield Prose(role="answer", text=f"{use} {counted(chosen.workers, 'worker')}{faster}.")
+    yield Prose(role="answer", text=f"{lead} {counted(chosen.workers, 'worker')}{faster}.")
     if following is None:
-        yield Prose(role="evidence", text="It is the largest count asked about; more workers may still pay off.")
-    elif vague is not None:
-        text = f"{vague.workers:,} workers: {_faster(vague, base)}, too uncertain to rely on."
+        yield Prose(role="evidence", text="It is the largest count asked for; more workers may still pay off.")
+    elif uncertain is not None:
+        text = f"{uncertain.workers:,} workers: {_faster(uncertain, base)}, too uncertain to rely on."
         yield Prose(role="evidence", text=text)
-        yield Prose(role="next", text=f"Measure {vague.workers:,} workers, or a count in between.")
+        yield Prose(role="next", text=f"Measure {uncertain.workers:,} workers, or a count in between.")
     else:
         yield Prose(role="evidence", text=f"{following.workers:,} workers: only {_faster(following, base)}.")
     columns: list[Column[Projection]] = [
@@ -193,7 +191,7 @@ def _series_blocks(rows: Sequence[Projection]) -> Iterator[Block]:
     ]
     made = table(
         "projection",
-        f"{base.series_id or 'Measured and projected worker counts'}, against {counted(base.workers, 'worker')}",
+        f"{base.series_id or 'Measured and projected worker counts'}, relative to {counted(base.workers, 'worker')}",
         rows,
         columns,
         note=" ".join([PROJECTED_NOTE, *_notes(rows)]),
@@ -205,7 +203,7 @@ def _series_blocks(rows: Sequence[Projection]) -> Iterator[Block]:
 
 
 def _speedup(row: Projection, base: Projection) -> Estimate:
-    """Relative to the value of the base, whose noise is already in the interval."""
+    """Return the speedup over the base. The interval of a row already includes the noise of the base."""
     if row is base:
         return Estimate(value=1.0)
     return row.samples_per_s.scaled(1 / base.samples_per_s.value)

@@ -1,4 +1,4 @@
-"""Scaling: speedup and efficiency against workers, their cost, and classical laws; tables and figures."""
+"""Scaling: speedup, efficiency and cost by worker count, and classical scaling laws; tables and figures."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from worldsize.report.figures.model import (
     line,
     worker_axis,
 )
+from worldsize.report.words.glossary import meaning
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, integer, percents
 from worldsize.report.words.quantities import (
     EFFICIENCY,
@@ -35,6 +36,7 @@ from worldsize.report.words.quantities import (
     STEP_TIME,
     WORKERS,
     Quantity,
+    explained,
     test_metric,
     throughput,
 )
@@ -42,6 +44,7 @@ from worldsize.report.words.settings import more_words, name_of_series
 
 
 def scaling_table(evidence: Evidence) -> Table | None:
+    """Return step time, throughput, speedup and efficiency of each setting."""
     results = evidence.results
     rows, facts = results.rows, results.facts
     several = len({row.setting.workers for row in rows}) > 1
@@ -58,35 +61,36 @@ def scaling_table(evidence: Evidence) -> Table | None:
         Column(quantity=test_metric(facts), of=lambda row: row.metric),
         Column(quantity=RUNS, of=lambda row: row.repeats, terminal=False),
     ]
+    mode = f"{results.spec.axes.scaling} scaling"
     baseline = counted(min((row.baseline_workers for row in rows), default=1), "worker")
     return table(
         "scaling",
-        f"{results.spec.axes.scaling.capitalize()} scaling against {baseline}"
-        if several
-        else f"Throughput with {baseline}",
+        f"{mode.capitalize()} relative to {baseline}" if several else f"Throughput with {baseline}",
         rows,
         columns,
         note=f"{results.spec.name}: {facts.title}. "
-        f"Step time: median over steps, of the slowest worker in each. {LEVEL_WORDS.capitalize()}s over the runs.",
+        + (f"{mode.capitalize()}: {meaning(mode)} " if several else "")
+        + f"Step time is the median over steps of the slowest worker. {LEVEL_WORDS.capitalize()}s over runs.",
         marked=_recommended(results, rows) if results.answer.verdict == "use" else None,
     )
 
 
 def _if_it_varies(column: Column[ScalingRow], rows: Sequence[ScalingRow]) -> Column[ScalingRow]:
-    """In a terminal only if not all rows have the same, like the batch per worker of weak scaling."""
+    """Return the column, hidden in a terminal if all rows have the same value. Workers are always shown."""
     return replace(column, terminal=column.quantity is WORKERS or len(set(map(column.of, rows))) > 1)
 
 
 def _recommended(results: Results, rows: Sequence[ScalingRow]) -> ScalingRow | None:
-    """The row of the recommended setting. The answer's own row is of another place's results, if there are several."""
+    """Return the row of the recommended setting. With several places, the answer's own row is not one of `rows`."""
     best = results.answer.row
     return next((row for row in rows if best and row.setting == best.setting), None)
 
 
 LAWS = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL", "karp-flatt": "Karp-Flatt"}
+LAW_WORKERS = WORKERS.titled("at workers")
 LAW_COLUMNS: tuple[Column[LawRow], ...] = (
     Column(quantity=Quantity(key="law", title="law"), of=lambda row: LAWS[row.law] + _only_curve(row)),
-    Column(quantity=WORKERS.titled("at workers"), of=lambda row: row.workers),
+    Column(quantity=LAW_WORKERS, of=lambda row: row.workers),
     Column(
         quantity=Quantity(
             key="serial_fraction",
@@ -94,7 +98,7 @@ LAW_COLUMNS: tuple[Column[LawRow], ...] = (
             unit="%",
             factor=100,
             digits=percents,
-            about="Share of the work that more workers do not speed up.",
+            about="Share of the work that does not get faster with more workers.",
         ),
         of=lambda row: row.serial_fraction,
     ),
@@ -105,7 +109,7 @@ LAW_COLUMNS: tuple[Column[LawRow], ...] = (
             unit="%",
             factor=100,
             digits=percents,
-            about="Cost per additional worker of waiting for what is shared.",
+            about="Cost per additional worker of waiting for shared resources.",
         ),
         of=lambda row: row.contention,
     ),
@@ -115,7 +119,7 @@ LAW_COLUMNS: tuple[Column[LawRow], ...] = (
             title="coherence",
             unit="%",
             factor=100,
-            about="Cost per pair of workers of keeping them in agreement.",
+            about="Cost per pair of workers of keeping their data consistent.",
         ),
         of=lambda row: row.coherence,
     ),
@@ -125,7 +129,7 @@ LAW_COLUMNS: tuple[Column[LawRow], ...] = (
             title="peak at",
             unit="workers",
             digits=integer,
-            about="More workers than this are slower, according to the law.",
+            about="Worker count beyond which throughput falls, according to the law.",
         ),
         of=lambda row: row.peak_workers,
     ),
@@ -136,13 +140,13 @@ LAW_COLUMNS: tuple[Column[LawRow], ...] = (
             unit="%",
             factor=100,
             digits=percents,
-            about="Root mean square of fitted over measured throughput, minus 1.",
+            about="Root mean square of the relative error of the fitted throughput.",
         ),
         of=lambda row: row.residual,
     ),
     Column(
         quantity=Quantity(
-            key="counts", title="counts", digits=integer, about="Worker counts that the law is fitted to."
+            key="counts", title="counts", digits=integer, about="Number of worker counts that the law is fitted to."
         ),
         of=lambda row: row.counts,
     ),
@@ -154,22 +158,28 @@ def _only_curve(row: LawRow) -> str:
 
 
 def laws(evidence: Evidence) -> Table | None:
-    """Laws fitted to the recommended series, or else the first; report.json has the others."""
-    every, best = evidence.laws, evidence.results.answer.row
-    rows = [row for row in every if best and row.setting.series == best.setting.series]
-    rows = rows or [row for row in every if row.setting.series == every[0].setting.series]
-    return table(
+    """Return the laws fitted to the recommended series, or else to the first; report.json has the others."""
+    all_laws, best = evidence.laws, evidence.results.answer.row
+    rows = [row for row in all_laws if best and row.setting.series == best.setting.series]
+    rows = rows or [row for row in all_laws if row.setting.series == all_laws[0].setting.series]
+    made = table(
         "laws",
-        f"Classical scaling laws, fitted to the measured counts{_which(evidence.results, rows)}",
+        f"Classical scaling laws, fitted to the measured worker counts{_which(evidence.results, rows)}",
         rows,
         LAW_COLUMNS,
-        note="They describe the measurements; projections do not use them. "
-        "Curve only: the law was made for the other way of scaling, so its serial share means something else here.",
     )
+    if made is None:
+        return None
+    parameters = (quantity for quantity in made.quantities if quantity is not LAW_WORKERS)
+    note = f"The laws describe the measurements; projections do not use them. {explained(parameters)}"
+    if any(not row.as_meant for row in rows):
+        other = "strong" if rows[0].setting.scaling == "weak" else "weak"
+        note += f" Curve only: the law was made for {other} scaling, so its serial share has another meaning here."
+    return replace(made, note=note)
 
 
 def _which(results: Results, rows: Sequence[LawRow]) -> str:
-    """Names the series, if there are several, and says where to find the others."""
+    """Name the series if there are several, and say where to find the others."""
     if not rows or len(results.series) < 2:
         return ""
     series = next(series.rows for series in results.series if series.rows[0].setting.series == rows[0].setting.series)
@@ -181,14 +191,14 @@ WORKER_HOURS = Quantity(key="worker_hours", title="cost", unit="worker-hours")
 PARETO_FRONT = "Pareto front"
 BASES: dict[Basis, str] = {
     "measured": "",
-    "estimated": " Estimated: measured steps plus overhead outside them.",
+    "estimated": " Estimated: measured steps plus the overhead outside them.",
     "projected": " Dashed, blue: projected.",
 }
-"""How a time is known, and its explanation in the note."""
+"""Explanation in the caption, by how the time is known."""
 
 
 def speedup(evidence: Evidence) -> Figure | None:
-    """Speedup and efficiency against workers, with the ideal and the projection beyond the measured counts."""
+    """Draw speedup and efficiency by worker count, with the ideal and the projection beyond the measured counts."""
     results = evidence.results
     groups = [series.rows for series in results.series if len(series.rows) > 1]
     if not groups:
@@ -232,12 +242,13 @@ def speedup(evidence: Evidence) -> Figure | None:
         f"{EFFICIENCY.said(last.efficiency.value)} efficient{f', on {place}' if place else ''}"
     )
     same = {rows[0].baseline_workers for rows in ordered} == {base}
-    against = f"against {counted(base, 'worker')}" if same else "of each against its smallest count"
+    against = f"relative to {counted(base, 'worker')}" if same else "relative to the smallest count of each line"
     return Figure(
         key="speedup",
         title=title,
-        note=f"Bands: {LEVEL_WORDS}s. Gray: ideal{'' if same else f' from {base} on'}."
-        + (" Dashed and hatched: projected, not measured, 80 % intervals." if projected else "")
+        note="Speedup is relative throughput; efficiency is speedup divided by the growth in workers. "
+        f"Gray: perfect scaling{'' if same else f' from {base} on'}. Bands: {LEVEL_WORDS}s."
+        + (" Dashed and hatched: projected, not measured, with 80 % intervals." if projected else "")
         + more_words(len(groups) - MOST_SERIES, "series"),
         panels=(
             Panel(
@@ -261,7 +272,7 @@ def _reference(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
 
 
 def _projected(prediction: Prediction | None, main: Sequence[ScalingRow], hue: str) -> list[Line]:
-    """Projected speedup and efficiency, which start at the largest measured count."""
+    """Return the lines of projected speedup and efficiency, which start at the largest measured count."""
     base, last = main[0], main[-1]
     if prediction is None or prediction.setting.series != base.setting.series:
         return []
@@ -292,12 +303,12 @@ def _projected(prediction: Prediction | None, main: Sequence[ScalingRow], hue: s
 
 
 def pareto(evidence: Evidence) -> Figure | None:
-    """Time against worker-hours."""
+    """Draw the cost in worker-hours against time, one point per worker count."""
     points = evidence.prices
     if len(points) < 2:
         return None
     front = sorted((point for point in points if point.is_best), key=lambda point: point.time.value)
-    marks = [_reference(PARETO_FRONT, _times(front), _costs(front))]
+    marks = [_reference(PARETO_FRONT, _times(front), _costs(front))] if len(front) > 1 else []
     for basis in BASES:
         marks += _prices([point for point in points if point.basis == basis], basis)
     ends = [
@@ -305,20 +316,22 @@ def pareto(evidence: Evidence) -> Figure | None:
         for point in front
     ]
     place = front[0].setting.place
-    of = "the whole training" if points[0].is_whole_training else "an epoch"
+    what = "the whole training" if points[0].is_whole_training else "an epoch"
+    title = f"Fastest with {ends[0]}, cheapest with {ends[-1]}" if len(ends) > 1 else f"{ends[0]}: fastest and cheapest"
     return Figure(
         key="pareto",
-        title=f"Fastest with {ends[0]}, cheapest with {ends[-1]}{f', on {place}' if place else ''}",
+        title=f"{title}{f', on {place}' if place else ''}",
         panels=(
             Panel(
-                x=_axis_of(f"time of {of}, s", [point.time for point in points]),
-                y=_axis_of("worker-hours", [point.worker_hours for point in points]),
+                x=_axis_of(f"time of {what}, s", [point.time for point in points]),
+                y=_axis_of("cost, worker-hours", [point.worker_hours for point in points]),
                 marks=tuple(marks),
             ),
         ),
-        note="Numbers: workers. Nothing is both faster and cheaper than a point on the Pareto front. "
-        "Slanted bars: 80 % intervals, time and worker-hours together."
-        + "".join(words for basis, words in BASES.items() if any(point.basis == basis for point in points)),
+        note="Each point is a worker count; lower is cheaper, further left is faster. "
+        + ("No count is both faster and cheaper than one on the Pareto front. " if len(front) > 1 else "")
+        + "Slanted bars: 80 % intervals of time and cost together."
+        + "".join(explanation for basis, explanation in BASES.items() if any(point.basis == basis for point in points)),
     )
 
 
@@ -331,7 +344,7 @@ def _costs(points: Sequence[PricePoint]) -> tuple[float, ...]:
 
 
 def _prices(points: Sequence[PricePoint], basis: Basis) -> Iterator[Line]:
-    """Points with slanted bars: worker-hours are workers times time, so both ends of an interval lie on one line."""
+    """Yield points with slanted bars: time and worker-hours are proportional, and so are their intervals."""
     kind: Literal["measured", "projected"] = "measured" if basis == "measured" else "projected"
     hue = "green" if basis == "estimated" else "blue"
     for point in points:

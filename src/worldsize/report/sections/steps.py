@@ -1,4 +1,4 @@
-"""Where the time goes: parts of a step, one step across ranks, launches and jobs; tables and figures."""
+"""Where the time goes: parts of a step, one step on all workers, launches and batch jobs; tables and figures."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ def _span(name: str, title: str, short: str, about: str) -> Quantity:
 
 
 SPANS = {
-    "data": _span("data", "waiting for data", "waiting\nfor data", "Until the samples of the step are there."),
+    "data": _span("data", "waiting for data", "waiting\nfor data", "Waiting until the samples of the step are loaded."),
     "copy": _span("copy", "copy to device", "copy", "Copying the samples to the device."),
-    "forward": _span("forward", "forward", "for-\nward", "The forward pass, with augmentation."),
-    "backward": _span("backward", "backward", "back-\nward", "Until the last gradient of the rank is there."),
+    "forward": _span("forward", "forward", "for-\nward", "Forward pass, including augmentation."),
+    "backward": _span("backward", "backward", "back-\nward", "Backward pass, until the last gradient is computed."),
     "communication": _span(
         "communication",
         "communication",
         "commu-\nnication",
-        "From the last gradient to the end of the exchange, without waiting for slower ranks.",
+        "From the last gradient to the end of the exchange, without waiting for slower workers.",
     ),
     WAITING: _span(
-        WAITING, "waiting for the slowest rank", "slowest\nrank", "What a rank waits in the exchange for slower ranks."
+        WAITING, "waiting for the slowest worker", "slowest\nworker", "Waiting for slower workers to join the exchange."
     ),
     "optimizer": _span("optimizer", "optimizer", "opti-\nmizer", "Updating the weights."),
     "rest": _span("rest", "rest", "rest", "Everything else in the step."),
 }
-"""Parts of a step, in the order of the table."""
+"""Parts of a step, in the order in which they are shown."""
 LEAST_SHARE = 0.01
-"""Spans and stolen CPU time below this share everywhere are not shown."""
+"""Smallest share worth showing, for spans of a step and for stolen CPU time."""
 
 
 def queue_words(evidence: Evidence) -> Iterator[str]:
-    """How long jobs waited and how long they ran; empty if there were no jobs."""
+    """Say how long batch jobs waited and ran; yield nothing without jobs."""
     jobs = [launch for launch in evidence.launches if launch.job is not None]
     waits = [job.queued_s for job in jobs if job.queued_s is not None]
     if waits:
-        again = sum(max(job.attempts - 1, 0) for job in jobs)
-        requeued = f"; put back into the queue {again} times" if again else ""
-        waited = f"{duration(sum(waits))} in the queue ({duration(max(waits))} for one at most)"
+        requeues = sum(max(job.attempts - 1, 0) for job in jobs)
+        requeued = f"; requeued {counted(requeues, 'time')}" if requeues else ""
+        longest = f" (the longest: {duration(max(waits))})" if len(waits) > 1 else ""
         ran = f"{duration(sum(job.wall_s for job in jobs))} running{requeued}"
-        yield f"{counted(len(jobs), 'job')}: {waited}, {ran}. The wait is in no other number here."
+        waited = f"{duration(sum(waits))} in the queue{longest}"
+        yield f"{counted(len(jobs), 'batch job')}: {waited}, {ran}. No other number includes the queue time."
 
 
 JOB_COLUMNS: tuple[tuple[Quantity, Callable[[LaunchTime], Cell], bool], ...] = (
@@ -60,12 +61,12 @@ JOB_COLUMNS: tuple[tuple[Quantity, Callable[[LaunchTime], Cell], bool], ...] = (
     (Quantity(key="job", title="job"), lambda launch: launch.job, True),
     (Quantity(key="place", title="place"), lambda launch: launch.place or None, True),
     (
-        replace(SECONDS, key="queued_s", title="in the queue", about="From submission to the first start."),
+        replace(SECONDS, key="queued_s", title="queue time", about="From submission to the first start."),
         lambda launch: launch.queued_s,
         True,
     ),
     (
-        replace(SECONDS, key="wall_s", title="running", about="From the last start to the end."),
+        replace(SECONDS, key="wall_s", title="run time", about="From the last start to the end."),
         lambda launch: launch.wall_s,
         True,
     ),
@@ -75,42 +76,43 @@ JOB_COLUMNS: tuple[tuple[Quantity, Callable[[LaunchTime], Cell], bool], ...] = (
 
 
 def jobs(evidence: Evidence) -> Table | None:
-    """Table of jobs; None if the launches were not jobs."""
+    """Return the queue time and run time of each batch job; None without batch jobs."""
     return table(
         "jobs",
-        "Jobs: time in the queue, apart from the time they ran",
+        "Batch jobs: queue time and run time",
         [launch for launch in evidence.launches if launch.job is not None],
         [Column(quantity=quantity, of=of, terminal=terminal) for quantity, of, terminal in JOB_COLUMNS],
-        note="From submission to the first start, and from the last start to the end. More than one attempt: Slurm put "
-        "the job back into its queue.",
+        note="A launch is one start of worker processes. Queue time: from submission to the first start. Run time: "
+        "from the last start to the end. More than one attempt: Slurm requeued the job.",
     )
 
 
 def _divided(results: Results) -> list[StepParts]:
-    """Steps whose parts were timed, not only the whole."""
+    """Return the steps whose parts were timed."""
     return [step for step in results.steps if step.parts.spans.keys() >= {"forward", "backward"}]
 
 
 def steps(evidence: Evidence) -> Table | None:
+    """Return the time of each part of a step, one row per setting."""
     shown = _divided(evidence.results)
     if not shown:
         return None
     digits = decimals(min(step.parts.step_s.value for step in shown) * 1e3)
     repeats = {row.setting: row.repeats for row in evidence.results.rows}
-    timed_apart = any(step.exposed for step in shown)
+    has_exposed = any(step.exposed for step in shown)
 
     def span(name: str) -> Column[StepParts]:
-        # A terminal shows one number for communication: that of the table `exchange`, if it was measured.
+        # A terminal shows one number for communication. If exposed communication was measured, `exchange` shows it.
         return Column(
             quantity=replace(SPANS[name], digits=digits),
             of=lambda step: step.parts.spans.get(name),
             terminal=any(_share(step, name) >= LEAST_SHARE for step in shown)
-            and not (name == "communication" and timed_apart),
+            and not (name == "communication" and has_exposed),
         )
 
     return table(
         "steps",
-        "Where a step goes",
+        "Parts of a step",
         shown,
         [
             Column(quantity=WORKERS, of=lambda step: step.setting.workers),
@@ -120,12 +122,12 @@ def steps(evidence: Evidence) -> Table | None:
             *(span(name) for name in SPANS),
             Column(quantity=RUNS, of=lambda step: repeats.get(step.setting), terminal=False),
         ],
-        note=f"Mean over ranks and the middle 90 % of steps; {LEVEL_WORDS}s over the runs.",
+        note=f"Mean over workers and over the middle 90 % of steps, with {LEVEL_WORDS}s over runs.",
     )
 
 
 def _share(step: StepParts, name: str) -> float:
-    """0 for a span that was not timed."""
+    """Return the share of the step; 0 for a span that was not timed."""
     return step.parts.share(name) if name in step.parts.spans else 0.0
 
 
@@ -150,17 +152,21 @@ PHASE_COLORS = {
     "interconnect": "vermilion",
     "exchange": "purple",
 }
-PHASE_WORDS = {"exchange": "communication probe", "other": "saving and process end"}
+PHASE_WORDS = {
+    "interconnect": "bandwidth test",
+    "exchange": "communication test",
+    "other": "saving and process end",
+}
 
 
 def step_parts(evidence: Evidence) -> Figure | None:
-    """Stacked spans of a step, one bar per setting."""
+    """Draw the parts of a step as stacked bars, one bar per setting."""
     shown = _divided(evidence.results)[:MOST_BARS]
     if not shown:
         return None
-    named = [distinguished(step, shown) or counted(step.setting.workers, "worker") for step in shown]
-    # Short, to leave room on a phone.
-    labels = tuple(name.replace(" a worker", "").replace(" per worker", "") for name in named)
+    names = tuple(distinguished(step, shown) or counted(step.setting.workers, "worker") for step in shown)
+    # Short labels leave room for the bars on a phone.
+    labels = tuple(name.replace(" per worker", "") for name in names)
     bars = [
         Bars(
             name=quantity.title,
@@ -176,10 +182,10 @@ def step_parts(evidence: Evidence) -> Figure | None:
         x=Axis(title="step time, ms", from_zero=True), y=Axis(title="setting"), marks=tuple(bars), horizontal=True
     )
     left = len(evidence.results.steps) - len(shown)
-    batches = " Batches are per worker." if labels != tuple(named) else ""
-    note = f"Mean over ranks and over the middle 90 % of steps.{batches}" + more_words(
-        left, "settings" if left > 1 else "setting"
-    )
+    note = "Parts of a step one after another: mean over workers and over the middle 90 % of steps. "
+    note += "Everything but forward, backward and optimizer is overhead."
+    note += " Batches are per worker." if labels != names else ""
+    note += more_words(left, "settings" if left > 1 else "setting")
     return Figure(key="step", title=_step_title(shown), panels=(panel,), note=note)
 
 
@@ -198,14 +204,15 @@ def _step_title(shown: Sequence[StepParts]) -> str:
     )
     where = f"with {counted(last.setting.workers, 'worker')}"
     if data > max(communication + waiting, 0.1):
-        return f"{percent(data)} of a step {where} is waiting for data"
+        return f"{percent(data)} of a step {where} goes to waiting for data"
     if communication + waiting >= 0.01:
-        return f"{percent(communication + waiting)} of a step {where} is communication and waiting for the slowest rank"
-    return f"{percent(forward + backward)} of a step {where} is forward and backward"
+        share = percent(communication + waiting)
+        return f"{share} of a step {where} goes to communication and waiting for the slowest worker"
+    return f"{percent(forward + backward)} of a step {where} goes to the forward and backward pass"
 
 
 def timeline(evidence: Evidence) -> Figure | None:
-    """One step across ranks."""
+    """Draw the median step, one row per worker."""
     step = evidence.one_step
     if step is None:
         return None
@@ -234,8 +241,9 @@ def timeline(evidence: Evidence) -> Figure | None:
         horizontal=True,
     )
     more = step.setting.workers - len(step.of_ranks)
-    note = f"The median step of {step.trial} (step {step.step}), drawn so that the exchange ends on all ranks together."
-    note += f" {more} more ranks are not drawn." if more else ""
+    note = f"Step {step.step} of trial {step.trial}, the step of median length. A rank is the number of a worker. "
+    note += "Rows are aligned at the end of the gradient exchange, which all workers reach together."
+    note += f" {counted(more, 'more rank is', 'more ranks are')} not drawn." if more else ""
     return Figure(key="timeline", title=_timeline_title(step), panels=(panel,), note=note)
 
 
@@ -243,12 +251,12 @@ def _timeline_title(step: OneStep) -> str:
     title = f"One step on {counted(step.setting.workers, 'worker')}: {STEP.said(step.step_s)}"
     longest_s = dict(zip(step.spans, map(max, zip(*step.of_ranks, strict=True)), strict=True)).get(WAITING, 0.0)
     if longest_s > 0.02 * step.step_s:
-        title += f", of which a rank waits up to {STEP.said(longest_s)} for the others"
+        title += f", in which workers wait up to {STEP.said(longest_s)} for the slowest"
     return title
 
 
 def wall_time(evidence: Evidence) -> Figure | None:
-    """Wall time by phase, for launches grouped by place, kind and worker count."""
+    """Draw wall time by phase, for launches grouped by place, kind and worker count."""
     groups: dict[tuple[str, str, int], list[LaunchTime]] = defaultdict(list)
     timed = [launch for launch in evidence.launches if launch.phases_s]
     for launch in timed:
@@ -290,7 +298,8 @@ def wall_time(evidence: Evidence) -> Figure | None:
     )
     return Figure(
         key="wall-time",
-        title=f"{percent(trained / total)} of {duration(total)} of wall time was spent in training steps",
+        title=f"Training steps took {percent(trained / total)} of {duration(total)} of wall time",
         panels=(panel,),
-        note="On the driver's clock, all launches of a kind together. Probes train too, without learning.",
+        note="Wall time of all launches (starts of worker processes), by phase. Probe launches only measure the time "
+        "per step; train launches train to the end. Time outside training steps is overhead of the study.",
     )

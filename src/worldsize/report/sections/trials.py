@@ -1,4 +1,4 @@
-"""The trials of a study: those that failed, all of them, what tables and figures leave out, and where they ran."""
+"""The trials of a study: failures, data that tables and figures exclude, all trials, and their environments."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from worldsize.report.blocks import Block, Listing, Section, Trial, TrialGroup, 
 from worldsize.report.words.numbers import counted, duration, metric_value
 
 MOST_OPEN = 5
-"""Maximum number of failures that are expanded at first."""
+"""Maximum number of failures that are expanded when the page opens."""
 MOST_LOG_LINES = 20
 MOST_LEFT_OUT = 8
-"""Maximum number of pretrained weights listed per trial; report.json has all."""
+"""Maximum number of unused pretrained weights listed per trial; report.json has all."""
 
 
 def trial_sections(evidence: Evidence) -> list[Section]:
+    """Return the sections on trials that have something to show."""
     runs, results = evidence.trial_runs, evidence.results
-    ended = [(run, run.record.failure) for run in runs.runs if run.record is not None and run.record.failure]
-    failed = [pair for pair in ended if pair[0].outcome != "out_of_memory"]
-    full = [pair for pair in ended if pair[0].outcome == "out_of_memory"]
-    left_out = [("", line) for line in exclusions(results)]
-    shared = Listing(title="Configuration that all trials share", pairs=_pairs(runs.common))
+    failures = [(run, run.record.failure) for run in runs.runs if run.record is not None and run.record.failure]
+    failed = [pair for pair in failures if pair[0].outcome != "out_of_memory"]
+    out_of_memory = [pair for pair in failures if pair[0].outcome == "out_of_memory"]
+    excluded = [("", line) for line in exclusions(results)]
+    shared = Listing(title="Configuration shared by all trials", pairs=_pairs(runs.common))
     environments = [
         Listing(title=f"Environment {index}", pairs=_pairs(environment))
         for index, environment in enumerate(runs.environments, start=1)
@@ -35,8 +36,8 @@ def trial_sections(evidence: Evidence) -> list[Section]:
     sections: list[tuple[str, str, Sequence[Block]]] = [
         # Failures need attention; running out of memory is a result.
         ("failures", "Failures", _failures(failed, most_open=MOST_OPEN)),
-        ("out-of-memory", "Out of memory", _failures(full, most_open=0)),
-        ("left-out", "Excluded data", [Listing(title="Excluded data", pairs=tuple(left_out))] if left_out else []),
+        ("out-of-memory", "Out of memory", _failures(out_of_memory, most_open=0)),
+        ("left-out", "Excluded data", [Listing(title="Excluded data", pairs=tuple(excluded))] if excluded else []),
         ("trials", "All trials", [_all_trials(runs.runs), shared]),
         ("environment", "Environment", environments),
     ]
@@ -63,7 +64,7 @@ def _failure(run: TrialRun, failure: Failure, *, is_open: bool) -> Trial:
 
 
 def _all_trials(runs: Sequence[TrialRun]) -> Trials:
-    """All trials, grouped by kind, worker count and batch."""
+    """Return all trials, grouped by kind, worker count and batch."""
     outcomes = Counter(_outcome(run) for run in runs)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
     groups: dict[str, list[Trial]] = {}
@@ -72,8 +73,7 @@ def _all_trials(runs: Sequence[TrialRun]) -> Trials:
         title = f"{trial.kind}, {counted(trial.workers, 'worker')}, batch {trial.batch_per_worker:,}"
         groups.setdefault(title, []).append(_trial(run))
     return Trials(
-        lead=f"{counted(len(runs), 'trial')}: {counts}. Each opens to its configuration and the command that runs it "
-        "again.",
+        lead=f"{counted(len(runs), 'trial')}: {counts}. Open one for its configuration and the command to rerun it.",
         groups=tuple(TrialGroup(title=title, trials=tuple(trials)) for title, trials in groups.items()),
     )
 
@@ -89,9 +89,9 @@ def _trial(run: TrialRun) -> Trial:
         details |= {f"test {name}": metric_value(value) for name, value in record.metrics.items()}
         if record.diverged_at_step is not None:
             details["diverged at step"] = record.diverged_at_step
-        if left_out := record.transfer:
-            more = [f"and {len(left_out) - MOST_LEFT_OUT} more"] if len(left_out) > MOST_LEFT_OUT else []
-            details["pretrained weights left out"] = "; ".join([*left_out[:MOST_LEFT_OUT], *more])
+        if unused := record.transfer:
+            more = [f"and {len(unused) - MOST_LEFT_OUT} more"] if len(unused) > MOST_LEFT_OUT else []
+            details["pretrained weights not used"] = "; ".join([*unused[:MOST_LEFT_OUT], *more])
     if run.environment is not None:
         details["environment"] = run.environment + 1
     outcome = "" if run.outcome == "finished" else _outcome(run)
@@ -103,35 +103,35 @@ def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def exclusions(results: Results) -> list[str]:
-    """One line per kind of data that the tables and figures leave out, with the reason."""
+    """Return one line per kind of data that tables and figures exclude, with the reason."""
     outcomes = Counter(record.outcome for record in results.records.values())
     warmup = sorted({record.warmup_steps for record in results.records.values() if record.spans})
     lines = []
     if any(warmup):
         steps = str(warmup[0]) if len(warmup) == 1 else f"{warmup[0]} to {warmup[-1]}"
-        lines.append(f"The first {steps} steps of every trial, and any clearly slower steps right after them: warm-up.")
+        lines.append(f"Warm-up: the first {steps} steps of every trial, and any clearly slower steps right after them.")
     if results.spec.probe is not None and any(trial.kind == "train" for trial in results.trials.values()):
-        lines.append("Steps of training trials, where the throughput of a setting comes from its probes.")
+        lines.append("Step times of training trials: throughput comes from the probes where a setting has any.")
     if outcomes["failed"]:
-        lines.append(f"{counted(outcomes['failed'], 'failed trial')}: no result. See Failures for the reasons.")
+        lines.append(f"{counted(outcomes['failed'], 'failed trial')}: see Failures for the reasons.")
     if outcomes["out_of_memory"]:
-        full = counted(outcomes["out_of_memory"], "trial")
-        lines.append(f"{full} out of memory: nothing was measured. Figures and tables mark these batches.")
+        trials = counted(outcomes["out_of_memory"], "trial")
+        lines.append(f"{trials} that ran out of memory: figures and tables mark these batches.")
     if outcomes["diverged"]:
         diverged = counted(outcomes["diverged"], "trial")
-        lines.append(f"Times and final metrics of {diverged} that diverged; figures show the curves.")
+        lines.append(f"Times and final metrics of {diverged} that diverged; figures show their learning curves.")
     if outcomes["stopped"]:
         lines.append(
-            f"Final metrics of {counted(outcomes['stopped'], 'trial')} stopped early, clearly behind the others."
+            f"Final metrics of {counted(outcomes['stopped'], 'trial')} stopped early because others were much better."
         )
     if results.damaged:
         lines.append(
             f"{counted(len(results.damaged), 'damaged record')}: {', '.join(results.damaged)}. "
-            "The next run repeats them."
+            "The next `worldsize run` repeats these trials."
         )
     if results.left():
-        lines.append(f"{counted(len(results.left()), 'trial')} not run yet.")
+        lines.append(f"{counted(len(results.left()), 'trial')} that did not run yet.")
     for skip in results.spec.skip:
         named = ", ".join(f"{key} {value}" for key, value in skip.model_dump(exclude_none=True).items())
-        lines.append(f"Settings with {named}: the study skips them.")
+        lines.append(f"Settings with {named}, which the study skips.")
     return lines

@@ -1,4 +1,4 @@
-"""What `worldsize run` prints: the answer, why, what next, and one table; the rest with --details."""
+"""What `worldsize run` prints: the answer, why, what to do next, and one table. `--details` adds the rest."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from worldsize.report.sections.opening import cautions, other_findings
 from worldsize.report.sections.steps import queue_words
 from worldsize.report.words.findings import is_bad
 from worldsize.report.words.headline import headline
+from worldsize.report.words.numbers import counted
 
 MAIN_TABLES: dict[Facet, tuple[str, ...]] = {
     "workers": ("scaling",),
@@ -24,40 +25,42 @@ MAIN_TABLES: dict[Facet, tuple[str, ...]] = {
     "optimizer": ("optimizers", "trained", "scaling"),
     "weights": ("optimizers", "trained", "scaling"),
 }
-"""The table that shows what the answer rests on: the first of these that the study has."""
+"""Tables that can support the answer, by what a study varies. The first one that the study has is shown."""
 MOST_ROWS = 12
-SAID = ("next-count-not-worth-it", "close-call", "largest-count-measured", "one-repeat")
-"""Findings that the headline has said already, or that the table shows."""
+"""Maximum number of table rows without `--details`."""
+ALREADY_SHOWN = ("next-count-not-worth-it", "close-call", "largest-count-measured", "one-repeat")
+"""Codes of findings that the headline or the table already shows."""
 
 
 def answer_blocks(evidence: Evidence, *, details: bool) -> Iterator[Block]:
+    """Yield the blocks that answer a study in the terminal."""
     results = evidence.results
     yield from headline(results, evidence.outlook)
     yield from (Prose(role="caution", text=finding["text"]) for finding in cautions(results))
-    others = [finding for finding in other_findings(results) if finding["code"] not in SAID]
+    others = [finding for finding in other_findings(results) if finding["code"] not in ALREADY_SHOWN]
     findings = tuple(
         FindingText(code=finding["code"], text=finding["text"], is_bad=is_bad(finding["code"])) for finding in others
     )
     shown = findings if details else tuple(finding for finding in findings if finding.is_bad)
     if shown:
         yield Findings(findings=shown)
-    every = tables(evidence)
+    all_tables = tables(evidence)
     asked = facets(results.spec)
-    wanted = MAIN_TABLES[asked[0]] if asked else ("scaling",)
-    main = next((table for key in wanted for table in every if table.key == key), None)
+    keys = MAIN_TABLES[asked[0]] if asked else ("scaling",)
+    main = next((table for key in keys for table in all_tables if table.key == key), None)
     if main is not None:
         yield main if details else _short(main)
     if details:
-        yield from (table for table in every if table is not main)
+        yield from (table for table in all_tables if table is not main)
     yield from (Prose(role="note", text=words) for words in queue_words(evidence))
     more = "" if details else "    More tables: add --details"
     yield Prose(role="note", text=f"Report: {visible(str(results.folder.path / 'report' / 'index.html'))}{more}")
 
 
 def _short(table: Table) -> Table:
-    """The first rows; the page has them all."""
+    """Return a table with only its first rows."""
     hidden = len(table.rows) - MOST_ROWS
     if hidden <= 0:
         return table
-    note = f"{hidden} more rows on the page and with --details."
+    note = f"{counted(hidden, 'more row')} in the report and with --details."
     return replace(table, rows=table.rows[:MOST_ROWS], note=f"{table.note} {note}".strip())

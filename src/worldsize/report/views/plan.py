@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import indent
 from typing import Any
 
@@ -19,7 +19,7 @@ from worldsize.launch.slurm.target import job_of
 from worldsize.plan.cost import Cost
 from worldsize.plan.grid import Site
 from worldsize.plan.plan import Launch, Plan, full_grid
-from worldsize.report.words.numbers import counted, duration, number, percent
+from worldsize.report.words.numbers import as_written, counted, duration, number, percent
 from worldsize.report.write.console import ACCENT, plain_table
 from worldsize.spec.optimizer import Search
 from worldsize.spec.study import StudySpec, TrialSpec
@@ -27,7 +27,7 @@ from worldsize.spec.training import steps_per_epoch
 from worldsize.study.study import Study
 
 
-def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
+def plan_view(study: Study, cost: Cost, everything: bool, command_that_fits: str = "") -> Group:
     """Trials, launches, cost, and the exact commands."""
     spec, plan = study.spec, study.plan
     facts = study.facts
@@ -43,12 +43,12 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
         ),
         *[Text(words) for words in job_words(study.sites, cost)],
         *[Text(words) for words in _more_to_come(spec)],
-        *([Text(f"It cannot run here yet: {missing}", style="yellow")] if (missing := study.missing_data()) else []),
+        *[Text(words, style="yellow") for words in _missing(study, command_that_fits)],
         Text(""),
         _steps_table(plan, facts),
         Text(""),
     ]
-    scripted: set[str] = set()  # one script per place is shown: the others differ only in names and sizes
+    scripted: set[str] = set()  # only one script per place is shown, because others differ only in names and sizes
     for index, launch in enumerate(plan.launches, start=1):
         parts.append(Text(f"{launch.id(index)}: {counted(len(launch.trials), 'trial')}", style=f"bold {ACCENT}"))
         parts.append(Text(f"  {launch_command(study, launch, index)}"))
@@ -61,28 +61,60 @@ def plan_view(study: Study, cost: Cost, everything: bool) -> Group:
     return Group(*parts)
 
 
+def _missing(study: Study, command_that_fits: str) -> Iterator[str]:
+    """Yield what keeps the study, or some of its worker counts, from running on this machine."""
+    if note := left_out_words(study):
+        yield note
+    for problem in study.lacks:
+        yield f"Cannot run here: {problem}"
+    if command_that_fits:
+        yield f"This would run here: {command_that_fits}"
+    if missing := study.missing_data():
+        yield f"Cannot run yet: {missing}"
+
+
+def left_out_words(study: Study) -> str:
+    """Return which worker counts of a built-in study are left out because they do not fit; empty if all fit."""
+    if not study.left_out:
+        return ""
+    site = next(site for site in study.sites.values() if site.spec.slurm is None)
+    on_gpus = site.device == "cuda"
+    units = counted(site.machine.gpus, "GPU") if on_gpus else counted(site.machine.cores, "core")
+    return f"Left out: {workers_words(study.left_out)}, because this machine has only {units}."
+
+
+def workers_words(counts: Sequence[int]) -> str:
+    """`1 worker`, `1, 2 and 4 workers`."""
+    listed = [str(count) for count in counts]
+    joined = " and ".join(filter(None, [", ".join(listed[:-1]), listed[-1]]))
+    return f"{joined} worker" if list(counts) == [1] else f"{joined} workers"
+
+
 def _more_to_come(spec: StudySpec) -> Iterator[str]:
-    """Trials that are not in the plan yet or may end early."""
+    """Yield sentences about trials that are not in the plan yet, or that may end early."""
     if spec.adaptive:
-        trained = "; then what it recommends is trained" if spec.train else ""
+        trained = "; then the recommended setting is trained" if spec.train else ""
         yield (
-            f"adaptive: these probes first, then more while the answer can still change, up to "
-            f"{counted(max(spec.axes.workers), 'worker')}; the full grid has {len(full_grid(spec))}{trained}"
+            f"Adaptive: these probes run first, then more as long as the answer can still change, up to "
+            f"{counted(max(spec.axes.workers), 'worker')}; the full grid has {len(full_grid(spec))} probes{trained}"
         )
     if spec.axes.largest is not None:
-        yield f"batch_per_worker: doubled from {spec.axes.largest.first}, then the largest that fits is closed in on"
+        yield (
+            f"Largest batch: trials double the batch per worker from {spec.axes.largest.first}, then search for the "
+            "largest one that fits"
+        )
     for entry in spec.axes.optimizer:
         if isinstance(entry.lr, Search) and entry.lr.divergence_within is not None:
             within = percent(entry.lr.divergence_within)
-            yield f"{entry.name}: more rates, until the one that diverges is known to {within}"
+            yield f"{entry.name}: more learning rates follow, until the rate that diverges is known to within {within}"
     if any(entry.prunes for entry in spec.axes.optimizer):
-        yield "hopeless trials of a search are stopped early; steps and times here are the most there can be"
+        yield "Trials of a search that fall far behind are stopped early, so steps and times are upper limits"
     elif spec.train is not None and (spec.train.until or spec.train.plateau):
-        yield "training may end sooner; steps and times here are the most there can be"
+        yield "Training may end early, so steps and times are upper limits"
 
 
 def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
-    """steps = epochs x samples / global batch, for each setting."""
+    """Return a table of steps = epochs x samples / global batch, for each setting."""
     table = plain_table(gap=2)
     for header in ("workers", "batch/worker", "global batch", "optimizer", "rate", "steps/epoch", "steps", "epochs"):
         table.add_column(header, justify="right")
@@ -98,10 +130,10 @@ def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
             steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
             cells += [
                 trial.optimizer.family,
-                f"{trial.peak_lr:g}",
+                as_written(trial.peak_lr),
                 str(epoch_steps),
                 str(steps),
-                f"{steps / epoch_steps:g}",
+                as_written(steps / epoch_steps),
             ]
         else:
             cells += ["", "", str(epoch_steps), "search" if trial.largest else "probe", ""]
@@ -114,7 +146,7 @@ def _place_in_table(trial: TrialSpec) -> tuple[Any, ...]:
 
 
 def launch_command(study: Study, launch: Launch, number: int) -> str:
-    """The shell command that starts a launch."""
+    """Return the shell command that starts a launch."""
     spec, folder, launch_id = study.sites[launch.place].spec, study.folder, launch.id(number)
     if spec.slurm is not None:
         job = job_of(spec, folder, launch_id, launch.workers, name=launch_id)
@@ -125,7 +157,7 @@ def launch_command(study: Study, launch: Launch, number: int) -> str:
 
 
 def planned_script(study: Study, launch: Launch, number: int) -> str:
-    """The full job script; empty if the launch is not a job."""
+    """Return the full job script of a launch; empty if the launch is not a Slurm job."""
     spec, launch_id = study.sites[launch.place].spec, launch.id(number)
     if spec.slurm is None:
         return ""
@@ -134,10 +166,10 @@ def planned_script(study: Study, launch: Launch, number: int) -> str:
 
 
 def job_words(sites: Mapping[str, Site], cost: Cost) -> Iterator[str]:
-    """One line for each place that runs jobs."""
+    """Yield one line for each place that runs jobs."""
     for place, node_s in cost.node_s.items():
         slurm = sites[place].spec.slurm
         assert slurm is not None
         where = f"on {place or 'Slurm'}" + (f" in partition {slurm.partition}" if slurm.partition else "")
-        jobs = f"{counted(slurm.max_jobs, 'job')} at once, each of {slurm.time} at most"
-        yield f"{where}: about {number(node_s / 3600)} node-hours, {jobs}; waiting in the queue comes on top"
+        jobs = f"at most {counted(slurm.max_jobs, 'job')} at once, each for at most {slurm.time}"
+        yield f"{where}: about {number(node_s / 3600)} node-hours plus time in the queue; {jobs}"

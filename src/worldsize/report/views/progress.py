@@ -21,16 +21,16 @@ from worldsize.launch.target import Progress
 from worldsize.plan.cost import CORE_FLOP_PER_S, LAUNCH_START_S, StepTimes, trial_s
 from worldsize.plan.plan import Plan
 from worldsize.report.views.status import failure_view
-from worldsize.report.words.numbers import counted, duration, metric_value, number
+from worldsize.report.words.numbers import byte_size, counted, duration, metric_value, number
 from worldsize.report.write.publish import LivePage
 from worldsize.spec.study import TrialSpec
 from worldsize.study.study import Study, runs_again
 
-OUTCOME_WORDS = {"plateaued": "no longer got better", "stopped": "stopped as hopeless beside the others"}
+OUTCOME_WORDS = {"plateaued": "no longer improved", "stopped": "stopped early, far behind the others"}
 
 
 class StudyProgress(Progress):
-    """Estimates the remaining time and corrects the estimate with measured step times."""
+    """Shows the progress of a study, with an estimate of the remaining time that improves as steps are measured."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class StudyProgress(Progress):
         self._study_bar = self._trial_bar = TaskID(0)
         self._steps: dict[str, int | None] = {}
         self._shown = ""
-        """The trial whose bar is shown: the one that started last, if several run at once."""
+        """Id of the trial whose bar is shown: the one that started last, if several run at once."""
 
     def __enter__(self) -> StudyProgress:
         if self._console.is_terminal and self._left:
@@ -116,7 +116,7 @@ class StudyProgress(Progress):
         added = [trial_id for trial_id in plan.trials if trial_id not in self._plan.trials]
         self._plan, self._total = plan, len(plan.trials)
         self._left += added
-        self.note(f"the study goes on: {counted(len(added), 'trial')} more")
+        self.note(f"The study continues with {counted(len(added), 'more trial')}")
         self._show_study()
 
     def note(self, text: str) -> None:
@@ -132,7 +132,9 @@ class StudyProgress(Progress):
             result = f"out of memory{rank}"
         elif record.tries:
             fitting = [attempt.batch_per_worker for attempt in record.tries if attempt.outcome == "finished"]
-            result += f", {counted(len(record.tries), 'batch', 'batches')} tried, the largest that fits: {max(fitting)}"
+            result += (
+                f", tried {counted(len(record.tries), 'batch', 'batches')}; the largest that fits is {max(fitting)}"
+            )
         elif record.outcome in OUTCOME_WORDS:
             result += f", {OUTCOME_WORDS[record.outcome]} after {counted(len(record.epochs), 'epoch')}"
         return Text(f"{trial.id}: {result}" + ("" if self._live else f" ({self._progress_words()})"))
@@ -147,19 +149,23 @@ class StudyProgress(Progress):
         return f"{done} of {self._total} done" + (f", {duration(max(self.eta_s(), 1))} left" if self._left else "")
 
     def eta_s(self) -> float:
-        """Estimated time left at the measured pace; before the first steps, a guess."""
+        """Return the estimated time left, in seconds. Before any step is measured it is a guess."""
         left = set(self._left)
         launches = sum(any(trial_id in left for trial_id in launch.trials) for launch in self._plan.launches)
         return launches * LAUNCH_START_S + sum(self._expected_s(self._plan.trials[trial_id]) for trial_id in left)
 
     def _expected_s(self, trial: TrialSpec) -> float:
-        """Estimated time of a trial: from measured steps of its setting, else the mean time per sample or a guess."""
-        known = self._step_s.get(trial.setting)
-        if known is None:
-            paces = [step_s / setting.samples_per_worker_step for setting, step_s in self._step_s.items()]
+        """Return the estimated time of a trial, in seconds.
+
+        It is based on steps of the same setting, else on the mean time per sample in others, else on a guess.
+        """
+        step_s = self._step_s.get(trial.setting)
+        if step_s is None:
+            sample_times = [step_s / setting.samples_per_worker_step for setting, step_s in self._step_s.items()]
             guess = self._facts.train_flop_per_sample / CORE_FLOP_PER_S
-            known = trial.samples_per_worker_step * (sum(paces) / len(paces) if paces else guess)
-        return trial_s(trial, self._facts, known)
+            sample_s = sum(sample_times) / len(sample_times) if sample_times else guess
+            step_s = trial.samples_per_worker_step * sample_s
+        return trial_s(trial, self._facts, step_s)
 
 
 @contextmanager
@@ -169,9 +175,9 @@ def watch(study: Study, console: Console, *, retry_failed: bool = False) -> Iter
     records = before.records.values() if before else ()
     finished = {record.trial for record in records if not (retry_failed and runs_again(record))}
     plan = before.plan if before else study.plan  # a search may have extended it
-    known = before.step_s() if before else {}
-    with StudyProgress(console, plan, study.facts, finished, known) as shown:
-        page = LivePage(shown, study.folder, study.sites)
+    step_s = before.step_s() if before else {}
+    with StudyProgress(console, plan, study.facts, finished, step_s) as display:
+        page = LivePage(display, study.folder, study.sites)
         try:
             yield page
         finally:
@@ -179,7 +185,7 @@ def watch(study: Study, console: Console, *, retry_failed: bool = False) -> Iter
 
 
 class DownloadProgress:
-    """One bar per file in a terminal; elsewhere one line per 10 %."""
+    """Shows one bar per file in a terminal, and one line per 10 % elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -208,4 +214,4 @@ class DownloadProgress:
         tenth = 10 * done // max(total, 1)
         if not self._console.is_terminal and tenth > self._tenths.get(file.path, -1):
             self._tenths[file.path] = tenth
-            self._console.print(Text(f"{file.path}: {done / 1e6:.1f} of {total / 1e6:.1f} MB"), soft_wrap=True)
+            self._console.print(Text(f"{file.path}: {byte_size(done)} of {byte_size(total)}"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The status of a study in the terminal: what is done, what runs now, what failed; data sets and jobs."""
+"""Status in the terminal: of one study, of all studies in a folder, of data sets, and of Slurm jobs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from worldsize.folder.record import Outcome, TrialRecord
 from worldsize.launch.slurm.status import JobStatus
 from worldsize.report.sections.opening import cautions
 from worldsize.report.words.headline import headline
-from worldsize.report.words.numbers import duration
+from worldsize.report.words.numbers import byte_size, counted, duration
 from worldsize.report.write.console import plain_table
 
 
 def status_view(results: Results, running: str | None, holder: LockFile | None) -> Group:
-    """Number of finished trials, the running trial, and why others failed."""
+    """Show how many trials have ended and how, which one is running, the answer so far, and why trials failed."""
     outcomes = Counter(record.outcome for record in results.records.values())
     left = len(results.left()) - (1 if running else 0) - len(results.damaged)
     counts = [f"{outcomes['finished']} finished"]
@@ -44,18 +44,20 @@ def status_view(results: Results, running: str | None, holder: LockFile | None) 
         lead = f"On {place}: " if len(results.by_place) > 1 else ""
         parts += [Text(lead + caution["text"], style="yellow") for caution in cautions(place_results)]
     if holder:
-        parts.append(Text(f"run by pid {holder.pid} on {holder.host}" + (f"; now {running}" if running else "")))
+        now = f"; now running {running}" if running else ""
+        parts.append(Text(f"Run by process {holder.pid} on {holder.host}{now}"))
     for record in results.failed():
         parts.append(failure_view(record))
     for trial_id in results.damaged:
-        parts.append(Text(f"{trial_id}: its record is damaged; the next run sets it aside and runs the trial again"))
+        parts.append(Text(f"{trial_id}: the record is damaged; the next run keeps it aside and runs the trial again"))
     return Group(*parts)
 
 
 def failure_view(record: TrialRecord) -> Text:
+    """Show why a trial failed, with the end of its log."""
     assert record.failure is not None
     failure = record.failure
-    where = f"rank {failure.rank}" if failure.rank is not None else "no rank to blame"
+    where = f"rank {failure.rank}" if failure.rank is not None else "rank unknown"
     step = f", after step {failure.step}" if failure.step is not None else ""
     first_line = visible(failure.error).partition("\n")[0]
     text = Text.assemble((f"{record.trial} failed", "bold red"), f" ({where}{step}): {first_line}")
@@ -65,33 +67,35 @@ def failure_view(record: TrialRecord) -> Text:
 
 
 def data_view(rows: list[DataSetStatus], root: Path) -> Group:
+    """Show which data sets exist and which are on this machine."""
     table = plain_table(gap=2)
-    for header in ("name", "here", "size", "what", "license"):
+    for header in ("name", "status", "size", "contents", "license"):
         table.add_column(header, justify="right" if header == "size" else "left", overflow="fold")
     for row in rows:
-        table.add_row(row.name, row.state, f"{row.size_bytes / 1e6:.0f} MB", row.title, row.license)
-    return Group(table, Text(f"in {visible(str(root))}; `worldsize data fetch NAME` downloads one", style="dim"))
+        table.add_row(row.name, row.state, byte_size(row.size_bytes), row.title, row.license)
+    hint = f"Folder: {visible(str(root))}. `worldsize data fetch NAME` downloads a data set."
+    return Group(table, Text(hint, style="dim"))
 
 
 def job_lines(jobs: list[JobStatus]) -> list[Text]:
-    """One line per open job, and per ended job that had a problem."""
-    lines = [Text(_line(job)) for job in jobs if job.open or job.reason or job.attempts > 1]
+    """Return one line per open job and per ended job that had a problem, then the total waiting time."""
+    lines = [Text(_job_line(job)) for job in jobs if job.open or job.reason or job.attempts > 1]
     waits = [job.queued_s for job in jobs if job.queued_s is not None]
     if waits:
-        lines.append(
-            Text(f"{len(jobs)} jobs; {duration(sum(waits))} in the queue, at most {duration(max(waits))} for one")
-        )
+        total, longest = duration(sum(waits)), duration(max(waits))
+        lines.append(Text(f"{counted(len(jobs), 'job')}: {total} in the queue in total, at most {longest} per job"))
     return lines
 
 
-def _line(job: JobStatus) -> str:
-    words = f"{visible(job.launch)}: job {job.id or '(no id yet)'} {job.state.lower()}"
-    words += f" ({visible(job.why)})" if job.why else ""
-    words += f" on {visible(job.nodes)}" if job.nodes and job.open else ""
-    words += f", {job.reason}" if job.reason else ""
-    words += f", attempt {job.attempts}" if job.attempts > 1 else ""
-    return words
+def _job_line(job: JobStatus) -> str:
+    line = f"{visible(job.launch)}: job {job.id or '(no id yet)'} {job.state.lower()}"
+    line += f" ({visible(job.why)})" if job.why else ""
+    line += f" on {visible(job.nodes)}" if job.nodes and job.open else ""
+    line += f", {job.reason}" if job.reason else ""
+    line += f", attempt {job.attempts}" if job.attempts > 1 else ""
+    return line
 
 
 def job_dicts(jobs: list[JobStatus]) -> list[dict[str, Any]]:
+    """Return jobs as plain dicts, for `--json`."""
     return [asdict(job) for job in jobs]

@@ -1,4 +1,4 @@
-"""The sentences of an answer, measured or projected. Plain text; the caller escapes for its medium."""
+"""Sentences of an answer, measured or projected. Plain text; the writers escape it for their medium."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from worldsize.answer.results import Results
 from worldsize.report.blocks import Prose
 from worldsize.report.words.findings import is_doubt, sentence
 from worldsize.report.words.numbers import (
+    as_written,
     counted,
     duration,
     number,
@@ -28,23 +29,25 @@ from worldsize.spec.training import UntilSpec
 
 
 def only_one_count(answer: Answer) -> bool:
-    """True for a study of one worker count, whose answer is about training, not about the number of workers."""
+    """Whether the study has only one worker count. Then its answer is about training, not about workers."""
     return [finding.code for finding in answer.findings if is_doubt(finding)] == ["one-count"]
 
 
 def target_words(until: UntilSpec | None) -> str:
+    """Return the target of the training: `accuracy of at least 0.99`."""
     if until is None:
         return "the target"
     if until.at_least is not None:
-        return f"{until.metric} of at least {until.at_least:g}"
-    return f"{until.metric} of at most {until.at_most:g}"
+        return f"{until.metric} of at least {as_written(until.at_least)}"
+    assert until.at_most is not None  # exactly one of the two is set
+    return f"{until.metric} of at most {as_written(until.at_most)}"
 
 
 def goal_words(results: Results, question: Question) -> str:
-    """Goal of the training: `accuracy of at least 0.99`, `5 epochs`."""
+    """Return the goal of the training: `accuracy of at least 0.99`, `5 epochs`. Empty if the study trains nothing."""
     train = results.spec.train
     if question.goal is not None:
-        return f"{results.facts.metric} {question.goal:g}"
+        return f"{results.facts.metric} {as_written(question.goal)}"
     if train is None:
         return ""
     if train.until is not None:
@@ -53,10 +56,13 @@ def goal_words(results: Results, question: Question) -> str:
 
 
 def choice_prose(prediction: Prediction, goal: str = "") -> Iterator[Prose]:
-    """`Use 8 workers: 4.1x as fast as 1 (2.8x to 4.7x, projected).` and what its training takes."""
+    """Say which worker count to use, and how long training takes with it.
+
+    `Use 8 workers: 4.1x as fast as 1 (2.8x to 4.7x, projected).`
+    """
     chosen, base = prediction.choice.knee, prediction.base
     if prediction.doubt is not None:
-        yield Prose(role="doubt", text="Not enough evidence for a number of workers.")
+        yield Prose(role="doubt", text="Not enough evidence to recommend a number of workers.")
         yield Prose(role="evidence", text=sentence(prediction.doubt))
     lead = "Best guess:" if prediction.doubt else "Use"
     words, basis = f"{lead} {counted(chosen.workers, 'worker')}", "measured" if chosen.measured else "projected"
@@ -71,24 +77,26 @@ def choice_prose(prediction: Prediction, goal: str = "") -> Iterator[Prose]:
     if chosen.lr is not None:
         settings.append(f"learning rate {rate(chosen.lr)}")
     if chosen.wall_s:
-        included = "start and evaluation included" if chosen.overhead_s is not None else "steps only"
-        took = f"{(goal or 'the whole training').capitalize()} in {times_words(chosen.wall_s)}, {included}"
+        scope = "including" if chosen.overhead_s is not None else "without"
+        purpose = f" {'for' if goal[0].isdigit() else 'to'} {goal}" if goal else ""
+        duration_text = f"Training{purpose} takes {times_words(chosen.wall_s)}, {scope} start and evaluation"
     else:
-        took = f"An epoch takes {times_words(chosen.epoch_s)}"
-    yield Prose(role="evidence", text=f"{took}, with {' and '.join(settings)}.")
+        duration_text = f"An epoch takes {times_words(chosen.epoch_s)}"
+    yield Prose(role="evidence", text=f"{duration_text}, with {' and '.join(settings)}.")
 
 
 def extra_sentences(prediction: Prediction, unit: str, per_sample: int) -> Iterable[str]:
+    """Yield what else is worth knowing: the next larger count, an uncertain count, the budget, and the deadline."""
     choice, question = prediction.choice, prediction.question
     if (more := next_that_does_not_pay(prediction)) is not None:
         scope = "" if more.wall_s else " for an epoch"
-        why = "which saves too little to pay" if more.time_s < choice.knee.time_s else "which is no faster"
+        why = "which saves too little to be worth it" if more.time_s < choice.knee.time_s else "which is no faster"
         yield f"{more.workers:,} workers would take {times_words(more.time)}{scope}, {why}."
     if choice.unsure is not None:
         option = choice.unsure
         yield (
-            f"{counted(option.workers, 'worker')} would pay if the projection held, but throughput may be anything "
-            f"from {range_of(option.samples_per_s.scaled(per_sample))} {unit}/s."
+            f"{counted(option.workers, 'worker')} may be worthwhile, but the projection is too uncertain: throughput "
+            f"may be anywhere from {range_of(option.samples_per_s.scaled(per_sample))} {unit}/s."
         )
     if choice.fastest_in_budget is not None:
         option = choice.fastest_in_budget
@@ -108,13 +116,13 @@ def extra_sentences(prediction: Prediction, unit: str, per_sample: int) -> Itera
     elif question.deadline_s is not None:
         yield f"No worker count is known to finish within {duration(question.deadline_s)}."
     if question.price is not None and not any(option.cost for option in prediction.options):
-        yield "Cost unknown: the time of the whole training is not known."
+        yield "Cost unknown, because the time of the whole training is unknown."
     if len(choice.pareto) > 2:
-        yield f"Faster than all that take fewer worker-hours: {', '.join(map(str, choice.pareto))} workers."
+        yield f"Best trade-offs of time and worker-hours: {', '.join(map(str, choice.pareto))} workers."
 
 
 def next_that_does_not_pay(prediction: Prediction) -> Option | None:
-    """The count after the chosen one, if it is known well enough and is not worthwhile."""
+    """Return the next count after the chosen one, if it is known well enough and is not worthwhile."""
     knee, following = prediction.choice.knee, prediction.choice.following
     if prediction.doubt or following is None or not following.sure:
         return None
@@ -122,9 +130,9 @@ def next_that_does_not_pay(prediction: Prediction) -> Option | None:
 
 
 def _may_exceed(spent: Estimate, most: float | None) -> str:
-    return "; it may take more" if most is not None and spent.ends[1] > most else ""
+    return "; it may exceed that" if most is not None and spent.ends[1] > most else ""
 
 
 def configuration_of(results: Results, row: ScalingRow) -> str:
-    """Strategy, precision, accumulation and place of a row, where the study varies them."""
+    """Return strategy, precision, accumulation and place of a row, as far as the study varies them."""
     return configuration(row.setting, [other.setting for other in results.rows])

@@ -1,4 +1,4 @@
-"""The answer to what a study asks: one short sentence, its evidence, why, and what to do next."""
+"""The answer to the question of a study: one short sentence, its evidence, the reason, and what to do next."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from worldsize.answer.results import Results
 from worldsize.report.blocks import Prose
 from worldsize.report.words.answers import configuration_of, target_words
 from worldsize.report.words.findings import number_of, sentence
-from worldsize.report.words.numbers import counted, number, rate, whole
+from worldsize.report.words.numbers import LEVEL_WORDS, counted, number, rate, whole
 from worldsize.report.words.quantities import EFFICIENCY, SPEEDUP, STEPS, test_metric, throughput
 
 MOST_OTHERS = 3
-"""Optimizers that are compared with the best one in the evidence; the table has the rest."""
+"""Maximum number of alternatives that the evidence compares with the best one. The table has the rest."""
 
 
 def headline(results: Results, outlook: Outlook | None) -> list[Prose]:
-    """The answer to the first facet of the study. Each place has its own, the fastest first."""
+    """Return the answer to the first facet of the study. Each place has its own answer; the fastest place is first."""
     if len(results.by_place) > 1:
         best = results.answer.row.setting.place if results.answer.row else ""
         ordered = sorted(results.by_place.items(), key=lambda item: item[0] != best)
@@ -38,7 +38,7 @@ def headline(results: Results, outlook: Outlook | None) -> list[Prose]:
         return [Prose(role="doubt", text=_nothing(results))]
     first: Facet | None = asked[0] if asked else None
     if first == "workers" and len({row.setting.workers for row in results.rows}) < 2 and "largest-batch" not in asked:
-        first = "batch" if "batch" in asked else None  # the other counts failed, or are still to come
+        first = "batch" if "batch" in asked else None  # the other worker counts failed or have not run yet
     return list(ANSWERS.get(first, _one_point)(results, outlook))
 
 
@@ -61,12 +61,13 @@ def _use_workers(results: Results, outlook: Outlook | None) -> Iterator[Prose]:
         yield from _too_close(results, row, _row_at(results, row, other), doubt)
         return
     if answer.verdict != "use":
-        yield Prose(role="doubt", text="Not enough evidence for a number of workers.")
+        yield Prose(role="doubt", text="Not enough evidence to recommend a number of workers.")
         yield Prose(role="evidence", text=_nothing(results))
         return
     if row.setting.workers > base.setting.workers:
-        yield Prose(role="answer", text=f"{use}: {SPEEDUP.said(row.speedup.value)} faster than {base.setting.workers}.")
-        yield Prose(role="evidence", text=_how_sure(row))
+        speedup = SPEEDUP.said(row.speedup.value)
+        yield Prose(role="answer", text=f"{use}: {speedup} as fast as {counted(base.setting.workers, 'worker')}.")
+        yield Prose(role="evidence", text=_certainty(row))
     else:
         yield Prose(role="answer", text=f"{use}.")
     following = next((other for other in _larger(results, row)), None)
@@ -75,12 +76,13 @@ def _use_workers(results: Results, outlook: Outlook | None) -> Iterator[Prose]:
     yield from _why_and_next(results, row, following, outlook)
 
 
-def _how_sure(row: ScalingRow) -> str:
+def _certainty(row: ScalingRow) -> str:
+    """`The speedup is between 1.30x and 1.49x (90 % interval), which is 70 % efficient.`"""
     efficiency = f"{EFFICIENCY.said(row.efficiency.value)} efficient"
     if not row.speedup.has_interval:
-        return f"From one run, {efficiency}."
+        return f"This is {efficiency}. It ran only once, so the uncertainty is unknown."
     low, high = map(SPEEDUP.said, row.speedup.ends)
-    return f"Between {low} and {high} the throughput of {counted(row.baseline_workers, 'worker')}, {efficiency}."
+    return f"The speedup is between {low} and {high} ({LEVEL_WORDS}), which is {efficiency}."
 
 
 def _faster(row: ScalingRow, base: ScalingRow) -> str:
@@ -116,14 +118,14 @@ def _too_close(results: Results, row: ScalingRow, other: ScalingRow, doubt: Find
     )
     needed = int(number_of(doubt, "repeats_needed")) if doubt else 2 * larger.repeats
     yield _next(
-        results, {"probe.repeats": min(needed, 100)}, "more-repeats", f"about {min(needed, 100)} repeats would decide"
+        results, {"probe.repeats": min(needed, 100)}, "more-repeats", f"about {min(needed, 100)} runs would decide"
     )
 
 
 def _why_and_next(
     results: Results, row: ScalingRow, following: ScalingRow | None, outlook: Outlook | None
 ) -> Iterator[Prose]:
-    """What keeps more workers from paying, and the measurement or change that helps most."""
+    """Say why more workers are not worthwhile, and which measurement or change would help most."""
     codes = {finding.code: finding for finding in results.answer.findings}
     if "learning-lost" in codes:
         yield Prose(role="why", text=sentence(codes["learning-lost"]))
@@ -146,13 +148,13 @@ def _why_and_next(
         measure = next((finding for finding in outlook[0].findings if finding.code.startswith("measure")), None)
         if measure is not None and measure.code == "measure-next":
             counts = sorted({other.setting.workers for other in results.rows} | {int(number_of(measure, "workers"))})
-            yield _next(results, {"axes.workers": counts}, "more-workers", "more workers may still pay")
+            yield _next(results, {"axes.workers": counts}, "more-workers", "more workers may still be worthwhile")
         elif measure is not None:
             yield Prose(role="next", text=sentence(measure))
 
 
 def _exchange(results: Results, row: ScalingRow) -> str:
-    """What the exchange of gradients adds to the step of a count, where that was measured and matters."""
+    """Say how much exchanging gradients adds to a step; empty if it was not measured or is less than 10 %."""
     step = next((step for step in results.steps if step.setting == row.setting), None)
     if step is None or step.exposed is None:
         return ""
@@ -166,7 +168,7 @@ def _exchange(results: Results, row: ScalingRow) -> str:
 
 
 def _next(results: Results, changes: Mapping[str, object], name: str, why: str) -> Prose:
-    """A command that can be copied: the same study with a few changes, in a folder of its own."""
+    """Return a command to copy: the same study with a few changes, in another folder."""
     command = ["worldsize", "run", str(results.folder.study_file)]
     for key, value in changes.items():
         command += ["--set", f"{key}={json.dumps(value, separators=(',', ':'))}"]
@@ -176,14 +178,14 @@ def _next(results: Results, changes: Mapping[str, object], name: str, why: str) 
 
 def _largest_batch(results: Results, _: Outlook | None) -> Iterator[Prose]:
     if not results.largest:
-        yield Prose(role="doubt", text="No batch was tried yet.")
+        yield Prose(role="doubt", text="No batch has been tried yet.")
         return
     searches = results.largest
     for search in searches:
-        where = f" on {counted(search.setting.workers, 'worker')}" if len(searches) > 1 else ""
+        where = f" with {counted(search.setting.workers, 'worker')}" if len(searches) > 1 else ""
         if search.fits is None:
             tried = search.rows[-1].batch_per_worker
-            yield Prose(role="doubt", text=f"No batch fits into memory{where}: even {tried:,} per worker does not.")
+            yield Prose(role="doubt", text=f"No batch fits into memory{where}: even {tried:,} per worker is too large.")
             continue
         yield Prose(role="answer", text=f"Use a batch of {search.enough or search.fits:,} per worker{where}.")
         yield Prose(role="evidence", text=_fits(search))
@@ -192,7 +194,7 @@ def _largest_batch(results: Results, _: Outlook | None) -> Iterator[Prose]:
 def _fits(search: LargestBatch) -> str:
     limit = {
         "memory": f"{search.too_large or 0:,} runs out of memory",
-        "throughput": "larger ones were not tried, because throughput no longer rises",
+        "throughput": "larger ones were not tried because throughput no longer rises",
         "most": "the largest that the study allows",
     }[search.ended]
     enough = "It is the smallest within 5 % of the best throughput. " if search.enough else ""
@@ -202,74 +204,78 @@ def _fits(search: LargestBatch) -> str:
 def _best_batch(results: Results, _: Outlook | None) -> Iterator[Prose]:
     row = results.answer.row
     if row is None:
-        yield Prose(role="doubt", text=f"Not enough evidence for a batch. {_nothing(results)}")
+        yield Prose(role="doubt", text=f"Not enough evidence to recommend a batch. {_nothing(results)}")
         return
     weak = row.setting.scaling == "weak"
     batch = f"{row.setting.batch_per_worker:,} per worker" if weak else f"{row.setting.global_batch:,}"
     yield Prose(role="answer", text=f"Use a batch of {batch}.")
-    yield Prose(role="evidence", text=_speed(results, row))
-    yield from _contests(results)
+    yield Prose(role="evidence", text=_performance(results, row))
+    yield from _best_optimizer_there(results)
 
 
-def _speed(results: Results, row: ScalingRow) -> str:
-    """Throughput and what was learned at a setting."""
+def _performance(results: Results, row: ScalingRow) -> str:
+    """`It processes 5,703 samples/s and reaches a test accuracy of 0.9750.`"""
     metric = test_metric(results.facts)
-    words = f"It trains {throughput(results.facts).full(row.samples_per_s)}"
+    text = f"It processes {throughput(results.facts).full(row.samples_per_s)}"
     if row.metric is not None:
-        words += f", to a {metric.title} of {metric.full(row.metric)}"
-    return f"{words}."
+        text += f" and reaches a {metric.title} of {metric.full(row.metric)}"
+    return f"{text}."
 
 
 def _best_way(results: Results, _: Outlook | None) -> Iterator[Prose]:
-    """Strategy or precision, at one worker count."""
+    """Recommend a strategy or a precision, at one worker count."""
     row = results.answer.row
     if row is None:
         yield Prose(role="doubt", text=f"Not enough evidence. {_nothing(results)}")
         return
     yield Prose(role="answer", text=f"Use {configuration_of(results, row) or row.setting.strategy.label}.")
-    yield Prose(role="evidence", text=_speed(results, row))
+    yield Prose(role="evidence", text=_performance(results, row))
     others = [other for other in results.rows if other is not row and other.setting.workers == row.setting.workers]
-    slower = sorted(others, key=lambda other: -other.samples_per_s.value)
-    if slower:
+    fastest_first = sorted(others, key=lambda other: -other.samples_per_s.value)
+    if fastest_first:
         unit = throughput(results.facts)
         names = [
             f"{configuration_of(results, other)} {unit.said(other.samples_per_s.value)}"
-            for other in slower[:MOST_OTHERS]
+            for other in fastest_first[:MOST_OTHERS]
         ]
-        yield Prose(role="evidence", text=f"Next: {', '.join(names)}.")
+        yield Prose(role="evidence", text=f"Alternatives: {', '.join(names)}.")
 
 
 def _best_optimizer(results: Results, _: Outlook | None) -> Iterator[Prose]:
     ranking = next((ranking for ranking in results.variant_rankings if ranking.variants), None)
     if ranking is None:
-        yield Prose(role="doubt", text="Nothing was trained yet.")
+        yield Prose(role="doubt", text="Nothing has been trained yet.")
         return
-    yield from _contest(results, ranking)
-    yield from _edges(results)
+    yield from _best_of(results, ranking)
+    yield from _divergence(results)
     if ranking.variants[0].repeats == 1:
-        yield _next(results, {"repeats": 3}, "repeats", "one run each: the noise between seeds is unknown")
+        yield _next(
+            results, {"repeats": 3}, "repeats", "each variant ran only once, so the variation between runs is unknown"
+        )
 
 
-def _contest(results: Results, ranking: VariantRanking) -> Iterator[Prose]:
+def _best_of(results: Results, ranking: VariantRanking) -> Iterator[Prose]:
+    """Recommend the best variant of a ranking, or say that several are equally good."""
     best = ranking.best_variants[0]
     if best.diverged or best.metric is None:
-        yield Prose(role="doubt", text="Nothing that was trained learned.")
+        yield Prose(role="doubt", text="None of the trained variants learned.")
         return
-    alike = [difference.variant for difference in ranking.differences if difference.within_noise]
-    if alike:
-        yield Prose(role="doubt", text=f"Too close to call: {' or '.join(map(setting_words, (best.variant, *alike)))}.")
+    ties = [difference.variant for difference in ranking.differences if difference.within_noise]
+    if ties:
+        yield Prose(role="doubt", text=f"Too close to call: {' or '.join(map(setting_words, (best.variant, *ties)))}.")
     else:
         yield Prose(role="answer", text=f"Use {setting_words(best.variant)}.")
-    subject = "The first" if alike else "It"
+    subject = "The first" if ties else "It"
     yield Prose(role="evidence", text=f"{subject} {_achieved(results, best)}. {_compared(results, ranking)}".strip())
 
 
 def setting_words(variant: str) -> str:
-    """`momentum 0.5 with learning rate 1`."""
+    """Return the label of a variant as words: `momentum 0.5 with learning rate 1`."""
     return variant.replace(" rate ", " with learning rate ", 1)
 
 
 def _achieved(results: Results, variant: VariantSummary) -> str:
+    """`reaches accuracy of at least 0.9 in 29 steps`, or the test metric if the study has no target."""
     until = results.spec.train.until if results.spec.train else None
     if variant.target is not None and variant.target.always and variant.target.steps is not None:
         return f"reaches {target_words(until)} in {STEPS.full(variant.target.steps)} steps"
@@ -280,8 +286,8 @@ def _achieved(results: Results, variant: VariantSummary) -> str:
 
 def _compared(results: Results, ranking: VariantRanking) -> str:
     """`Best of the others: adam 62 steps (lr 0.3162), sgd 34 steps (lr 1.778).`"""
-    metric, words = test_metric(results.facts), []
-    alike = {difference.variant for difference in ranking.differences if difference.within_noise}
+    metric, descriptions = test_metric(results.facts), []
+    ties = {difference.variant for difference in ranking.differences if difference.within_noise}
     for other in ranking.best_variants[1 : 1 + MOST_OTHERS]:
         if other.target is not None and other.target.always and other.target.steps is not None:
             result = f"{whole(other.target.steps.value)} steps"
@@ -289,13 +295,13 @@ def _compared(results: Results, ranking: VariantRanking) -> str:
             result = metric.said(other.metric.value)
         else:
             result = "diverged" if other.diverged else "not reached"
-        noise = ", within the noise" if other.variant in alike else ""
-        words.append(f"{other.family} {result} (lr {rate(other.lr)}{noise})")
-    return f"Best of the others: {', '.join(words)}." if words else ""
+        noise = ", within the noise" if other.variant in ties else ""
+        descriptions.append(f"{other.family} {result} (lr {rate(other.lr)}{noise})")
+    return f"Best of the others: {', '.join(descriptions)}." if descriptions else ""
 
 
-def _edges(results: Results) -> Iterator[Prose]:
-    """Where training diverges, and what theory says about it."""
+def _divergence(results: Results) -> Iterator[Prose]:
+    """Say at which learning rate training diverges, and what theory predicts."""
     sentences = [
         sentence(finding) for finding in results.answer.findings if finding.code in ("rate-edge", "rate-edge-theory")
     ]
@@ -303,18 +309,18 @@ def _edges(results: Results) -> Iterator[Prose]:
         yield Prose(role="evidence", text=" ".join(sentences))
 
 
-def _contests(results: Results) -> Iterator[Prose]:
-    """The best optimizer at the recommended setting, if several were trained there."""
+def _best_optimizer_there(results: Results) -> Iterator[Prose]:
+    """Name the best optimizer at the recommended setting, if several were trained there."""
     row = results.answer.row
-    ranking = next((each for each in results.variant_rankings if row and each.setting == row.setting), None)
+    ranking = next((ranking for ranking in results.variant_rankings if row and ranking.setting == row.setting), None)
     if ranking is not None and len(ranking.variants) > 1 and ranking.variants[0].metric is not None:
         best = ranking.best_variants[0]
-        words = f"Best optimizer there: {setting_words(best.variant)}, which {_achieved(results, best)}."
-        yield Prose(role="evidence", text=f"{words} {_compared(results, ranking)}".strip())
+        text = f"Best optimizer for this batch: {setting_words(best.variant)}, which {_achieved(results, best)}."
+        yield Prose(role="evidence", text=f"{text} {_compared(results, ranking)}".strip())
 
 
 def _one_point(results: Results, _: Outlook | None) -> Iterator[Prose]:
-    """A study of a single point has no choice to make: what was measured is the answer."""
+    """Describe what was measured. A study of a single point has nothing to choose between."""
     row = results.answer.row or (results.rows[0] if results.rows else None)
     if row is None:
         yield Prose(role="doubt", text=_nothing(results))
@@ -322,14 +328,13 @@ def _one_point(results: Results, _: Outlook | None) -> Iterator[Prose]:
     workers, metric = counted(row.setting.workers, "worker"), test_metric(results.facts)
     if row.metric is not None:
         yield Prose(role="answer", text=f"{metric.title.capitalize()}: {metric.full(row.metric)}.")
-    verb = "trains" if row.setting.workers == 1 else "train"
-    role = "evidence" if row.metric is not None else "answer"
+    verb = "processes" if row.setting.workers == 1 else "process"
     speed = throughput(results.facts).full(row.samples_per_s)
-    yield Prose(role="answer" if role == "answer" else "evidence", text=f"{workers} {verb} {speed}.".capitalize())
+    yield Prose(role="answer" if row.metric is None else "evidence", text=f"{workers} {verb} {speed}.")
 
 
-Answer = Callable[[Results, "Outlook | None"], Iterator[Prose]]
-ANSWERS: dict[Facet | None, Answer] = {
+AnswerWriter = Callable[[Results, "Outlook | None"], Iterator[Prose]]
+ANSWERS: dict[Facet | None, AnswerWriter] = {
     "workers": _use_workers,
     "largest-batch": _largest_batch,
     "batch": _best_batch,

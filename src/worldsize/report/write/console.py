@@ -1,4 +1,4 @@
-"""Terminal output: the console and plain tables."""
+"""The console for terminal output, and tables without lines."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ ACCENT = "cyan"
 
 
 def plain_table(title: str | None = None, *, gap: int = 1) -> Table:
+    """Return an empty table without lines. `gap`: spaces between columns."""
     return Table(
         title=title,
         title_justify="left",
@@ -25,7 +26,7 @@ def plain_table(title: str | None = None, *, gap: int = 1) -> Table:
 
 
 class PlainConsole(Console):
-    """A console that makes control characters visible in all printed text, including tables and bars."""
+    """A console that makes control characters visible in everything it prints, including tables and progress bars."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -33,7 +34,7 @@ class PlainConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """No emoji codes, no markup: names and log lines are shown as they are. 120 columns wide if not a terminal."""
+    """Return a console that prints text as it is, without emoji codes and markup. If not a terminal: 120 columns."""
     terminal = PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not terminal.is_terminal:
         terminal.width = 120

@@ -1,4 +1,4 @@
-"""The page: one self-contained file that opens from disk. Templates draw the blocks of a report."""
+"""Draw a report as a page: one self-contained file that opens from disk."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from importlib.resources import files
 from typing import Any, get_args
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from worldsize import __version__
 from worldsize.errors import ReportError, visible
 from worldsize.report.blocks import Block, Cell, Findings, FindingText, Report, Table
 from worldsize.report.figures.model import FORMATS, PALETTE, Bars, Figure, Line, Mark
 from worldsize.report.figures.plotly import chart
+from worldsize.report.words.glossary import Term, find_terms
 from worldsize.report.words.numbers import counted
 from worldsize.report.write.tables import cell_ends, cell_range, cell_value
 
@@ -42,16 +43,42 @@ THEMES = {
     },
 }
 REFRESH_S = 15
+"""Time after which the page of a running study refreshes itself."""
 LONG = 150
 """Answers with more characters use a smaller font."""
-MOST_ALIKE = 4
-"""Up to this many findings of one code are shown in full; otherwise all but the first three are collapsed."""
+MOST_OF_A_KIND = 4
+"""Up to this many findings with the same code are shown in full. Otherwise all but the first three are collapsed."""
+
+
+class Explanations:
+    """Links each term of art to its explanation where the term first appears on the page."""
+
+    def __init__(self) -> None:
+        self.terms: list[Term] = []
+        """The terms that have appeared so far."""
+
+    def link(self, text: str) -> Markup:
+        """Return text as HTML. A term that appears for the first time becomes a link, with its meaning as a tooltip."""
+        html, position, shown = Markup(), 0, visible(text)
+        for term, start, end in find_terms(shown):
+            if term not in self.terms:
+                self.terms.append(term)
+                html += escape(shown[position:start]) + LINK.format(term.anchor, term.meaning, shown[start:end])
+                position = end
+        return html + escape(shown[position:])
+
+    def sorted(self) -> list[Term]:
+        """Return the terms that have appeared, in alphabetical order."""
+        return sorted(self.terms, key=lambda term: term.name.lower())
+
+
+LINK = Markup('<a class="term" href="#{}" title="{}">{}</a>')
 
 
 def to_page(report: Report, *, print_files: bool, live: bool) -> str:
-    """`print_files`: figures for print are next to the page.
+    """Return a report as HTML.
 
-    `live`: the study still runs, and the page refreshes itself.
+    `print_files`: figures for print are next to the page. `live`: the study still runs, and the page refreshes itself.
     """
     figures = report.all(Figure)
     charts = [chart(panel, list(figure.legend)) for figure in figures for panel in figure.panels]
@@ -63,6 +90,7 @@ def to_page(report: Report, *, print_files: bool, live: bool) -> str:
         .render(
             scripts,
             report=report,
+            explanations=Explanations(),
             charts=charts,
             first_chart=dict(zip((figure.key for figure in figures), panels_before, strict=False)),
             css=f"{_palette()}\n{_file('page.css')}",
@@ -91,8 +119,8 @@ def _templates() -> Environment:
     environment.filters |= {
         "counted": counted,
         "folded": _folded,
-        "hue": _hue,
-        "look": _look,
+        "key_style": _key_style,
+        "key_class": _key_class,
         "numbers": _numbers,
         "range": cell_range,
         "text_columns": _text_columns,
@@ -102,7 +130,7 @@ def _templates() -> Environment:
 
 
 def _visible(value: Any) -> Any:
-    """Makes control characters visible in everything that a template prints; Jinja escapes it after that."""
+    """Make control characters visible in everything that a template prints. Jinja escapes it after that."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -111,15 +139,15 @@ def _is(kind: type) -> Any:
 
 
 def _folded(block: Findings) -> Iterator[tuple[FindingText, list[str]]]:
-    """Findings by code; where there are many of one code, the last of them as texts to collapse."""
-    kinds: dict[str, list[FindingText]] = {}
+    """Yield findings by code. Where there are many with one code, the last item has the texts to collapse."""
+    by_code: dict[str, list[FindingText]] = {}
     for finding in block.findings:
-        kinds.setdefault(finding.code, []).append(finding)
-    for alike in kinds.values():
-        shown = len(alike) if len(alike) <= MOST_ALIKE else MOST_ALIKE - 1
-        yield from ((finding, []) for finding in alike[:shown])
-        if alike[shown:]:
-            yield alike[shown], [finding.text for finding in alike[shown:]]
+        by_code.setdefault(finding.code, []).append(finding)
+    for findings in by_code.values():
+        shown = len(findings) if len(findings) <= MOST_OF_A_KIND else MOST_OF_A_KIND - 1
+        yield from ((finding, []) for finding in findings[:shown])
+        if findings[shown:]:
+            yield findings[shown], [finding.text for finding in findings[shown:]]
 
 
 def _text_columns(table: Table) -> Sequence[bool]:
@@ -127,13 +155,14 @@ def _text_columns(table: Table) -> Sequence[bool]:
 
 
 def _numbers(cell: Cell) -> Iterator[tuple[str, str]]:
-    """The exact numbers of a cell, by name."""
+    """Yield the exact numbers of a cell, by name."""
     for name, number in zip(("value", "low", "high"), cell_ends(cell), strict=True):
         if number is not None:
             yield name, repr(number)
 
 
-def _look(mark: Mark) -> str:
+def _key_class(mark: Mark) -> str:
+    """Return the CSS class of a mark in the legend."""
     if isinstance(mark, Bars):
         return "bar"
     if mark.symbol == "cross":
@@ -143,7 +172,8 @@ def _look(mark: Mark) -> str:
     return mark.kind
 
 
-def _hue(mark: Mark) -> str:
+def _key_style(mark: Mark) -> str:
+    """Return the color of a mark in the legend, as CSS."""
     if isinstance(mark, Line) and mark.symbol == "cross":
         return f"color:var(--{mark.color})"
     filled = isinstance(mark, Bars) or (not mark.connected and mark.symbol != "open")
@@ -152,18 +182,18 @@ def _hue(mark: Mark) -> str:
 
 
 def plotly_js() -> str:
-    """plotly.js as shipped in the plotly package."""
+    """Return plotly.js from the plotly package."""
     try:
         return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     except (ImportError, FileNotFoundError) as error:
         raise ReportError(
             "the page needs plotly's plotly.min.js, which is not installed here; pip install plotly, "
-            "or copy the study folder to a machine that has it"
+            "or copy the study folder to a machine that has it and write the report there"
         ) from error
 
 
 def _digest(script: str) -> str:
-    """Hash for the content security policy, which lets the browser run only our scripts."""
+    """Return the hash of a script for the content security policy, which lets the browser run only our scripts."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -172,9 +202,11 @@ def _file(name: str) -> str:
 
 
 def _palette() -> str:
+    """Return the colors of both themes as CSS variables."""
+
     def variables(index: int, theme: str) -> str:
-        every = {**{name: shades[index] for name, shades in PALETTE.items()}, **THEMES[theme]}
-        return "".join(f"--{name}:{value};" for name, value in every.items())
+        colors = {**{name: shades[index] for name, shades in PALETTE.items()}, **THEMES[theme]}
+        return "".join(f"--{name}:{value};" for name, value in colors.items())
 
     light, dark = variables(0, "light"), variables(1, "dark")
     # Paper is always light; the class `paper` is set while the charts are drawn for print.

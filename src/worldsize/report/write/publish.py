@@ -1,6 +1,6 @@
-"""Writes the report of a study: the page, the document, figures and tables.
+"""Write the report of a study: the page, report.json, figures and tables.
 
-While a study runs, a separate low-priority process rewrites the page as trials end.
+While a study runs, a separate process with low priority updates the page as trials end.
 """
 
 from __future__ import annotations
@@ -36,29 +36,39 @@ from worldsize.spec.study import TrialSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
+    """What a report consists of."""
+
     page: Path
     figures: tuple[str, ...]
+    """Keys of all figures."""
     tables: tuple[str, ...]
+    """Keys of all tables, which are also their file names."""
     size_bytes: int
+    """Size of the page."""
     missing: str = ""
-    """What could not be made, and how to fix that."""
+    """What could not be written, and how to fix that."""
 
 
 def publish(results: Results, folder: Path | None = None, *, printed: bool = True, live: bool = False) -> Published:
-    """Write the report into `report/` of the study folder, or into `folder`. Only files that an earlier
-    report wrote are replaced or removed.
+    """Write the report into `folder` (default: `report` in the study folder).
 
-    `printed`: with figures for print, which are most of the work. `live`: the study still runs.
+    Only files that an earlier report wrote are replaced or removed. `printed`: also write figures for print, which take
+    most of the time. `live`: the study is still running.
     """
     return publish_evidence(Evidence(results), folder or results.folder.path / "report", printed=printed, live=live)
 
 
 def write_report(study: Results | Path | str, folder: Path | str | None = None, *, print_figures: bool = True) -> Path:
-    """Write the report of a study and return its page: `report/index.html` in the study folder, or in `folder`."""
+    """Write the report of a study and return the path of its page.
+
+    `study`: results, or a study folder. `folder`: where to write (default: `report` in the study folder).
+    `print_figures`: also write figures for print, which take most of the time.
+    """
     return publish(as_results(study), None if folder is None else Path(folder), printed=print_figures).page
 
 
 def publish_evidence(evidence: Evidence, folder: Path, *, printed: bool = True, live: bool = False) -> Published:
+    """Write the report of a study from evidence that is already there."""
     return write_pages(study_report(evidence, live=live), document(evidence), folder, printed=printed, live=live)
 
 
@@ -67,7 +77,7 @@ def write_pages(
 ) -> Published:
     """Write the page of a report, `numbers` as report.json, and its figures and tables as files."""
     figures, tables = report.all(Figure), report.all(Table)
-    render, without = _printer() if printed else (None, "")
+    render, missing = _figure_renderer() if printed else (None, "")
     page = to_page(report, print_files=render is not None, live=live).encode()
     files = {"report.json": to_json(numbers).encode(), "index.html": page}
     if render is not None:
@@ -76,67 +86,71 @@ def write_pages(
     for table in tables:
         for ending, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
             files[f"tables/{table.key}.{ending}"] = write(table).encode()
-    write_files(folder, files, last="index.html")  # the page comes last, when all files it links to exist
+    write_files(folder, files, last="index.html")  # when all files that the page links to exist
     return Published(
         page=folder / "index.html",
         figures=tuple(figure.key for figure in figures),
         tables=tuple(table.key for table in tables),
         size_bytes=len(page),
-        missing=without,
+        missing=missing,
     )
 
 
 def write_comparison(comparison: StudyComparison, path: Path) -> None:
-    """Raises OutputError if the path exists and is not a comparison page."""
+    """Write a comparison as a page. Raise OutputError if the path exists and is not such a page."""
     if path.is_symlink() or (path.exists() and not _is_comparison(path)):
         raise OutputError(f"{path} exists and is not a page written by `worldsize compare`; give another --page")
     write_atomic(path, to_page(comparison_report(comparison), print_files=False, live=False).encode())
 
 
 def _is_comparison(path: Path) -> bool:
-    """Only such a page is ever replaced."""
+    """Whether a file is a page of an earlier comparison, which may be replaced."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
         return b'<meta name="generator" content="worldsize compare">' in file.read(2_000)
 
 
-def _printer() -> tuple[Callable[[Figure], dict[str, bytes]] | None, str]:
-    """Imports matplotlib only if needed: it takes a second, and the page works without it."""
+def _figure_renderer() -> tuple[Callable[[Figure], dict[str, bytes]] | None, str]:
+    """Return the function that draws figures for print, or None and the reason.
+
+    It imports matplotlib, which takes a second, only when it is needed.
+    """
     try:
         from worldsize.report.figures.matplotlib import rendered
     except ImportError:
-        return None, "no figures for print: matplotlib is not installed here (pip install matplotlib)"
+        return None, "no figures for print, because matplotlib is not installed (pip install matplotlib)"
     return rendered, ""
 
 
 def report_json(results: Results) -> str:
-    """The document as JSON: the output of `run --json` and `report --json`, and the content of report.json."""
+    """Return the document as JSON: the output of `run --json` and `report --json`, and the content of report.json."""
     return to_json(document(results))
 
 
 def to_json(numbers: Document) -> str:
+    """Format a document as JSON."""
     return json.dumps(numbers, indent=1, allow_nan=False) + "\n"
 
 
 EVERY_S = 20.0
-"""Minimum time between pages: the page of a large study takes seconds to make."""
+"""Minimum time between updates of the page. The page of a large study takes seconds to make."""
 
 
 def last_page(results: Results) -> str:
-    """Writes the page of a finished study and says where; an error does not fail the run."""
+    """Write the page of a finished study and return a sentence that says where. An error does not fail the run."""
     try:
-        made = publish(results, printed=False)
+        published = publish(results, printed=False)
     except (ReportError, OutputError, OSError) as error:
-        return f"No report: {visible(str(error))}; everything measured is kept"
-    return f"The report is {visible(str(made.page))}; `worldsize report` adds figures for print"
+        return f"The report could not be written: {visible(str(error))}. All measurements are kept."
+    return f"The report is {visible(str(published.page))}; `worldsize report` adds figures for print"
 
 
 class LivePage(Progress):
     """Wraps the progress display and updates the page as trials end.
 
-    If the workers leave a core free, the page is updated after each trial; otherwise only between launches, while
-    the next one starts: making a page during a measurement would disturb it.
+    If the workers leave a core free, the page is updated after each trial. Otherwise it is updated only between
+    launches, while the next one starts, because making a page would disturb a measurement.
     """
 
     def __init__(
@@ -175,12 +189,13 @@ class LivePage(Progress):
         self._inner.note(text)
 
     def close(self) -> None:
-        """Stops a page that is being made, so that it cannot overwrite the last one."""
+        """Stop an update of the page that still runs, so that it cannot overwrite the last page."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def _write(self) -> None:
+        """Start an update of the page in another process, unless one still runs or was started recently."""
         busy = self._process is not None and self._process.poll() is None
         if busy or self._clock() - self._last < EVERY_S:
             return

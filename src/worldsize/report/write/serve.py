@@ -1,4 +1,4 @@
-"""Shows the report in a local browser: a read-only server of the files in FOLDER/report and nothing else.
+"""A read-only web server for a local browser. It serves the files in FOLDER/report and nothing else.
 
 It listens on 127.0.0.1 only, answers only requests addressed to 127.0.0.1 or localhost (not to another name that
 resolves to 127.0.0.1), and never follows a path or a link out of the report.
@@ -19,7 +19,7 @@ from urllib.parse import unquote_to_bytes
 
 from worldsize.errors import InputError, StoreError
 
-HERE = "127.0.0.1"
+ADDRESS = "127.0.0.1"
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self' 'unsafe-inline' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,7 +30,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Headers of every response. A report may change while its page is open, so nothing is cached."""
+"""Headers of every response. Nothing is cached, because a report may change while its page is open."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -44,50 +44,56 @@ TYPES = {
     ".png": "image/png",
     ".pdf": "application/pdf",
 }
-"""Listed here because the system's own table differs between machines."""
+"""Content types by suffix. They are listed here because the system's own table differs between machines."""
 
 
 class ReportServer(ThreadingHTTPServer):
+    """A server of the files below `root`, on 127.0.0.1."""
+
     daemon_threads = True
 
     def __init__(self, root: Path, port: int) -> None:
         self.root = root
-        super().__init__((HERE, port), _Handler)
+        super().__init__((ADDRESS, port), _Handler)
 
     def server_bind(self) -> None:
-        """Skips the name lookup of 127.0.0.1, which can take seconds."""
+        """Bind without looking up the name of 127.0.0.1, which can take seconds."""
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = HERE, int(self.server_address[1])
+        self.server_name, self.server_port = ADDRESS, int(self.server_address[1])
 
     @property
     def address(self) -> str:
-        return f"http://{HERE}:{self.server_port}/"
+        """URL of the page."""
+        return f"http://{ADDRESS}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignores browsers that disconnect during a response."""
+        """Ignore browsers that disconnect during a response."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 def report_server(folder: Path, port: int) -> ReportServer:
-    """A server that is bound but not yet serving. Port 0: any free port."""
+    """Return a server that is bound to a port but does not serve yet. Port 0 picks a free port."""
     root = folder / "report"
     if not (root / "index.html").is_file():
-        raise StoreError(f"{root / 'index.html'} is missing; `worldsize report {folder}` makes it")
+        raise StoreError(f"{root / 'index.html'} is missing; run `worldsize report {folder}` first")
     if not root.resolve().is_relative_to(folder.resolve()):
-        raise StoreError(f"{root} leads out of the study folder, to {root.resolve()}; serve the folder that it is in")
+        raise StoreError(
+            f"{root} is a link out of the study folder, to {root.resolve()}; replace the link with a folder, "
+            "or serve the study that the report belongs to"
+        )
     try:
         return ReportServer(root.resolve(), port)
     except OSError as error:
         raise InputError(
-            f"port {port} cannot be used ({error.strerror}); choose another, or 0 for any free one"
+            f"port {port} cannot be used ({error.strerror}); choose another one, or 0 to pick a free port"
         ) from error
 
 
 def find_file(root: Path, target: str) -> BinaryIO | None:
-    """The requested file, opened; None for anything that is not a regular file below `root`.
+    """Open the requested file. Return None for anything that is not a regular file below `root`.
 
-    The name is decoded once. Links may only point to other files of the report.
+    The path is decoded only once, and links may only lead to other files of the report.
     """
     path = target.partition("?")[0]
     try:
@@ -102,7 +108,7 @@ def find_file(root: Path, target: str) -> BinaryIO | None:
         real = root.joinpath(*parts[1:]).resolve(strict=True)
         if not real.is_relative_to(root):
             return None
-        # Links are resolved above; a link created since is refused. Opening a pipe must not block.
+        # Links are resolved above. A link created since then is refused, and opening a pipe must not block.
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (OSError, RuntimeError):
         return None
@@ -124,16 +130,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body=False)
 
     def __getattr__(self, name: str) -> Any:
-        """The library looks up do_POST, do_PUT and any other method that a client sends."""
+        """Refuse all other methods: the library looks up `do_POST`, `do_PUT` and whatever else a client sends."""
         if name.startswith("do_"):
             return self._refuse_method
         raise AttributeError(name)
 
     def _refuse_method(self) -> None:
-        self._send_status(HTTPStatus.METHOD_NOT_ALLOWED if self._is_meant() else HTTPStatus.FORBIDDEN)
+        self._send_status(HTTPStatus.METHOD_NOT_ALLOWED if self._is_for_us() else HTTPStatus.FORBIDDEN)
 
     def _answer(self, *, body: bool) -> None:
-        if not self._is_meant():
+        if not self._is_for_us():
             self._send_status(HTTPStatus.FORBIDDEN, body=body)
             return
         file = find_file(self.server.root, self.path)
@@ -152,11 +158,14 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         return ".html" if path == "/" else Path(path).suffix.lower()
 
-    def _is_meant(self) -> bool:
-        """True for exactly one Host header, with our address: a site that rebinds its name to us sends its own name."""
+    def _is_for_us(self) -> bool:
+        """Whether there is exactly one Host header, with our address.
+
+        A website that makes its own name resolve to 127.0.0.1 (DNS rebinding) sends that name instead.
+        """
         port = self.server.server_port
         hosts = self.headers.get_all("Host") or []
-        return len(hosts) == 1 and hosts[0].strip().lower() in (f"{HERE}:{port}", f"localhost:{port}")
+        return len(hosts) == 1 and hosts[0].strip().lower() in (f"{ADDRESS}:{port}", f"localhost:{port}")
 
     def _send_status(self, status: HTTPStatus, *, body: bool = True) -> None:
         text = f"{status.value} {status.phrase}\n".encode()
@@ -175,4 +184,4 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing: requests are private, and would put text from outside on the terminal."""
+        """Log nothing: requests are private, and logging would print text from outside on the terminal."""

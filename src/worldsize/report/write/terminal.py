@@ -1,4 +1,4 @@
-"""Reports in a terminal: the same blocks as on the page, as wide as the terminal is. No number is ever split."""
+"""Draw the blocks of a report in a terminal, at the width of the terminal. Numbers are never split or cut."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from rich.text import Text
 
 from worldsize.analysis.estimate import Estimate
 from worldsize.errors import visible
-from worldsize.report.blocks import Block, Cell, Code, Findings, Listing, Prose, Report, Table, Tiles
+from worldsize.report.blocks import Block, Cell, Code, Findings, Listing, Prose, Table
 from worldsize.report.words.numbers import counted
 from worldsize.report.words.quantities import Quantity
 from worldsize.report.write.console import ACCENT
 
 GAP = 2
+"""Spaces between columns."""
 LEAST_TEXT = 26
-"""Columns of text are cut, but not to fewer characters."""
+"""Columns of text are cut to no fewer characters than this."""
 LABELS = {"why": "Why", "next": "Next", "fix": "Fix"}
 INDENT = 6
-"""Width of a label and the space after it."""
+"""Width of a label, including the space after it."""
 STYLES = {
     "answer": "bold",
     "doubt": "bold yellow",
@@ -33,26 +34,26 @@ STYLES = {
 
 
 def to_terminal(blocks: Iterable[Block]) -> Group:
-    """Draw blocks one after another; figures and lists of trials are for the page."""
+    """Draw blocks one after another. Figures and lists of trials are left out; only the page has them."""
     drawn: list[RenderableType] = []
-    before: Block | None = None
+    previous: Block | None = None
     for block in blocks:
-        lines = list(_drawn(block))
-        if lines and _apart(before, block):
+        lines = list(_draw(block))
+        if lines and _needs_gap(previous, block):
             drawn.append(Text(""))
         drawn += lines
-        before = block if lines else before
+        previous = block if lines else previous
     return Group(*drawn)
 
 
-def _apart(before: Block | None, block: Block) -> bool:
+def _needs_gap(previous: Block | None, block: Block) -> bool:
     """Whether an empty line belongs between two blocks."""
-    if isinstance(before, Prose) and isinstance(block, Prose):
-        return (before.role in LABELS) != (block.role in LABELS)
-    return before is not None
+    if isinstance(previous, Prose) and isinstance(block, Prose):
+        return (previous.role in LABELS) != (block.role in LABELS)
+    return previous is not None
 
 
-def _drawn(block: Block) -> Iterator[RenderableType]:
+def _draw(block: Block) -> Iterator[RenderableType]:
     if isinstance(block, Prose):
         yield from _prose(block)
     elif isinstance(block, Findings):
@@ -69,7 +70,7 @@ def _drawn(block: Block) -> Iterator[RenderableType]:
 
 
 def _text(words: str, *, style: str = "") -> Text:
-    """Control characters are made visible before anything is measured or wrapped."""
+    """Return text with its control characters made visible, before anything is measured or wrapped."""
     return Text(visible(words), style=style)
 
 
@@ -87,7 +88,7 @@ def _prose(block: Prose) -> Iterator[RenderableType]:
 
 @dataclass
 class _Command:
-    """A command that can be copied, however narrow the terminal: a backslash continues it on the next line."""
+    """A command to copy. In a narrow terminal, backslashes continue it on the next line."""
 
     label: Text
     command: str
@@ -108,7 +109,7 @@ class _Command:
 
 @dataclass
 class _Labeled:
-    """A label with a text beside it, whose further lines are indented alike."""
+    """A label and a text, all lines of which are indented by the width of the label."""
 
     label: Text
     text: Text
@@ -121,13 +122,17 @@ class _Labeled:
 
 @dataclass
 class TerminalTable:
-    """A table that fits: intervals beside their values, else below them; then without its last columns."""
+    """A table that fits the terminal.
+
+    Intervals are next to their values if there is space, otherwise below them. If that is still too wide, text is cut
+    and the last columns are dropped.
+    """
 
     table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        every = range(len(self.table.quantities))
-        shown = [index for index in every if not self.table.terminal or self.table.terminal[index]]
+        indices = range(len(self.table.quantities))
+        shown = [index for index in indices if not self.table.terminal or self.table.terminal[index]]
         for stacked in (False, True):
             columns = [self._column(index, stacked=stacked) for index in shown]
             for row in self.table.projected:
@@ -161,6 +166,7 @@ class TerminalTable:
 @dataclass
 class _TerminalColumn:
     head: list[str]
+    """Lines of the heading."""
     cells: list[list[str]]
     """Lines of each cell: the value, then its interval."""
     is_text: bool
@@ -175,16 +181,16 @@ def _head(quantity: Quantity) -> list[str]:
 
 
 def _cell(quantity: Quantity, cell: Cell, *, stacked: bool) -> list[str]:
-    """The unit stands with the value, unless the heading names it."""
+    """Return the lines of a cell. The value has its unit, unless the heading names the unit."""
     value = cell.value if isinstance(cell, Estimate) else cell
     if value is None or isinstance(value, str):
         return [visible(value or "")]
-    named = quantity.unit and quantity.unit in (quantity.short or quantity.title)
-    words = quantity.text(value) if named else quantity.said(value)
-    reach = quantity.range(cell) if isinstance(cell, Estimate) else ""
-    if not reach:
-        return [words]
-    return [words, reach] if stacked else [f"{words} ({reach})"]
+    unit_in_heading = quantity.unit and quantity.unit in (quantity.short or quantity.title)
+    text = quantity.text(value) if unit_in_heading else quantity.said(value)
+    interval = quantity.range(cell) if isinstance(cell, Estimate) else ""
+    if not interval:
+        return [text]
+    return [text, interval] if stacked else [f"{text} ({interval})"]
 
 
 def _width(columns: Sequence[_TerminalColumn]) -> int:
@@ -192,20 +198,20 @@ def _width(columns: Sequence[_TerminalColumn]) -> int:
 
 
 def _least_width(columns: Sequence[_TerminalColumn]) -> int:
-    """With texts cut as far as they may be."""
+    """Return the width if all text is cut as far as possible."""
     spare = sum(max(column.width - LEAST_TEXT, 0) for column in columns if column.is_text)
     return _width(columns) - spare
 
 
 def _cut(columns: list[_TerminalColumn], width: int) -> list[_TerminalColumn]:
-    """Shorten columns of text, the widest first, as far as it takes."""
-    over = _width(columns) - width
+    """Cut columns of text as far as needed to fit into `width`, the widest first."""
+    excess = _width(columns) - width
     for column in sorted((column for column in columns if column.is_text), key=lambda column: -column.width):
-        room = max(column.width - over, LEAST_TEXT)
-        if over > 0 and room < column.width:
-            over -= column.width - room
+        limit = max(column.width - excess, LEAST_TEXT)
+        if excess > 0 and limit < column.width:
+            excess -= column.width - limit
             column.cells = [
-                [line if len(line) <= room else f"{line[: room - 1]}…" for line in lines] for lines in column.cells
+                [line if len(line) <= limit else f"{line[: limit - 1]}…" for line in lines] for lines in column.cells
             ]
     return columns
 
@@ -227,13 +233,3 @@ def _line(columns: Sequence[_TerminalColumn], words: Sequence[str], *, style: st
         for column, word in zip(columns, words, strict=True)
     ]
     return Text((" " * GAP).join(padded).rstrip(), style=style, no_wrap=True, overflow="ignore")
-
-
-def details(report: Report) -> list[Block]:
-    """All tables and lists of a report, for `--details`."""
-    return [
-        block
-        for section in report.sections
-        for block in section.blocks
-        if isinstance(block, Table | Listing | Code) and not isinstance(block, Tiles)
-    ]

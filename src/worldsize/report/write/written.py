@@ -1,6 +1,4 @@
-"""Writes files into a folder of the user and keeps a list of them there, so that no other file is ever replaced or
-removed.
-"""
+"""Write files into a folder and keep a list of them there, so that no other file is ever replaced or removed."""
 
 from __future__ import annotations
 
@@ -17,13 +15,14 @@ MANIFEST = "written.json"
 def write_files(folder: Path, files: Mapping[str, bytes], *, last: str) -> None:
     """Write `files`, keyed by path inside `folder`, and remove files that only an earlier call wrote.
 
-    Raises OutputError before anything is written if a file that is not on the list is in the way.
+    Raise OutputError, before anything is written, if a file that is not on the list is in the way. `last`: the file to
+    write last, when all others exist.
     """
     listed = _listed(folder)
     for name in files:
         _check(folder, name, listed)
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    # The list comes first: after a kill, the next call must not take our files for the user's.
+    # The list is written first: if this process is killed, the next call must not mistake our files for the user's.
     write_json(folder / MANIFEST, {"files": {**listed, **digests}})
     for name in sorted(files, key=lambda name: name == last):
         write_atomic(folder / name, files[name])
@@ -33,7 +32,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, last: str) -> None:
 
 
 def _listed(folder: Path) -> dict[str, str]:
-    """Path inside the folder -> SHA-256 of what was written there."""
+    """Return the list of written files: path inside the folder -> SHA-256 of its content."""
     path = folder / MANIFEST
     if not path.exists() and not path.is_symlink():
         return {}
@@ -47,11 +46,11 @@ def _listed(folder: Path) -> dict[str, str]:
             return files
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    raise OutputError(f"{path} is not a list of files written by worldsize; move it, or choose another folder")
+    raise OutputError(f"{path} was not written by worldsize, or has been edited; move it, or choose another folder")
 
 
 def _inside(name: object) -> bool:
-    """False for a name that leads out of the folder: the list may have been tampered with."""
+    """Whether a path stays inside the folder. The list may have been tampered with."""
     if not isinstance(name, str):
         return False
     parts = PurePosixPath(name).parts
@@ -59,6 +58,7 @@ def _inside(name: object) -> bool:
 
 
 def _check(folder: Path, name: str, listed: Mapping[str, str]) -> None:
+    """Raise OutputError if writing a file would replace something that is not ours, or follow a link."""
     path = folder / name
     for parent in (folder / above for above in PurePosixPath(name).parents if above.parts):
         if parent.is_symlink() or (parent.exists() and not parent.is_dir()):
@@ -68,7 +68,7 @@ def _check(folder: Path, name: str, listed: Mapping[str, str]) -> None:
 
 
 def _remove(folder: Path, name: str, digest: str) -> None:
-    """Removes a file unless it has changed since or is reached through a link."""
+    """Remove a file, unless it has changed since it was written or is reached through a link."""
     path = folder / name
     links = any((folder / above).is_symlink() for above in PurePosixPath(name).parents if above.parts)
     if links or path.is_symlink() or not path.is_file():

@@ -1,7 +1,7 @@
-"""Speed of communication: all-reduces of 1 KB to 64 MB within a time budget, inside a node and across nodes separately.
+"""Time all-reduces of 1 KB to 64 MB within a time budget, inside a node and across nodes separately.
 
-Sizes and groups take turns in rounds, so that drift of the machine affects all of them alike. Rank 0 decides what comes
-next. Raw seconds are stored; `analysis/speed/network.py` turns them into latency and bandwidth.
+Sizes and groups take turns in rounds, so that drift of the machine affects all of them alike. Rank 0 chooses the next
+turn. The raw times are stored; `analysis/speed/network.py` computes latency and bandwidth from them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch import Tensor
 from worldsize.folder.launches import LinkSweep, LinkTimes
 
 SIZES = tuple(1024 * 4**power for power in range(9))
-"""Bytes: 1 KB, 4 KB, ... 64 MB."""
+"""Message sizes in bytes: 1 KB, 4 KB, ... 64 MB."""
 ROUNDS = 30
-"""More would add nothing; a fast link is done long before the budget ends."""
-LEAST_ROUNDS = 5
-"""A new size is tried if this many repetitions of it, by all kinds of groups, fit into the rest of the budget."""
+"""Maximum number of rounds. More would not help; fast links reach it long before the budget is used up."""
+MIN_ROUNDS = 5
+"""A new size is tried only if this many repetitions of it, by all kinds of groups, fit into the remaining budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkGroups:
-    """Groups of one kind. Those of kind `inside` work at the same time, each in its own node."""
+    """Groups of one kind. Groups of kind `inside` run at the same time, each in its own node."""
 
     kind: Literal["inside", "across", "all"]
     groups: tuple[tuple[int, ...], ...]
@@ -36,13 +36,18 @@ class LinkGroups:
 
 
 class Turn(NamedTuple):
+    """One all-reduce, given by indexes into the links and into SIZES."""
+
     link: int
     size: int
 
 
 def links_of(hosts: Sequence[str]) -> tuple[LinkGroups, ...]:
-    """What can be measured among ranks on these hosts. Kinds with the same ranks are measured once, under their first
-    name: `inside` on one host, `across` if every host has one rank."""
+    """Return what can be measured among ranks on these hosts.
+
+    Kinds with the same ranks are measured once, under the first name: `inside` on one host, `across` if every host has
+    one rank.
+    """
     nodes: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         nodes.setdefault(host, []).append(rank)
@@ -60,10 +65,10 @@ def links_of(hosts: Sequence[str]) -> tuple[LinkGroups, ...]:
 
 
 class SweepPlan:
-    """Chooses the next turn by the cost of earlier ones. Only rank 0 asks.
+    """Chooses the next turn by the cost of earlier ones. Used only on rank 0.
 
-    The first round increases the sizes and finds the largest that fits; later rounds alternate in direction. Near the
-    end of the budget only turns that still fit are taken, so at most one misjudged repetition can exceed it.
+    The first round increases the size until the next one would not fit; later rounds alternate in direction. Near the
+    end of the budget, only turns that still fit are chosen, so at most one misjudged repetition can exceed it.
     """
 
     def __init__(self, links: int, budget_s: float) -> None:
@@ -73,13 +78,13 @@ class SweepPlan:
         self._queue = deque(Turn(link, size) for size in range(len(SIZES)) for link in range(links))
 
     def cost(self, turn: Turn, seconds: float) -> None:
-        """Stores the wall time of a turn, including coordination and waiting."""
+        """Store the wall time of a turn, including coordination and waiting."""
         self._costs[turn] = seconds
 
     def next(self, elapsed_s: float) -> Turn | None:
-        """None: the budget is spent, or there are enough rounds."""
+        """Return the next turn, or None if the budget is used up or there are enough rounds."""
         left_s = self._budget_s - elapsed_s
-        # The rest of this round, then a new one: if nothing of a whole round fits, nothing will.
+        # Search the rest of this round and one full round: if nothing in it fits, nothing will.
         for _ in range(2):
             while self._queue:
                 turn = self._queue.popleft()
@@ -95,10 +100,10 @@ class SweepPlan:
     def _fits(self, turn: Turn, left_s: float) -> bool:
         if turn in self._costs:
             return self._costs[turn] <= left_s
-        return LEAST_ROUNDS * self._links * self._predicted(turn) <= left_s
+        return MIN_ROUNDS * self._links * self._predicted(turn) <= left_s
 
     def _predicted(self, turn: Turn) -> float:
-        """t(4x) = t(x) + 4 (t(x) - t(x/4)) for t linear in x; noise cannot take it out of t(x) ... 4 t(x)."""
+        """Extrapolate t(4x) = t(x) + 4 (t(x) - t(x/4)), linear in x. Clamp it to t(x) ... 4 t(x) because of noise."""
         if turn.size == 0:
             return 0.0
         before = self._costs.get(Turn(turn.link, turn.size - 1), float("inf"))
@@ -116,15 +121,15 @@ def measure_links(
     budget_s: float = 3.0,
     now: Callable[[], float] = time.perf_counter,
 ) -> LinkSweep | None:
-    """Called once by every rank of a launch, with the host of each rank; all get the same result. One worker: None.
+    """Measure the links between ranks. Return the same result on every rank, or None with one worker.
 
-    Needs the default process group, and leaves no other behind. The budget covers the all-reduces, not the creation of
-    groups and the connection of their ranks before them.
+    Every rank of a launch must call this, with the host of each rank. It needs the default process group and destroys
+    the groups that it creates. The budget covers the all-reduces, not the creation and connection of groups before.
     """
     links = links_of(hosts)
     if not links:
         return None
-    # Every rank must take part in making a group, member or not, in the same order.
+    # Every rank must take part in creating each group, even if it is not a member, and in the same order.
     subgroups = {
         ranks: dist.new_group(list(ranks)) for link in links for ranks in link.groups if len(ranks) < len(hosts)
     }
@@ -137,31 +142,31 @@ def measure_links(
     for number, group in zip(own_numbers, own_groups, strict=True):
         if number is not None:
             dist.all_reduce(buffer[:1], group=group)  # the first use of a group connects its ranks
-    meet = _Meeting(device)
-    meet([0.0])
+    max_over_ranks = _MaxOverRanks(device)
+    max_over_ranks([0.0])  # also connects all ranks to each other
     seconds: dict[Turn, list[list[float]]] = {}
     plan, began = SweepPlan(len(links), budget_s), now()
     while True:
         asked = now()
         turn = plan.next(asked - began) if rank == 0 else None
         own_code = 0 if turn is None else 1 + turn.link * len(SIZES) + turn.size
-        # Takes rank 0's decision to all; and nobody starts the clock before all have arrived.
-        code, elapsed_s = meet([float(own_code), asked - began if rank == 0 else 0.0])
+        # Send rank 0's choice to all ranks. No rank starts its clock before all have arrived.
+        code, elapsed_s = max_over_ranks([float(own_code), asked - began if rank == 0 else 0.0])
         if code == 0:
             break
         turn = Turn(*divmod(int(code) - 1, len(SIZES)))
         slowest, number = [0.0] * len(links[turn.link].groups), own_numbers[turn.link]
         if number is not None:
             slowest[number] = _all_reduce_s(buffer[: SIZES[turn.size] // 4], own_groups[turn.link], now)
-        seconds.setdefault(turn, []).append(meet(slowest))
+        seconds.setdefault(turn, []).append(max_over_ranks(slowest))
         plan.cost(turn, now() - asked)
     for group in subgroups.values():
         dist.destroy_process_group(group)
     return LinkSweep(budget_s=budget_s, took_s=elapsed_s, times=_in_order(links, hosts, seconds))
 
 
-class _Meeting:
-    """Element-wise maximum over ranks. No rank leaves before all have arrived."""
+class _MaxOverRanks:
+    """Element-wise maximum over ranks. Also a barrier: no rank continues before all have arrived."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -173,7 +178,7 @@ class _Meeting:
 
 
 def _all_reduce_s(tensor: Tensor, group: dist.ProcessGroup | None, now: Callable[[], float]) -> float:
-    """Seconds of one all-reduce. A GPU times it itself: waiting for the host to notice the end is not communication."""
+    """Return the seconds of one all-reduce. A GPU times it itself, because the host notices the end too late."""
     if tensor.device.type != "cuda":
         began = now()
         dist.all_reduce(tensor, group=group)

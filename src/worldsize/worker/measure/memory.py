@@ -1,7 +1,7 @@
-"""Memory of one rank: its limit, its peak, whether an error means that it ran out, and how to free it.
+"""Memory of one rank: limit it, measure its peak, free it, and recognize out-of-memory errors.
 
-On a CPU the limit is RLIMIT_DATA: what a process allocates for itself, not what it maps from files. An allocation
-beyond it fails inside the allocator and the process lives on, where the system would have killed it. Such processes
+On a CPU the limit is RLIMIT_DATA: the memory that a process allocates for itself, without mapped files. An allocation
+beyond it raises an error and the process survives; without the limit, the system would kill it. Processes with a limit
 are started with an allocator that returns freed memory to the system (`launch/commands.py`).
 """
 
@@ -20,11 +20,11 @@ from worldsize.errors import InputError
 STATUS = Path("/proc/self/status")
 PEAK_RESET = Path("/proc/self/clear_refs")
 WORKING_ROOM = 32 * 1024**2
-"""On top of what a process holds before it trains: without any, Python itself could not go on."""
+"""Bytes beyond what a process uses before it trains. With no room at all, Python itself could not continue."""
 OUT_OF_MEMORY_TEXT = re.compile(
     r"can't allocate memory|DefaultCPUAllocator|out of memory|std::bad_alloc|_STATUS_ALLOC_FAILED", re.IGNORECASE
 )
-"""Messages of torch's allocators, C++, cuDNN and cuBLAS; not all of them raise their own type of error."""
+"""Messages of torch's allocators, C++, cuDNN and cuBLAS. Not all of them have their own error type."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -34,7 +34,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def limit_memory(limit_gb: float | None, device: torch.device) -> None:
-    """Limits the memory of this rank from now on. Raises InputError for a limit that leaves no room to train."""
+    """Limit the memory of this rank from now on. Raise InputError if the limit leaves no room to train."""
     if limit_gb is None:
         return
     limit = int(limit_gb * 1e9)
@@ -42,8 +42,7 @@ def limit_memory(limit_gb: float | None, device: torch.device) -> None:
         total = torch.cuda.get_device_properties(device).total_memory
         if limit > total:
             raise InputError(
-                f"memory_limit_gb={limit_gb:g} is more than the {total / 1e9:.4g} GB of the GPU; "
-                "leave it out or lower it"
+                f"memory_limit_gb={limit_gb:g} is more than the {total / 1e9:.4g} GB of the GPU; use less, or remove it"
             )
         torch.cuda.set_per_process_memory_fraction(limit / total, device)
         return
@@ -56,12 +55,12 @@ def limit_memory(limit_gb: float | None, device: torch.device) -> None:
         )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)  # the user's shell or a scheduler may have set a lower one
+        limit = min(limit, hard)  # the user's shell or a scheduler may have set a lower limit
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 def free_memory(device: torch.device) -> None:
-    """Returns unused memory to the system, so that the next trial finds as much as in a fresh process."""
+    """Return unused memory to the system, so that the next trial has as much as in a new process."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -70,7 +69,7 @@ def free_memory(device: torch.device) -> None:
 
 
 def allocated_bytes() -> int:
-    """The bytes that RLIMIT_DATA counts."""
+    """Return the bytes that RLIMIT_DATA counts."""
     return _status_bytes("VmData")
 
 
@@ -82,7 +81,7 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> float:
-    """Peak since `reset_peak`: tensors on a GPU, the whole process on a CPU."""
+    """Return the peak since `reset_peak`: of tensors on a GPU, of the whole process on a CPU."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return float(_status_bytes("VmHWM"))

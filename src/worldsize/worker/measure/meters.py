@@ -1,6 +1,7 @@
-"""Meters of this process and its machine, from psutil and /sys, and of one GPU, from NVML.
+"""Meters of this process and its machine (from psutil and /sys) and of one GPU (from NVML).
 
-Counters stay counters: rates come later. What a GPU, a driver or a container does not offer raises, field by field.
+Counters are stored as counters; rates are computed later. Each meter consists of sources. A source raises if the GPU,
+the driver or the container does not offer its values.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import pynvml
 import torch
 
 MeterSource = Callable[[], Mapping[str, float]]
-"""Reads the current values of some telemetry columns. If it raises, they stay empty in that row."""
+"""Reads the current values of some telemetry columns. If it raises, they are NaN in that row."""
 
 BYTES_PER_WORD = 4
 """InfiniBand counts data in words of four bytes."""
 
 
 class ProcessMeter:
-    """Meters this rank only: all of its threads, none of its children."""
+    """The meter of this rank: all of its threads, but no child processes."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -31,20 +32,20 @@ class ProcessMeter:
         return {"process cpu": self.cpu, "process memory": self.memory, "process disk": self.disk}
 
     def cpu(self) -> dict[str, float]:
-        # Finer than /proc, which counts hundredths of a second.
+        # This has a finer resolution than /proc, which counts hundredths of a second.
         return {"process_cpu_s": time.process_time()}
 
     def memory(self) -> dict[str, float]:
         return {"process_memory_bytes": self._process.memory_info().rss}
 
     def disk(self) -> dict[str, float]:
-        """Bytes that reached storage, without reads from the page cache and from sockets."""
+        """Return bytes read from and written to storage, without the page cache and sockets."""
         counters = self._process.io_counters()
         return {"process_read_bytes": counters.read_bytes, "process_written_bytes": counters.write_bytes}
 
 
 class HostMeter:
-    """Meters the whole machine, whoever uses it."""
+    """The meter of the whole machine, including all other processes."""
 
     def __init__(self, system: Path = Path("/sys")) -> None:
         self._disks = frozenset(path.parent.name for path in system.glob("block/*/device"))
@@ -64,18 +65,19 @@ class HostMeter:
         return sources
 
     def cpu(self) -> dict[str, float]:
-        """Busy core-seconds since boot, and those that the hypervisor gave to others. (`user` includes `guest`.)"""
+        """Return busy core-seconds since boot, and those that the hypervisor gave to other virtual machines."""
         times = psutil.cpu_times()
+        # `user` includes `guest`.
         busy_s = times.user + times.nice + times.system + times.irq + times.softirq
         return {"host_cpu_s": busy_s, "host_stolen_s": times.steal}
 
     def memory(self) -> dict[str, float]:
-        """Memory in use, without caches that the system would drop before it swaps."""
+        """Return memory in use, without caches that the system would drop before it swaps."""
         memory = psutil.virtual_memory()
         return {"host_memory_bytes": memory.total - memory.available}
 
     def disk(self) -> dict[str, float]:
-        """Physical disks only: volumes and loop devices would count twice. No network file systems."""
+        """Return bytes of physical disks. Volumes and loop devices would count twice; network disks are omitted."""
         disks = [disk for name, disk in psutil.disk_io_counters(perdisk=True).items() if name in self._disks]
         return {
             "host_read_bytes": sum(disk.read_bytes for disk in disks),
@@ -83,7 +85,10 @@ class HostMeter:
         }
 
     def network(self) -> dict[str, float]:
-        """Physical cards only: bridges and bonds would count twice. A container has none: then all but loopback."""
+        """Return bytes of physical network cards, since bridges and bonds would count twice.
+
+        A container has no physical cards: there, all interfaces except loopback count.
+        """
         counters = psutil.net_io_counters(pernic=True)
         loopback = counters.pop("lo", None)
         cards = [card for name, card in counters.items() if not self._nics or name in self._nics]
@@ -91,12 +96,12 @@ class HostMeter:
             "host_sent_bytes": sum(card.bytes_sent for card in cards),
             "host_received_bytes": sum(card.bytes_recv for card in cards),
         }
-        if loopback is not None:  # what is sent there is what is received
+        if loopback is not None:  # what is sent there is also received there
             values["host_loopback_bytes"] = loopback.bytes_sent
         return values
 
     def rdma(self) -> dict[str, float]:
-        """NCCL over InfiniBand or RoCE bypasses the kernel, and with it all counters of the network cards."""
+        """Return bytes of RDMA. NCCL over InfiniBand or RoCE bypasses the kernel's counters of network cards."""
         return {
             "host_rdma_sent_bytes": BYTES_PER_WORD * _total(path / "port_xmit_data" for path in self._rdma),
             "host_rdma_received_bytes": BYTES_PER_WORD * _total(path / "port_rcv_data" for path in self._rdma),
@@ -108,33 +113,33 @@ def _total(files: Iterable[Path]) -> int:
 
 
 POWER = 0x04 | 0x80
-"""Software power cap, hardware power brake."""
+"""NVML's bits for throttling by power: software power cap, hardware power brake."""
 THERMAL = 0x20 | 0x40
-"""Too hot, as the driver or as the chip itself sees it."""
+"""Bits for throttling by heat, decided by the driver or by the chip itself."""
 OTHER = 0x10 | 0x200 | 0x400
-"""Limited to the clocks of a sync group; limits of the board; reliability."""
+"""Bits for other reasons: clocks of a sync group, limits of the board, reliability."""
 HARDWARE = 0x08
-"""The chip slows itself down. Usually reported with a reason; without one, it counts as another reason.
-Idle clocks and clocks that somebody set (0x01, 0x02, 0x100) are not throttling."""
+"""Bit for slowdown by the chip. Usually a reason is set too; if not, it counts as another reason.
+Idle clocks and clocks set by a user (0x01, 0x02, 0x100) are not throttling."""
 
 
 def gpu_id(device: torch.device) -> str:
-    """Equal for two ranks on one GPU, whatever number CUDA_VISIBLE_DEVICES gives it. Empty for a CPU."""
+    """Return the UUID of the GPU, or "" for a CPU. Unlike its index, it does not depend on CUDA_VISIBLE_DEVICES."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 class GpuMeter:
     def __init__(self, uuid: str, nvml: Any = pynvml) -> None:
-        """The GPU is found by its UUID: NVML's numbers ignore CUDA_VISIBLE_DEVICES.
+        """Find the GPU by its UUID, because NVML's indexes ignore CUDA_VISIBLE_DEVICES.
 
-        Raises NVMLError without a driver, or if the driver has no such GPU. NVML stays open until the process ends.
+        Raise NVMLError without a driver, or if the driver has no such GPU. NVML stays open until the process ends.
         """
         self._nvml = nvml
         nvml.nvmlInit()
         self._handle = self._find(uuid)
 
     def _find(self, uuid: str) -> Any:
-        """CUDA's UUID does not say whether this is a whole GPU or a slice of one."""
+        """Return NVML's handle. CUDA's UUID does not show whether this is a whole GPU or a MIG slice, so try both."""
         try:
             return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         except self._nvml.NVMLError:
@@ -152,12 +157,12 @@ class GpuMeter:
         }
 
     def utilization(self) -> dict[str, float]:
-        """Share of the last fraction of a second in which any kernel ran, however small; NCCL's waiting kernels too."""
+        """Return the percentage of the last moments in which any kernel ran, even a small one or one that waits."""
         rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
         return {"gpu_busy_percent": rates.gpu, "gpu_memory_busy_percent": rates.memory}
 
     def memory(self) -> dict[str, float]:
-        """Memory of the whole GPU, including torch's cache and other processes."""
+        """Return the memory of the whole GPU, including torch's cache and other processes."""
         memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         return {"gpu_memory_bytes": memory.used, "gpu_memory_total_bytes": memory.total}
 
@@ -165,7 +170,7 @@ class GpuMeter:
         return {"gpu_power_w": self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1e3}
 
     def energy(self) -> dict[str, float]:
-        """Energy since the driver was loaded. Unlike the integral of power, it misses no peak between two samples."""
+        """Return the energy since the driver was loaded. Unlike sampled power, it includes peaks between samples."""
         return {"gpu_energy_j": self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3}
 
     def clocks(self) -> dict[str, float]:
@@ -182,13 +187,13 @@ class GpuMeter:
     def throttling(self) -> dict[str, float]:
         try:
             reasons = self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-        except self._nvml.NVMLError_FunctionNotFound:  # an older driver has the old name
+        except self._nvml.NVMLError_FunctionNotFound:  # older drivers have the old name
             reasons = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
         return throttled(reasons)
 
 
 def throttled(reasons: int) -> dict[str, float]:
-    """1 if the clocks are reduced for a reason of that kind, else 0."""
+    """Return, for each kind of reason, whether the clocks are reduced for it."""
     power, thermal = bool(reasons & POWER), bool(reasons & THERMAL)
     other = bool(reasons & OTHER) or (bool(reasons & HARDWARE) and not (power or thermal))
     return {"gpu_throttled_power": power, "gpu_throttled_thermal": thermal, "gpu_throttled_other": other}

@@ -1,4 +1,4 @@
-"""Two clocks: the step clock (spans within each step, on the device's own clock) and phases (time above the step)."""
+"""Two clocks: the step clock times spans within steps, on the device's own clock; phases time everything else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST = np.iinfo(np.uint32).max
 
 
 class CpuStepClock:
-    """Times contiguous steps and the spans within them: one reading of the clock per mark."""
+    """Times contiguous steps and the spans within them. Each mark reads the clock once."""
 
     def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now_ns = now_ns
@@ -28,21 +28,21 @@ class CpuStepClock:
         self._ready = 0
 
     def start(self) -> None:
-        """Before the first step, and again after anything that is not a step."""
+        """Start the clock: before the first step, and again after anything that is not a step."""
         self._last = self._now_ns()
 
     def mark(self, span: int) -> None:
-        """The time since the last mark belongs to `span`."""
+        """Assign the time since the last mark to `span`."""
         now = self._now_ns()
         self._row[span] += now - self._last
         self._last = now
 
     def ready(self) -> None:
-        """Called inside backward: this rank has its last gradient. Whatever follows is waiting for others."""
+        """Called in backward when this rank has its last gradient. The rest of backward is waiting for other ranks."""
         self._ready = self._now_ns()
 
     def mark_backward(self) -> None:
-        """The time since the last mark was backward until `ready`, and communication after it."""
+        """Assign the time since the last mark to backward until `ready` was called, and to communication after it."""
         if self._ready > self._last:
             self._row[BACKWARD] += self._ready - self._last
             self._last = self._ready
@@ -51,29 +51,29 @@ class CpuStepClock:
             self.mark(BACKWARD)
 
     def end_step(self) -> None:
-        """Ends a step and begins the next one; time that was not marked is the rest."""
+        """End a step and begin the next one. Time since the last mark belongs to the rest."""
         self.mark(REST)
         self._rows.append(self._row)
         self._row = [0] * len(SPANS)
 
     def seconds(self) -> npt.NDArray[np.float64]:
-        """Seconds of each step."""
+        """Return the seconds of each step."""
         return np.array(self._rows, dtype=np.float64).reshape(-1, len(SPANS)).sum(axis=1) / 1e9
 
     def spans(self) -> npt.NDArray[np.uint32]:
-        """One row per step, one column per span; a row adds up to the step."""
+        """Return one row per step and one column per span, in units of SPAN_UNIT_S. A row adds up to the step."""
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, len(SPANS))
         units = (rows + NANOSECONDS_PER_UNIT // 2) // NANOSECONDS_PER_UNIT
         return np.minimum(units, LONGEST).astype(np.uint32)
 
 
 class CudaStepClock(CpuStepClock):
-    """The same on the GPU's clock: one event per mark, read only where the loop stops anyway, so no step waits."""
+    """A step clock on the GPU. Each mark records an event; events are read only when the loop stops anyway."""
 
     def __init__(self) -> None:
         super().__init__()
         self._marks: list[tuple[int, torch.cuda.Event]] = []
-        """The span that ended with the event; STEP_END and START beside the spans."""
+        """Events, each with the span that it ends, START or STEP_END."""
         self._spare: list[torch.cuda.Event] = []
         self._ready_event: torch.cuda.Event | None = None
 
@@ -106,7 +106,7 @@ class CudaStepClock(CpuStepClock):
         return super().spans()
 
     def _event(self) -> torch.cuda.Event:
-        """Events are reused: creating one costs more than recording it."""
+        """Record an event. Events are reused because creating one costs more than recording it."""
         event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -124,7 +124,7 @@ class CudaStepClock(CpuStepClock):
                 self._row = [0] * len(SPANS)
             previous = event
         self._spare += [event for _, event in self._marks[:-1]]
-        # The next span begins where the last one ended.
+        # The next span begins where the last one ended, so the last event is still needed.
         self._marks = [(START, previous)]
 
 
@@ -133,17 +133,17 @@ def step_clock_for(device: torch.device) -> CpuStepClock:
 
 
 class Phases:
-    """Always in exactly one phase, so the phases add up to the elapsed time."""
+    """A clock that is always in exactly one phase, so that phases add up to the elapsed time."""
 
     def __init__(self, first: str, *, already_s: float = 0.0, now: Callable[[], float] = time.perf_counter) -> None:
-        """`already_s`: seconds of the first phase that had passed before this clock was made."""
+        """Start in phase `first`, of which `already_s` seconds have already passed."""
         self._now = now
         self._phase = first
         self._since = now() - already_s
         self._totals: dict[str, float] = {first: 0.0}
 
     def enter(self, phase: str) -> float:
-        """Leaves the current phase; returns how long it lasted since it was entered."""
+        """Leave the current phase for another one. Return the seconds since the current one was entered."""
         now = self._now()
         lasted = now - self._since
         self._totals[self._phase] = self._totals.get(self._phase, 0.0) + lasted
@@ -151,6 +151,6 @@ class Phases:
         return lasted
 
     def totals(self) -> dict[str, float]:
-        """Seconds per phase so far, including the current one."""
+        """Return the seconds per phase so far, including the current one."""
         self.enter(self._phase)
         return dict(self._totals)

@@ -12,7 +12,7 @@ from torch import nn
 from worldsize.errors import InputError, did_you_mean, shorten
 from worldsize.worker.models.decoder import decoder
 from worldsize.worker.models.resnet import resnet18, resnet50
-from worldsize.worker.models.shape import Shape, whole
+from worldsize.worker.models.shape import Shape, check_positive
 from worldsize.worker.models.small import cnn, linear, mlp, plain_cnn, softmax, steering_cnn
 from worldsize.worker.models.transfer import (
     Loaded,
@@ -47,18 +47,18 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "steering-cnn": steering_cnn,
     "decoder": decoder,
 }
-"""Each takes the shape of the data and, by keyword, its own options."""
+"""Functions that build a model from the shape of the data and, as keywords, the model's own options."""
 TORCHVISION = "torchvision:"
 
 
 def build(name: str, *, classes: int, channels: int, size: int | tuple[int, int], **options: Any) -> nn.Module:
-    """The model called `name`, with random weights. `size` is a side, or (height, width)."""
+    """Return the model called `name`, with random weights. `size` is the side of a square, or (height, width)."""
     height, width = (size, size) if isinstance(size, int) else size
     shape = Shape(
-        classes=whole("classes", classes),
-        channels=whole("channels", channels),
-        height=whole("size", height),
-        width=whole("size", width),
+        classes=check_positive("classes", classes),
+        channels=check_positive("channels", channels),
+        height=check_positive("size", height),
+        width=check_positive("size", width),
     )
     if name.startswith(TORCHVISION):
         return _torchvision(name.removeprefix(TORCHVISION), shape, options)
@@ -74,11 +74,11 @@ def build(name: str, *, classes: int, channels: int, size: int | tuple[int, int]
 
 
 def load_torchvision_weights(model: nn.Module, name: str) -> Loaded:
-    """The weights that torchvision's authors trained, for a model built as `torchvision:NAME`. Downloads them once."""
+    """Load torchvision's own weights into a model that was built as `torchvision:NAME`. Download them once."""
     if not name.startswith(TORCHVISION):
         raise InputError(
-            f"pretrained=torchvision belongs to a model of torchvision, not to {name}; "
-            f"use `model: {TORCHVISION}resnet18`, or give a file of weights"
+            f"pretrained=torchvision needs a torchvision model, but the model is {name}; "
+            f"use one, such as `model: {TORCHVISION}resnet18`, or set `pretrained` to a file"
         )
     models = _import_torchvision(name)
     weights = models.get_model_weights(name.removeprefix(TORCHVISION)).DEFAULT
@@ -88,23 +88,23 @@ def load_torchvision_weights(model: nn.Module, name: str) -> Loaded:
 def _import_torchvision(name: str) -> Any:
     try:
         return importlib.import_module("torchvision.models")
-    # A torchvision built for another torch is found, and then fails while it registers its operators.
+    # A torchvision that was built for another torch raises RuntimeError when it registers its operators.
     except (ImportError, RuntimeError) as error:
         raise InputError(
-            f"model={name} needs torchvision, which cannot be imported here ({error}); install the "
-            f"torchvision that belongs to this torch, or use a built-in model: {', '.join(MODELS)}"
+            f"model={name} needs torchvision, which cannot be imported ({error}); install the version for this torch, "
+            f"or use a built-in model: {', '.join(MODELS)}"
         ) from error
 
 
 def _torchvision(name: str, shape: Shape, options: dict[str, Any]) -> nn.Module:
-    """Any classifier of torchvision, which nothing else needs."""
+    """Return a classifier of torchvision, which is imported only here."""
     models = _import_torchvision(TORCHVISION + name)
     names = models.list_models(module=models)
     if name not in names:
         raise InputError(f"model={TORCHVISION}{name} is not a classifier of torchvision. {did_you_mean(name, names)}")
     if shape.channels != 3:
-        raise InputError(f"channels={shape.channels}: torchvision's models take 3 channels; use color images")
+        raise InputError(f"channels={shape.channels}: torchvision models need 3 channels; use color images")
     try:
         return models.get_model(name, weights=None, num_classes=shape.classes, **options)
     except (TypeError, ValueError) as error:
-        raise InputError(f"model={TORCHVISION}{name} does not take these options ({error}); correct them") from error
+        raise InputError(f"model={TORCHVISION}{name} does not accept these options ({error}); correct them") from error

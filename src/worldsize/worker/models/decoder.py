@@ -1,4 +1,4 @@
-"""A decoder-only transformer over bytes, after GPT-2: it reads tokens and answers each with logits for the next one."""
+"""A decoder-only transformer like GPT-2. For each token, it returns logits for the next token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from worldsize.errors import InputError
-from worldsize.worker.models.shape import Shape, fraction, whole
+from worldsize.worker.models.shape import Shape, check_fraction, check_positive
 
 Positions = Literal["learned", "rotary"]
 INITIAL_DEVIATION = 0.02
@@ -27,9 +27,9 @@ def decoder(
     dropout: float = 0.0,
     positions: Positions = "rotary",
 ) -> nn.Module:
-    """`context` is the sample's size and `vocab` the number of classes; given as options too, they must agree.
+    """Build a decoder. The defaults of `context` and `vocab` come from the data; other values are rejected.
 
-    Rotary positions learn to look one position back in half the steps that learned ones take.
+    Rotary positions learn to look one position back in half as many steps as learned positions.
     """
     for name, value, expected, rule in (
         ("context", context, shape.width, "size"),
@@ -37,28 +37,34 @@ def decoder(
     ):
         if value is not None and value != expected:
             raise InputError(
-                f"{name}={value!r} contradicts {rule}={expected} of the data; leave {name} out or make them equal"
+                f"{name}={value!r} contradicts {rule}={expected} of the data; remove {name} or make them equal"
             )
     if shape.channels != 1:
         raise InputError(f"channels={shape.channels}: decoder reads one token per position; use channels=1")
-    if whole("width", width) % whole("heads", heads):
+    if check_positive("width", width) % check_positive("heads", heads):
         raise InputError(f"width={width} does not divide among heads={heads}; use a multiple of {heads}")
     if positions not in get_args(Positions):
-        raise InputError(f"positions={positions!r} is not one of {', '.join(get_args(Positions))}; use one of them")
+        raise InputError(f"positions={positions!r} is not one of {', '.join(get_args(Positions))}; use one of these")
     if positions == "rotary" and width // heads % 2:
         raise InputError(
-            f"width={width} over heads={heads} is {width // heads} per head; "
-            "rotary positions turn pairs and need it even"
+            f"width={width} with heads={heads} is {width // heads} per head, but rotary positions need an even number; "
+            "use another width, or positions=learned"
         )
     return Decoder(
-        shape.classes, shape.width, whole("layers", layers), width, heads, fraction("dropout", dropout), positions
+        shape.classes,
+        shape.width,
+        check_positive("layers", layers),
+        width,
+        heads,
+        check_fraction("dropout", dropout),
+        positions,
     )
 
 
 class Decoder(nn.Module):
-    """logits = norm(x_L) E^T with x_0 = E[token] + P[position]; E is used twice: this saves weights and loses nothing.
+    """logits = norm(x_L) E^T with x_0 = E[token] + P[position]. E is used twice, which saves weights at no loss.
 
-    Parameters, learned positions: 12 L w^2 + 13 L w + (vocab + context + 2) w.
+    Number of parameters with learned positions: 12 L w^2 + 13 L w + (vocab + context + 2) w.
     """
 
     def __init__(
@@ -79,16 +85,14 @@ class Decoder(nn.Module):
             if isinstance(layer, nn.Linear) and layer.bias is not None:
                 nn.init.zeros_(layer.bias)
         for name, weight in self.named_parameters():
-            # 2L branches are added to one stream: this scale keeps it as large after the last one as before the first.
+            # 2 L branches are added to the residual stream. At this scale, their sum is as large as an unscaled branch.
             if name.endswith("out.weight"):
                 nn.init.normal_(weight, std=INITIAL_DEVIATION / (2 * layers) ** 0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
         if length > self.context:
-            raise ValueError(
-                f"a text of {length} tokens is longer than context={self.context}; cut it, or raise context"
-            )
+            raise ValueError(f"{length} tokens are longer than context={self.context}; use fewer, or a larger context")
         stream = self.embedding(tokens.long())
         if self.positions is not None:
             stream = stream + self.positions(torch.arange(length, device=tokens.device))
@@ -99,7 +103,7 @@ class Decoder(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): with the norm first, the stream itself is never normalized."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). The norm comes first, so the stream itself is never normalized."""
 
     def __init__(self, width: int, heads: int, context: int, dropout: float, positions: Positions) -> None:
         super().__init__()
@@ -152,16 +156,16 @@ class Attention(nn.Module):
 
 
 def rotary_turns(context: int, width: int) -> Tensor:
-    """Cosine and sine of position * base^(-2i / width), for each position and pair i: 2 x context x width/2."""
+    """Return cosine and sine of position * base^(-2i / width) for each position and pair i: 2 x context x width/2."""
     rates = ROTARY_BASE ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(context)[:, None] * rates
     return torch.stack((angles.cos(), angles.sin()))
 
 
 def rotate(vectors: Tensor, turns: Tensor) -> Tensor:
-    """Turns each pair (i, i + half) by an angle proportional to its position, so that q.k depends only on distances."""
+    """Rotate each pair (i, i + half) in proportion to its position, so that q.k depends only on distances."""
     cosine, sine = turns.unbind()
     first, second = vectors.chunk(2, dim=-1)
     turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
-    # Under autocast the vectors are bf16 and the turns are not: the result must match the values it meets.
+    # Under autocast, vectors are bf16, but turns are fp32. Attention needs queries and keys in the format of values.
     return turned.to(vectors.dtype)

@@ -1,6 +1,6 @@
-"""Residual networks (He et al. 2015), for photographs and for 32-pixel images.
+"""Residual networks (He et al. 2015) for large and for small images.
 
-Layers are named as in the weight files that circulate (conv1, layer1.0.bn2, fc, ...), so that pretrained weights load.
+Layers are named as in torchvision (conv1, layer1.0.bn2, fc, ...), so that pretrained weights can be loaded.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from worldsize.worker.models.shape import Shape
 
 STAGE_WIDTHS = (64, 128, 256, 512)
 SMALL_IMAGE = 64
-"""Up to this side the stem keeps every pixel: 224-pixel stems shrink by 4 before the first block."""
+"""Up to this side, the stem keeps the resolution. For larger images, it reduces the resolution by 4."""
 SMALLEST_IMAGE = 16
-"""Below this side the last stage has one pixel, and batch norm cannot train on a batch of one."""
+"""Below this side, the last stage has one pixel, with which batch norm cannot train on a batch of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ def basic_plan(width: int, stride: int) -> tuple[Convolution, ...]:
 
 
 def bottleneck_plan(width: int, stride: int) -> tuple[Convolution, ...]:
-    """Narrow, convolve, widen fourfold. The stride is in the 3x3, where no pixel is skipped."""
+    """Narrow, convolve, then widen by 4. The 3x3 convolution has the stride, so that no pixel is skipped."""
     return (
         Convolution(filters=width, kernel=1),
         Convolution(filters=width, kernel=3, stride=stride),
@@ -42,7 +42,7 @@ def bottleneck_plan(width: int, stride: int) -> tuple[Convolution, ...]:
 
 
 class Residual(nn.Module):
-    """relu(x + f(x)): f is convolutions, each with its batch norm, a ReLU between them."""
+    """relu(x + f(x)). f is a sequence of convolutions, each with batch norm, and with ReLUs in between."""
 
     def __init__(self, channels: int, plan: tuple[Convolution, ...]) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class Residual(nn.Module):
         if stride > 1 or inside != channels:
             shortcut = Convolution(filters=inside, kernel=1, stride=stride)
             self.downsample = nn.Sequential(_convolution(channels, shortcut), nn.BatchNorm2d(inside))
-        # f starts at 0, so the block starts as the identity: deep networks then train at large learning rates (Goyal et
-        # al. 2017).
+        # f starts at 0, so that the block starts as the identity. This allows large learning rates in deep networks
+        # (Goyal et al. 2017).
         last = self.get_submodule(f"bn{self.depth}")
         assert isinstance(last, nn.BatchNorm2d)
         nn.init.zeros_(last.weight)
@@ -72,7 +72,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of blocks (each half as large and twice as wide as the last), the mean, a linear head."""
+    """A stem, four stages (each with half the resolution and twice the channels of the last), mean, and linear head."""
 
     def __init__(
         self, shape: Shape, blocks: tuple[int, ...], plan: Callable[[int, int], tuple[Convolution, ...]]
@@ -81,7 +81,7 @@ class ResNet(nn.Module):
         if min(shape.height, shape.width) < SMALLEST_IMAGE:
             raise InputError(
                 f"size={shape.height}x{shape.width}: a residual network needs images of at least {SMALLEST_IMAGE} "
-                "pixels a side; use cnn or mlp"
+                "pixels per side; use mlp or softmax"
             )
         small = max(shape.height, shape.width) <= SMALL_IMAGE
         stem = Convolution(filters=STAGE_WIDTHS[0], kernel=3 if small else 7, stride=1 if small else 2)

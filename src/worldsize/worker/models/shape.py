@@ -1,4 +1,4 @@
-"""The shape of data for which a model is built, and checks that builders share."""
+"""The shape of the data for which a model is built, and checks that all builders use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worldsize.errors import InputError
 class Shape:
     """The shape of one sample (channels x height x width) and of the output for it.
 
-    A vector of f features is f channels of size 1; a text of t tokens is one channel of size t.
+    A vector of f features has f channels of size 1. A text of t tokens has one channel of size t.
     """
 
     classes: int
@@ -29,7 +29,7 @@ class Shape:
 
 
 class Headed(nn.Module):
-    """A trunk that computes features and a separate head, which can be replaced."""
+    """A model with a trunk that computes features and a separate head that can be replaced."""
 
     def __init__(self, trunk: nn.Module, head: nn.Linear) -> None:
         super().__init__()
@@ -41,33 +41,33 @@ class Headed(nn.Module):
 
 
 class Regressor(Headed):
-    """One value per sample, as a vector: an N x 1 output minus N targets would silently become an N x N difference."""
+    """A model with one output per sample. The output is a vector, because N x 1 outputs minus N targets give N x N."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs).squeeze(1)
 
 
-def whole(name: str, value: object, least: int = 1) -> int:
-    """A whole number of at least `least`; True and 3.0 do not count as one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name}={value!r} is not a whole number of at least {least}; give one")
+def check_positive(name: str, value: object) -> int:
+    """Return the value if it is a positive integer. True and 3.0 are not."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name}={value!r} is not a positive integer; use 1, 2, 3, ...")
     return value
 
 
-def wholes(name: str, values: object) -> tuple[int, ...]:
+def check_all_positive(name: str, values: object) -> tuple[int, ...]:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise InputError(f"{name}={values!r} is not a list of whole numbers; write it as [256, 128]")
-    return tuple(whole(f"{name}[{index}]", value) for index, value in enumerate(values))
+        raise InputError(f"{name}={values!r} is not a list of positive integers; use, for example, [256, 128]")
+    return tuple(check_positive(f"{name}[{index}]", value) for index, value in enumerate(values))
 
 
-def fraction(name: str, value: object) -> float:
+def check_fraction(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise InputError(f"{name}={value!r} is not in 0 <= {name} < 1; give a fraction such as 0.1")
+        raise InputError(f"{name}={value!r} is not in the range 0 <= {name} < 1; use, for example, 0.1")
     return float(value)
 
 
-def one_output(model: str, shape: Shape) -> None:
+def check_one_output(model: str, shape: Shape) -> None:
     if shape.classes != 1:
         raise InputError(
-            f"classes={shape.classes}: {model} is a regressor with one output; use classes=1, or a classifier"
+            f"classes={shape.classes}: {model} has one output, for regression; use classes=1, or a classifier"
         )

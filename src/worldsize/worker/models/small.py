@@ -1,4 +1,4 @@
-"""Small models: two convex ones, a multilayer perceptron, a CNN for digits, a regressor for steering angles."""
+"""Small models: two convex ones, a multilayer perceptron, two CNNs for digits, and one for steering angles."""
 
 from __future__ import annotations
 
@@ -7,41 +7,50 @@ from collections.abc import Sequence
 from torch import nn
 
 from worldsize.errors import InputError
-from worldsize.worker.models.shape import Headed, Regressor, Shape, fraction, one_output, whole, wholes
+from worldsize.worker.models.shape import (
+    Headed,
+    Regressor,
+    Shape,
+    check_all_positive,
+    check_fraction,
+    check_one_output,
+    check_positive,
+)
 
 
 def linear(shape: Shape) -> nn.Module:
-    """y = w.x, no bias, from w = 0: for half the squared error the Hessian X^T X / N gives the stable rates."""
-    one_output("linear", shape)
+    """y = w.x without bias, from w = 0. Half the squared error has the Hessian X^T X / N, which gives stable rates."""
+    check_one_output("linear", shape)
     return Regressor(nn.Flatten(), _zeros(nn.Linear(shape.features, 1, bias=False)))
 
 
 def softmax(shape: Shape) -> nn.Module:
-    """Multinomial logistic regression: logits = W x + b, from 0: a convex problem needs no random start."""
+    """Multinomial logistic regression: logits = W x + b, from 0, since a convex problem needs no random start."""
     return Headed(nn.Flatten(), _zeros(nn.Linear(shape.features, shape.classes)))
 
 
 def mlp(shape: Shape, *, hidden: Sequence[int] = (256, 128)) -> nn.Module:
-    """Fully connected layers of the sizes in `hidden`, a ReLU after each."""
+    """Fully connected layers of the sizes in `hidden`, each with a ReLU."""
     trunk: list[nn.Module] = [nn.Flatten()]
     features = shape.features
-    for size in wholes("hidden", hidden):
+    for size in check_all_positive("hidden", hidden):
         trunk += [nn.Linear(features, size), nn.ReLU()]
         features = size
     return Headed(nn.Sequential(*trunk), nn.Linear(features, shape.classes))
 
 
 def cnn(shape: Shape, *, width: int = 16, hidden: int = 128, dropout: float = 0.3) -> nn.Module:
-    """Two convolutions and two linear layers, for images of about 28 or 32 pixels: MNIST to 99 % in a few epochs.
+    """Two convolutions and two linear layers, for images of about 28 or 32 pixels. 99 % on MNIST in a few epochs.
 
-    Batch norm follows the convolutions only: on features of one pixel it cannot train on a batch of one, and the last
-    batch of an epoch may leave a rank with one sample.
+    Only the convolutions have batch norm. After linear layers, it could not train on a batch of one, and a rank may
+    have a single sample in the last batch of an epoch.
     """
     if min(shape.height, shape.width) < 16:
         raise InputError(
             f"size={shape.height}x{shape.width}: cnn needs images of at least 16 pixels per side; use mlp or softmax"
         )
-    channels, neurons, dropped = whole("width", width), whole("hidden", hidden), fraction("dropout", dropout)
+    channels, neurons = check_positive("width", width), check_positive("hidden", hidden)
+    dropped = check_fraction("dropout", dropout)
     height, breadth = (((side - 4) // 2 - 4) // 2 for side in (shape.height, shape.width))
     trunk = nn.Sequential(
         *_convolved(shape.channels, channels),
@@ -56,16 +65,16 @@ def cnn(shape: Shape, *, width: int = 16, hidden: int = 128, dropout: float = 0.
 
 
 def steering_cnn(shape: Shape) -> nn.Module:
-    """A regressor like PilotNet (Bojarski et al. 2016): five convolutions, three linear layers, an angle.
+    """A regressor like PilotNet (Bojarski et al. 2016): five convolutions, three hidden linear layers, an angle.
 
-    The convolutions are padded, so that small frames survive them, and there is no pooling: the answer is where the
-    road is in the frame.
+    The convolutions are padded, to allow small frames. There is no pooling, because the position of the road in the
+    frame determines the angle.
     """
-    one_output("steering-cnn", shape)
+    check_one_output("steering-cnn", shape)
     if min(shape.height, shape.width) < 16:
         raise InputError(
-            f"size={shape.height}x{shape.width}: steering-cnn halves a frame three times and needs at least 16 pixels "
-            "per side; use larger frames"
+            f"size={shape.height}x{shape.width}: steering-cnn needs frames of at least 16 pixels per side; "
+            "use larger frames"
         )
     trunk: list[nn.Module] = []
     channels, height, width = shape.channels, shape.height, shape.width
@@ -76,14 +85,14 @@ def steering_cnn(shape: Shape) -> nn.Module:
     trunk.append(nn.Flatten())
     features = channels * height * width
     for size in (100, 50, 10):
-        # Ten ReLUs can all die in one unlucky step, and the angle is then constant forever; ELUs cannot.
+        # Ten ReLUs can all die in one unlucky step, which makes the angle constant forever. ELUs cannot die.
         trunk += [nn.Linear(features, size), nn.ELU()]
         features = size
     return Regressor(nn.Sequential(*trunk), nn.Linear(features, 1))
 
 
 def _convolved(channels: int, filters: int) -> list[nn.Module]:
-    # Pooling before the ReLU gives the same result and rectifies a quarter of the pixels; batch norm replaces the bias.
+    # Pooling before the ReLU gives the same result with a quarter of the pixels to rectify. Batch norm needs no bias.
     return [nn.Conv2d(channels, filters, 5, bias=False), nn.BatchNorm2d(filters), nn.MaxPool2d(2), nn.ReLU()]
 
 
@@ -94,7 +103,7 @@ def _zeros(layer: nn.Linear) -> nn.Linear:
 
 
 def plain_cnn(shape: Shape) -> nn.Module:
-    """Two convolutions, two linear layers. No batch norm, no dropout: n workers follow one worker's curve exactly."""
+    """Two convolutions and two linear layers, without batch norm and dropout: any number of workers learns the same."""
     height, width = (((side - 2) // 2 - 2) // 2 for side in (shape.height, shape.width))
     trunk = nn.Sequential(
         nn.Conv2d(shape.channels, 16, 3),

@@ -1,7 +1,7 @@
-"""Transfer learning: pretrained weights, a new head, and which layers learn.
+"""Transfer learning: load pretrained weights, replace the head, freeze and unfreeze the backbone.
 
-The backbone is every parameter outside the head. Freezing and unfreezing change which parameters have gradients, so
-the wrapper that averages gradients over ranks is rebuilt after either.
+The backbone is every parameter outside the head. Unfreezing changes which parameters have gradients, so the wrapper
+that averages gradients over ranks must be rebuilt afterward.
 """
 
 from __future__ import annotations
@@ -21,34 +21,37 @@ from worldsize.errors import DataError, InputError
 from worldsize.folder.files import write_atomic
 
 WRAPPED = "module."
-"""Prefix of every name in weights that were saved from inside DistributedDataParallel."""
+"""Prefix of all names in weights that were saved from a DistributedDataParallel model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
+    """What was loaded from a file of weights."""
+
     loaded: tuple[str, ...]
-    """Names of the entries taken from the file."""
+    """Names of the entries that were loaded from the file."""
     left_out: tuple[tuple[str, str], ...]
-    """(name, why): entries of the file that do not fit the model, and entries of the model that keep initial values."""
+    """(name, reason): entries of the file that do not fit, and entries of the model that keep their initial values."""
 
 
 def head_of(model: nn.Module) -> str:
-    """The name of the last layer: the one that is replaced for other classes."""
+    """Return the name of the last layer, which is replaced for other classes."""
     layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     if not layers:
         raise InputError(
-            f"{type(model).__name__} has no linear or convolutional layer, so none that could be its head; "
+            f"{type(model).__name__} has no linear or convolutional layer that could be its head; "
             "use another model for transfer learning"
         )
     return layers[-1]
 
 
 def load_pretrained(model: nn.Module, path: Path) -> Loaded:
-    """Copies into the model what fits by name and shape, and lists what does not, such as a head for other classes."""
+    """Copy into the model what fits by name and shape. List what does not fit, such as a head for other classes."""
     return fit_weights(model, _read_weights(path), str(path))
 
 
 def fit_weights(model: nn.Module, theirs: dict[str, Tensor], source: str) -> Loaded:
+    """Copy into the model what fits by name and shape. `source` names the weights in the error message."""
     ours = model.state_dict()
     loaded, left_out = [], []
     for name, weights in theirs.items():
@@ -61,12 +64,13 @@ def fit_weights(model: nn.Module, theirs: dict[str, Tensor], source: str) -> Loa
         else:
             loaded.append(name)
     left_out += [(name, "not in the file") for name in ours if name not in theirs]
-    # Batch-norm counters have the same name and shape even in models that have nothing else in common.
+    # Compare parameters only: batch-norm counters have the same names and shapes even in unrelated models.
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if not parameters.intersection(loaded):
         raise DataError(
-            f"{source} has {len(theirs)} entries (such as {_some(theirs)}) and none fits the model's {len(parameters)} "
-            f"parameters (such as {_some(parameters)}) by name and shape; give the weights of this kind of model"
+            f"{source} has {len(theirs)} entries (such as {_some(theirs)}), but none fits the model's "
+            f"{len(parameters)} parameters (such as {_some(parameters)}) by name and shape; "
+            "use weights of the same kind of model"
         )
     with torch.no_grad():
         for name in loaded:
@@ -75,32 +79,32 @@ def fit_weights(model: nn.Module, theirs: dict[str, Tensor], source: str) -> Loa
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """The state dict alone, on the CPU, whole or not at all; `load_pretrained` and plain torch.load both read it."""
+    """Save the state dict atomically, on the CPU. `load_pretrained` and torch.load can both read the file."""
     content = io.BytesIO()
     torch.save({name: weights.cpu() for name, weights in model.state_dict().items()}, content)
     write_atomic(path, content.getvalue())
 
 
 def freeze(model: nn.Module, what: Literal["backbone"] | None) -> None:
-    """Lets only the head learn. Batch norm in the backbone stays in eval mode, whatever model.train() says.
+    """Freeze the backbone, so that only the head is trained. Its batch norm stays in eval mode despite model.train().
 
     Otherwise its running statistics would drift toward the new data while the weights stay the same.
     """
     if what is None:
         return
     if what != "backbone":
-        raise InputError(f"freeze={what!r} is not a part of a model that can be frozen; use backbone, or leave it out")
-    # By identity, not by name: the head and the embedding of a decoder are one tensor, which then learns.
+        raise InputError(f"freeze={what!r} is not supported; use backbone, or remove `freeze`")
+    # Compare by identity, not by name: a decoder's head and embedding are one tensor, which must be trained.
     head = set(model.get_submodule(head_of(model)).parameters())
     for parameter in model.parameters():
         parameter.requires_grad_(parameter in head)
     for layer in _batch_norms(model):
         layer.eval()
-        vars(layer)["train"] = MethodType(_stay, layer)
+        vars(layer)["train"] = MethodType(_ignore_mode, layer)
 
 
 def unfreeze(model: nn.Module) -> None:
-    """Lets everything learn again: fine-tuning, once the head has settled."""
+    """Make all parameters trainable again, to fine-tune the model once the head has settled."""
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     for layer in _batch_norms(model):
@@ -108,8 +112,8 @@ def unfreeze(model: nn.Module) -> None:
     model.train(model.training)
 
 
-def _stay(layer: nn.Module, _mode: bool = True) -> nn.Module:
-    """Replaces `train` of a frozen layer."""
+def _ignore_mode(layer: nn.Module, _mode: bool = True) -> nn.Module:
+    """Do nothing. This replaces the method `train` of a frozen layer."""
     return layer
 
 
@@ -118,19 +122,18 @@ def _batch_norms(model: nn.Module) -> list[nn.Module]:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors by name. Nothing in the file is ever executed: torch.load builds only plain tensors and containers."""
+    """Read tensors by name. No code in the file is executed: torch.load creates only plain tensors and containers."""
     if not path.is_file():
-        raise DataError(f"{path} is not a file; give the path of a state dict saved with torch.save")
+        raise DataError(f"{path} is not a file; use the path of a state dict that was saved with torch.save")
     try:
         with warnings.catch_warnings():
-            # torch's warnings about an odd file add nothing to the errors below.
+            # For a bad file, torch's warnings add nothing to the errors below.
             warnings.simplefilter("ignore")
             content: Any = torch.load(path, weights_only=True, map_location="cpu")
-    # A damaged file can fail anywhere in the reader, with any error.
-    except Exception as error:
+    except Exception as error:  # a damaged file can cause any error
         raise DataError(
             f"{path} is not a file of plain weights ({_first_line(error)}); save them with "
-            "torch.save(model.state_dict(), path), in the program that made them"
+            "torch.save(model.state_dict(), path) in the program that trained them"
         ) from error
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]

@@ -20,14 +20,14 @@ FUSED: dict[str, tuple[type[optim.Optimizer], ...]] = {
     "cuda": (optim.SGD, optim.Adam, optim.AdamW),
     "cpu": (optim.Adam, optim.AdamW),
 }
-"""Optimizers with one kernel for all parameters. On a CPU it at least halves Adam's step and does nothing for SGD's."""
+"""Optimizers to run as one kernel for all parameters. On a CPU, this at least halves Adam's step, but not SGD's."""
 ONE_CYCLE_START, ONE_CYCLE_END = 1 / 25, 1 / 25e4
-"""Shares of the peak."""
+"""Fractions of the peak learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What an optimizer is made of, for one that is made elsewhere: inside ZeRO's."""
+    """The class and arguments of an optimizer, because ZeRO creates its optimizer itself."""
 
     kind: type[optim.Optimizer]
     groups: list[dict[str, Any]]
@@ -40,9 +40,9 @@ def make_optimizer(spec: OptimizerSpec, model: nn.Module, *, device: torch.devic
 
 
 def optimizer_recipe(spec: OptimizerSpec, model: nn.Module, *, device: torch.device) -> Recipe:
-    """Weights form one group; biases and parameters of norms another, without weight decay and layer-wise factors."""
+    """Put weights into one group, and biases and norms into another, without weight decay and layer-wise factors."""
     kind, options = _kind_of(spec)
-    parameters = list(model.parameters())  # frozen ones too: they have no gradient until they are unfrozen
+    parameters = list(model.parameters())  # with frozen ones, which have no gradient until they are unfrozen
     # DTensor has no rule for torch's fused SGD.
     sharded_sgd = kind is optim.SGD and any(isinstance(parameter, DTensor) for parameter in parameters)
     if kind in FUSED.get(device.type, ()) and not sharded_sgd:
@@ -77,9 +77,10 @@ def _kind_of(spec: OptimizerSpec) -> tuple[type[optim.Optimizer], dict[str, Any]
 
 
 def lr_of_step(trial: TrialSpec, samples: int) -> Callable[[int], float]:
-    """Linear warm-up from the base rate to the scaled one (Goyal et al. 2017), then the schedule.
+    """Return the learning rate as a function of the step.
 
-    If the base rate is not below the scaled one, the warm-up begins at 0.
+    A linear warm-up from the base rate to the scaled rate (Goyal et al. 2017) comes first, then the schedule. If the
+    base rate is not below the scaled rate, the warm-up starts at 0.
     """
     base, peak = trial.optimizer.lr, trial.peak_lr
     if trial.train is None:
@@ -89,21 +90,21 @@ def lr_of_step(trial: TrialSpec, samples: int) -> Callable[[int], float]:
     warmup_steps = warmup_epochs * steps_per_epoch(samples, trial.global_batch)
     start = base if base < peak else 0.0
     steps = max(trial.train.total_steps(samples, trial.global_batch) - warmup_steps, 1)
-    share_of_peak = _shape(trial.train.schedule, steps)
+    fraction_of_peak = _schedule_fraction(trial.train.schedule, steps)
 
     def rate(step: int) -> float:
         if step + 1 < warmup_steps:
             return start + (peak - start) * (step + 1) / warmup_steps
-        return peak * share_of_peak(step - warmup_steps)
+        return peak * fraction_of_peak(step - warmup_steps)
 
     return rate
 
 
-def _shape(schedule: ScheduleSpec, steps: float) -> Callable[[float], float]:
-    """The rate as a share of its peak, by the number of steps done since the warm-up; `steps` is their total.
+def _schedule_fraction(schedule: ScheduleSpec, steps: float) -> Callable[[float], float]:
+    """Return the learning rate as a fraction of its peak, given the steps done since the warm-up, of `steps` in total.
 
-    cosine: (1 + cos(pi t)) / 2, with t from 0 after the warm-up to 1 at the last step. one-cycle: a half wave up,
-    then one down (Smith 2018, as in torch.optim.lr_scheduler.OneCycleLR).
+    cosine: (1 + cos(pi t)) / 2, with t from 0 after the warm-up to 1 at the last step. one-cycle: half a cosine wave
+    up, then one down (Smith 2018, as in torch.optim.lr_scheduler.OneCycleLR).
     """
 
     def step(done: float) -> float:

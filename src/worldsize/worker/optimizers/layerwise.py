@@ -1,7 +1,7 @@
-"""Optimizers for large batches, with steps in proportion to the weights of each layer: LARS and LAMB.
+"""Optimizers for large batches, LARS and LAMB. Their steps are proportional to the weight norm of each layer.
 
-Norms stay on the device, so a step never waits for it. Parameters may be shards (DTensor): each rank then updates its
-own shards, and the squares of all norms are summed over ranks in one message.
+Norms stay on the device, so that no step waits for them. Parameters may be shards (DTensor). Then each rank updates its
+own shards, and the squared norms are summed over ranks in one message.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """This rank's parts of the parameters: whole parameters, unless FSDP has sharded them."""
+    """This rank's parts of the parameters, which are whole parameters unless FSDP has sharded them."""
 
     weights: list[Tensor]
     gradients: list[Tensor]
     states: list[dict[str, Any]]
     ranks: dist.ProcessGroup | None
-    """The ranks that hold the other parts."""
+    """The ranks that hold the other parts, or None."""
 
 
 class Layerwise(optim.Optimizer, ABC):
-    """`adapt=False` in a group leaves its parameters without the layer-wise factor: meant for biases and norms."""
+    """Base class. `adapt=False` turns off the layer-wise factor of a group, as is usual for biases and norms."""
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no loss is computed twice
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # the closure is not used
         del closure
         for group in self.param_groups:
             owned = [parameter for parameter in group["params"] if parameter.grad is not None]
@@ -49,7 +49,7 @@ class Layerwise(optim.Optimizer, ABC):
 
     @abstractmethod
     def _step_group(self, group: dict[str, Any], shards: Shards) -> None:
-        """Updates the parameters of a group that have gradients."""
+        """Update the parameters of a group that have gradients."""
 
 
 class Lars(Layerwise):
@@ -79,7 +79,7 @@ class Lars(Layerwise):
             weight_norms, gradient_norms = _norms(weights + gradients, ranks).chunk(2)
             local = group["trust"] * weight_norms / (gradient_norms + decay * weight_norms)
             updates = torch._foreach_mul(updates, _one_where_zero(local, weight_norms, gradient_norms))
-        velocities = [_kept(state, "velocity", weight) for state, weight in zip(states, weights, strict=True)]
+        velocities = [_state_tensor(state, "velocity", weight) for state, weight in zip(states, weights, strict=True)]
         torch._foreach_mul_(velocities, group["momentum"])
         torch._foreach_add_(velocities, updates, alpha=group["lr"])
         torch._foreach_sub_(weights, velocities)
@@ -105,9 +105,9 @@ class Lamb(Layerwise):
     def _step_group(self, group: dict[str, Any], shards: Shards) -> None:
         weights, gradients, states, ranks = shards.weights, shards.gradients, shards.states, shards.ranks
         first, second = group["betas"]
-        means = [_kept(state, "mean", weight) for state, weight in zip(states, weights, strict=True)]
-        squares = [_kept(state, "square", weight) for state, weight in zip(states, weights, strict=True)]
-        for state in states:  # counted per parameter: one that was frozen at first has taken fewer steps
+        means = [_state_tensor(state, "mean", weight) for state, weight in zip(states, weights, strict=True)]
+        squares = [_state_tensor(state, "square", weight) for state, weight in zip(states, weights, strict=True)]
+        for state in states:  # counted per parameter, since one that was frozen at first has fewer steps
             state["step"] = state.get("step", 0) + 1
         torch._foreach_lerp_(means, gradients, 1 - first)
         torch._foreach_mul_(squares, second)
@@ -126,17 +126,17 @@ class Lamb(Layerwise):
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of the tensor, in the same memory."""
+    """Return this rank's part of the tensor, in the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _ranks_of(parameter: nn.Parameter) -> dist.ProcessGroup | None:
-    """The ranks that hold the other shards. None: this rank holds all of it."""
+    """Return the ranks that hold the other shards, or None if this rank holds the whole parameter."""
     return parameter.device_mesh.get_group() if isinstance(parameter, DTensor) else None
 
 
 def _norms(tensors: list[Tensor], ranks: dist.ProcessGroup | None) -> Tensor:
-    """|w|^2 is the sum of its shards' |w|^2; one message for all of them."""
+    """Return the norms of whole tensors. The squared norms of their shards are summed over ranks in one message."""
     norms = torch.stack(torch._foreach_norm(tensors))
     if ranks is not None:
         norms = norms.square_()
@@ -152,8 +152,8 @@ def _one_where_zero(factors: Tensor, *norms: Tensor) -> list[Tensor]:
     return list(factors.unbind())
 
 
-def _kept(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
-    """A tensor of the optimizer state; zeros at first."""
+def _state_tensor(state: dict[str, Any], name: str, like: Tensor) -> Tensor:
+    """Return a tensor of the optimizer state. It is created with zeros at first use."""
     if name not in state:
         state[name] = torch.zeros_like(like)
     tensor: Tensor = state[name]

@@ -1,8 +1,8 @@
-"""Squared norms of the gradients of parts of a batch and of the whole batch, which give the gradient noise scale.
+"""Squared gradient norms of the whole batch and of its parts, from which the gradient noise scale is computed.
 
-A part is what one worker computes or, with one worker, one micro-batch. Nothing is sent for it: each rank stores its
-own norms, and the reader combines the ranks (`analysis/learning/noise_scale.py`). No step waits for a number either:
-norms stay on the device until the loop stops anyway.
+A part is the share of one worker or, with one worker, a micro-batch. This sends no messages: each rank stores its own
+norms, and `analysis/learning/noise_scale.py` combines them. No step waits for a norm: norms stay on the device until
+the loop stops anyway.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from worldsize.worker.parallel.team import Team
 
 
 class NoiseMeter:
-    """Switched off: called at the same moments as the others, it does nothing."""
+    """A meter that does nothing, and the interface of the others."""
 
     def watch(self, model: DistributedDataParallel) -> None:
-        """Called with the wrapped model, whenever it is made."""
+        """Called with the wrapped model whenever it is created."""
 
     def micro_batch_done(self, micro_batch: Share) -> None:
         """Called after backward of each micro-batch."""
@@ -39,7 +39,7 @@ class NoiseMeter:
         """Called where the loop stops anyway."""
 
     def rows(self) -> npt.NDArray[np.float32]:
-        """One row per step: a column per part of this rank, then one for the whole batch. NaN: partial batch."""
+        """Return a row per step: a column per part of this rank and one for the whole batch, NaN in a partial batch."""
         return np.zeros((0, 0), dtype=np.float32)
 
 
@@ -47,7 +47,7 @@ class _Recording(NoiseMeter):
     def __init__(self, trial: TrialSpec, team: Team, parts: int) -> None:
         self._team = team
         self._global_batch = trial.global_batch
-        self._unknown = torch.full((parts + 1,), torch.nan, device=team.device)
+        self._nan_row = torch.full((parts + 1,), torch.nan, device=team.device)
         self._steps: list[Tensor] = []
         self._read: list[npt.NDArray[np.float32]] = [np.zeros((0, parts + 1), dtype=np.float32)]
 
@@ -61,18 +61,21 @@ class _Recording(NoiseMeter):
         return np.concatenate(self._read)
 
     def _add(self, share: Share, parts: list[Tensor], whole: Tensor) -> None:
-        # The parts of a partial batch may be unequal, so its norms belong to other batch sizes.
+        # A partial batch has a different size, and its parts may be unequal, so its norms are not comparable.
         full = share.total == self._global_batch
-        self._steps.append(torch.stack([*parts, whole]) if full else self._unknown)
+        self._steps.append(torch.stack([*parts, whole]) if full else self._nan_row)
 
     def _unscaled(self, square: Tensor, share: Share) -> Tensor:
-        """The loop multiplies the sum of losses by workers / total, so that an average over ranks is the mean over the
-        global batch. The mean over the share's own samples has total / (workers * own) times that gradient."""
+        """Return the squared norm of the mean gradient over the share's own samples.
+
+        The loop multiplies the sum of losses by workers / total, so that the average over ranks is the mean over the
+        global batch. The mean gradient of the share is total / (workers * own) times the resulting gradient.
+        """
         return square * (share.total / (self._team.workers * max(share.own, 1))) ** 2
 
 
 class RankNoise(_Recording):
-    """Several workers, each a part. Reads DDP's buckets before they are averaged, and again after backward."""
+    """The meter for several workers, each a part. Reads DDP's buckets before they are averaged, and after backward."""
 
     def __init__(self, trial: TrialSpec, team: Team) -> None:
         super().__init__(trial, team, parts=1)
@@ -80,7 +83,7 @@ class RankNoise(_Recording):
         self._own: list[Tensor] = []
 
     def watch(self, model: DistributedDataParallel) -> None:
-        # torch checks the hook's annotations and rejects strings, which they are in this module; a lambda has none.
+        # torch rejects annotations that are strings, as all are in this module. A lambda has no annotations.
         model.register_comm_hook(self._team.group, lambda group, bucket: self._average(group, bucket))
 
     def _average(self, group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Future[Tensor]:
@@ -92,7 +95,7 @@ class RankNoise(_Recording):
         return allreduce_hook(group, bucket)
 
     def step_done(self, share: Share) -> None:
-        # By now the buckets hold averages. Not in the hook's own callback: it runs on another stream of the GPU.
+        # The buckets hold averages now. The hook's own callback is no alternative: it runs on another GPU stream.
         own, whole = _total(self._own), _total(map(_square, self._buckets))
         self._add(share, [self._unscaled(own, share)], whole)
         self._own.clear()
@@ -100,14 +103,14 @@ class RankNoise(_Recording):
 
 
 class MicroBatchNoise(_Recording):
-    """One worker: each micro-batch is a part. Gradients accumulate, so the increase is its own: one copy is kept."""
+    """The meter for one worker. Each micro-batch is a part; its gradient is the increase of the accumulated one."""
 
     def __init__(self, trial: TrialSpec, team: Team, module: nn.Module) -> None:
         super().__init__(trial, team, parts=trial.accumulation)
         self._module = module
         self._flat = torch.empty(0)
         self._views: dict[nn.Parameter, Tensor] = {}
-        """Views into `_flat`: the gradients so far."""
+        """Views into `_flat`, which holds the gradients accumulated before the current micro-batch."""
         self._parts: list[Tensor] = []
 
     def micro_batch_done(self, micro_batch: Share) -> None:
@@ -124,29 +127,29 @@ class MicroBatchNoise(_Recording):
         self._parts = []
 
     def _begin(self) -> None:
-        learning = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
-        if len(learning) == len(self._views):
+        trainable = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+        if len(trainable) == len(self._views):
             self._flat.zero_()
             return
-        # The first step, or the first after layers were unfrozen.
-        sizes = [parameter.numel() for parameter in learning]
+        # This is the first step, or the first after layers were unfrozen.
+        sizes = [parameter.numel() for parameter in trainable]
         self._flat = torch.zeros(sum(sizes), device=self._team.device)
-        pieces = zip(learning, self._flat.split(sizes), strict=True)
+        pieces = zip(trainable, self._flat.split(sizes), strict=True)
         self._views = {parameter: piece.view(parameter.shape) for parameter, piece in pieces}
 
 
 def meter_for(trial: TrialSpec, module: nn.Module, team: Team) -> NoiseMeter:
-    """Off unless requested, and off where a batch has no parts: one worker without accumulation."""
+    """Return a meter. It does nothing if not requested, or if a batch has no parts (one worker, no accumulation)."""
     if trial.train is None or not trial.train.measure_noise_scale:
         return NoiseMeter()
     if team.workers > 1:
-        assert trial.strategy.name == "ddp"  # others are refused before anything runs
+        assert trial.strategy.name == "ddp"  # other strategies are rejected before anything runs
         return RankNoise(trial, team)
     return MicroBatchNoise(trial, team, module) if trial.accumulation > 1 else NoiseMeter()
 
 
 def _square(flat: Tensor) -> Tensor:
-    """|x|^2 of a vector. On a CPU, for six million elements, torch's norms are off by 4e-4, a dot product by 2e-5."""
+    """Return |x|^2. On a CPU, with six million elements, the error of torch's norms is 4e-4, of a dot product 2e-5."""
     flat = flat.detach().float()
     return torch.dot(flat, flat)
 

@@ -1,4 +1,4 @@
-"""Ranks that hold different weights: shards of one model (FSDP), or models averaged now and then (local SGD)."""
+"""Strategies in which ranks hold different weights: shards of a model (FSDP), or models to average (local SGD)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from worldsize.worker.parallel.team import Team
 
 
 class Partitioned(Strategy, ABC):
-    """Ranks hold different weights, so the full model is a separate one, made on request."""
+    """A strategy in which ranks hold different weights, so the full model is a separate copy, made on request."""
 
     def __init__(self, plain: nn.Module, module: nn.Module, optimizer: optim.Optimizer, team: Team) -> None:
         super().__init__(module, optimizer, team)
         self._plain = plain
-        """The unwrapped model; on the CPU, since a GPU's memory is what sharding saves."""
+        """The unwrapped model, on the CPU because sharding is meant to save GPU memory."""
 
     def full_model(self) -> nn.Module:
         plain = copy.deepcopy(self._plain).to(self.team.device)
@@ -35,11 +35,11 @@ class Partitioned(Strategy, ABC):
 
     @abstractmethod
     def _gather(self, plain: nn.Module) -> None:
-        """Copies into `plain` the weights and buffers that the ranks agree on."""
+        """Copy into `plain` the weights and buffers that the ranks agree on."""
 
 
 class Sharded(Partitioned):
-    """FSDP: each rank keeps a shard of weights, gradients and optimizer state, and gathers a block to compute it."""
+    """FSDP. Each rank keeps a shard of weights, gradients and optimizer state, and gathers blocks as needed."""
 
     @contextmanager
     def exchange(self, *, last: bool) -> Iterator[None]:
@@ -54,7 +54,7 @@ class Sharded(Partitioned):
 
 
 class LocalSgd(Partitioned):
-    """Ranks train separately and average their weights every few steps (`every`)."""
+    """Local SGD. Ranks train separately and average their weights every few steps (`every`)."""
 
     def __init__(self, every: int, plain: nn.Module, module: nn.Module, optimizer: optim.Optimizer, team: Team) -> None:
         super().__init__(plain, module, optimizer, team)
@@ -63,8 +63,8 @@ class LocalSgd(Partitioned):
     def after_step(self, step: int) -> bool:
         if step % self._every:
             return False
-        learning = [parameter.detach() for parameter in self.module.parameters() if parameter.requires_grad]
-        torch._foreach_copy_(learning, self._averages(learning))
+        trainable = [parameter.detach() for parameter in self.module.parameters() if parameter.requires_grad]
+        torch._foreach_copy_(trainable, self._averages(trainable))
         return True
 
     def _gather(self, plain: nn.Module) -> None:
@@ -72,34 +72,34 @@ class LocalSgd(Partitioned):
             target.copy_(source)
         floating = [tensor for tensor in _tensors(plain) if tensor.is_floating_point()]
         averages = self._averages(floating)
-        self.team.share_buffers(plain)  # for integers, such as batch norm's count of batches, which have no mean
+        self.team.share_buffers(plain)  # for integers, such as the batch counter of batch norm, which have no mean
         torch._foreach_copy_(floating, averages)
 
     def _averages(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Averages over ranks, in one message."""
+        """Return the averages over ranks, exchanged in one message."""
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors]) / self.team.workers
         averages = self.team.sum(flat).split([tensor.numel() for tensor in tensors])
         return [average.view(tensor.shape) for average, tensor in zip(averages, tensors, strict=True)]
 
 
 def shard(module: nn.Module, team: Team) -> None:
-    """Shards block by block, in place: one block is gathered at a time. The root holds what is outside the blocks."""
+    """Shard the module in place, by blocks, which are gathered one at a time. The root has all other parameters."""
     module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP refuses channels_last
-    start_equal(module, team)
+    broadcast_weights(module, team)
     group = team.group or dist.group.WORLD
     assert group is not None
     mesh = DeviceMesh.from_group(group, team.device.type)
     uses = Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
     for block in _blocks(module):
         inside = Counter(parameter for _, parameter in block.named_parameters(remove_duplicate=False))
-        # A parameter that is used outside the block too (a tied embedding) must belong to the root, which has all uses.
+        # A parameter that is also used outside the block (a tied embedding) must belong to the root.
         if inside and all(uses[parameter] == count for parameter, count in inside.items()):
             fully_shard(block, mesh=mesh)
     fully_shard(module, mesh=mesh)
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost members of lists and sequences: the layers of a transformer, the stages of a CNN."""
+    """Yield the outermost members of lists and sequences, such as the layers of a transformer."""
     for child in module.children():
         if isinstance(module, nn.ModuleList | nn.Sequential) and not isinstance(child, nn.ModuleList | nn.Sequential):
             yield child
@@ -107,8 +107,8 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
             yield from _blocks(child)
 
 
-def start_equal(module: nn.Module, team: Team) -> None:
-    """Copies the first rank's weights to all ranks, as DistributedDataParallel does by itself."""
+def broadcast_weights(module: nn.Module, team: Team) -> None:
+    """Copy rank 0's weights to all ranks, as DistributedDataParallel does by itself."""
     for tensor in _tensors(module):
         dist.broadcast(tensor, src=0, group=team.group)
 

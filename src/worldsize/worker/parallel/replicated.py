@@ -1,4 +1,4 @@
-"""Every rank holds the full model: DDP, compressed exchanges, ZeRO."""
+"""Strategies in which every rank holds the full model: DDP, compressed exchanges and ZeRO."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from worldsize.worker.parallel.team import Team
 
 
 class LastGradient:
-    """Calls back at the last gradient of each backward. Watches all parameters at first, then only the last to come.
+    """Calls back at the last gradient of each backward.
 
-    Autograd runs a parameter's own hooks before those with which DistributedDataParallel starts an exchange.
+    In the first backward it calls back at every gradient, and learns which parameter is last. Autograd runs a
+    parameter's own hooks before the hooks with which DistributedDataParallel starts an exchange.
     """
 
     def __init__(self, module: nn.Module, callback: Callable[[], None]) -> None:
         self.callback = callback
-        learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._handles = {
-            parameter: parameter.register_post_accumulate_grad_hook(self._arrived) for parameter in learning
+            parameter: parameter.register_post_accumulate_grad_hook(self._arrived) for parameter in trainable
         }
-        self._waiting = set(learning)
+        self._waiting = set(trainable)
 
     def remove(self) -> None:
         for handle in self._handles.values():
@@ -50,7 +51,7 @@ class LastGradient:
 
 
 class Replicated(Strategy):
-    """Every rank holds the full model; gradients are averaged while backward still runs. ZeRO shards the optimizer."""
+    """Every rank holds the full model. Gradients are averaged while backward still runs. ZeRO shards the optimizer."""
 
     model: DistributedDataParallel
 
@@ -72,7 +73,7 @@ class Replicated(Strategy):
 
     @property
     def warmup_steps(self) -> int:
-        """PowerSGD sends full gradients at first."""
+        """Number of first steps that differ from the later ones: PowerSGD begins with full gradients."""
         return self._spec.start_step + 2 if self._spec.name == "powersgd" else super().warmup_steps
 
     def full_model(self) -> nn.Module:
@@ -82,20 +83,20 @@ class Replicated(Strategy):
     def on_last_gradient(self, callback: Callable[[], None]) -> None:
         if self._watch is None:
             self._watch = LastGradient(self.module, callback)
-        self._watch.callback = callback  # each batch of a search has its own clock
+        self._watch.callback = callback  # each batch size of a search has its own clock
 
     @property
     def can_skip_exchange(self) -> bool:
         return True
 
     def watch_exchange(self) -> None:
-        # A private function: without it, only torch's own figures are missing.
+        # This function is private. If it is missing, only torch's own timings are missing.
         with suppress(AttributeError, RuntimeError):
             self.model._set_ddp_runtime_logging_sample_rate(1)
 
     def exchange_facts(self) -> dict[str, float]:
-        learning = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        facts = {"bytes": float(sum(parameter.numel() * parameter.element_size() for parameter in learning))}
+        trainable = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        facts = {"bytes": float(sum(parameter.numel() * parameter.element_size() for parameter in trainable))}
         with suppress(AttributeError, KeyError, RuntimeError, TypeError):
             timings = self.model._get_ddp_logging_data()
             facts["total_s"] = timings["avg_backward_comm_time"] * 1e-9
@@ -121,7 +122,7 @@ class Replicated(Strategy):
             case "fp16-compression":
                 self.model.register_comm_hook(group, default_hooks.fp16_compress_hook)
             case "bf16-compression":
-                # Passed under its own name, torch refuses it without NCCL, although gloo can add bf16 too.
+                # Without NCCL, torch rejects this hook by its name, although gloo can add bf16 too. Hence the lambda.
                 self.model.register_comm_hook(
                     group, lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket)
                 )
@@ -133,18 +134,21 @@ class Replicated(Strategy):
 
 
 def _power_sgd_bucket_by_bucket(state: PowerSGDState, bucket: Any) -> torch.futures.Future[Tensor]:
-    """torch's hook exchanges twice per bucket, the second time from a callback. With several buckets under way, gloo's
-    ranks may then exchange in different orders and mix up what they receive. So this waits for each bucket."""
+    """Run torch's PowerSGD hook and wait for it.
+
+    The hook exchanges twice per bucket, the second time from a callback. With several buckets in flight, ranks may then
+    exchange in different orders, and gloo would mix up the messages.
+    """
     future = powerSGD_hook(state, bucket)
     future.wait()
     return future
 
 
 def zero_optimizer(spec: OptimizerSpec, module: nn.Module, team: Team) -> optim.Optimizer:
-    """Each rank keeps the state of some parameters, updates those, and sends them to the others."""
+    """Return ZeRO's optimizer: each rank keeps the state of some parameters, updates them and sends them to all."""
     with warnings.catch_warnings():
-        # As it imports this one, torch compiles other optimizers and warns about its own compiler. Not imported at the
-        # top: it takes a third of a second, which no other strategy should wait for.
+        # During this import, torch compiles other optimizers and warns about its own compiler. The import is not at the
+        # top of the file because it takes a third of a second, which only this strategy needs.
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.", category=DeprecationWarning)
         from torch.distributed.optim import ZeroRedundancyOptimizer
 

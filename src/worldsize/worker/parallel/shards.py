@@ -1,7 +1,7 @@
-"""Which samples each rank trains on and evaluates: disjoint, complete, reshuffled every epoch. Pure index arithmetic.
+"""The samples that each rank trains on and evaluates: disjoint, complete and reshuffled every epoch.
 
-An epoch is one seeded permutation of all samples, cut into global batches; rank r takes the r-th share of each. So n
-workers with batch b see exactly what one worker with batch n*b sees, in the same steps.
+An epoch is one seeded permutation of all samples, cut into global batches. Rank r takes the r-th share of each. So n
+workers with batch b see exactly the same samples in each step as one worker with batch n*b.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Share:
 
     indices: Indices
     own: int
-    """Number of samples that count. A rank without any borrows one sample, with weight 0."""
+    """Number of samples that count. If it is 0, the rank borrows one sample, with weight 0."""
     total: int
-    """Samples of the global batch, over all ranks."""
+    """Number of samples in the global batch, over all ranks."""
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> Indices:
@@ -33,10 +33,11 @@ def epoch_order(samples: int, seed: int, epoch: int) -> Indices:
 def epoch_shares(
     samples: int, workers: int, rank: int, batch_per_worker: int, seed: int, epoch: int
 ) -> Iterator[Share]:
+    """Yield this rank's share of each global batch of an epoch."""
     order = epoch_order(samples, seed, epoch)
     for start in range(0, samples, workers * batch_per_worker):
         batch = order[start : start + workers * batch_per_worker]
-        # A partial batch is spread evenly, so that no rank does all of its work while the others wait.
+        # A partial batch is divided evenly, so that no rank does all of its work while the others wait.
         low, high = len(batch) * rank // workers, len(batch) * (rank + 1) // workers
         if low == high:
             yield Share(indices=batch[:1], own=0, total=len(batch))
@@ -45,8 +46,10 @@ def epoch_shares(
 
 
 def split_into_micro_batches(share: Share, batch: int, workers: int) -> list[Share]:
-    """Splits a share into micro-batches of at most `batch` samples. Ranks with a smaller share get as many as the
-    others: a strategy may exchange something with each of them."""
+    """Split a share into micro-batches of at most `batch` samples.
+
+    All ranks get the same number of micro-batches, even if their shares differ: some strategies exchange data in each.
+    """
     largest = -(-share.total // workers)
     if largest <= batch:
         return [share]
@@ -55,5 +58,5 @@ def split_into_micro_batches(share: Share, batch: int, workers: int) -> list[Sha
 
 
 def evaluation_share(samples: int, workers: int, rank: int) -> Indices:
-    """This rank's samples; over all ranks, every sample once."""
+    """Return the positions of this rank's samples. Over all ranks, each sample occurs once."""
     return np.arange(samples * rank // workers, samples * (rank + 1) // workers, dtype=np.int64)

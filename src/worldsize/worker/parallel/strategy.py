@@ -1,4 +1,4 @@
-"""The interface between the loop and a strategy, and the strategy of a single worker, which does nothing."""
+"""The interface between the loop and a strategy, which is also the strategy of a single worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worldsize.worker.parallel.team import Team
 
 
 class Strategy:
-    """A single worker: its step is an ordinary step without any wrapper."""
+    """The strategy of a single worker: an ordinary step without any wrapper. The base class of all others."""
 
     model: nn.Module
     """The (wrapped) model that the loop calls."""
@@ -27,40 +27,40 @@ class Strategy:
         return 5
 
     def exchange(self, *, last: bool) -> AbstractContextManager[None]:
-        """Wraps forward and backward of one micro-batch: only the last one of a step exchanges gradients."""
+        """Return a context for forward and backward of a micro-batch. Only the last of a step exchanges gradients."""
         del last
         return nullcontext()
 
     def clip(self, norm: float) -> None:
-        """Scales the gradient of the full model, not only of this rank's shard, down to `norm`."""
+        """Scale the gradient of the full model, not only of this rank's shard, down to `norm`."""
         nn.utils.clip_grad_norm_(self.module.parameters(), norm)
 
     def on_last_gradient(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` in each backward when this rank has its last gradient, before it waits for other ranks.
+        """Set the callback for the moment in backward when this rank has its last gradient, before it waits for others.
 
         A strategy that does not exchange gradients during backward never calls it.
         """
 
     @property
     def can_skip_exchange(self) -> bool:
-        """Whether a step can leave out the exchange and do the same work otherwise: the difference is its cost."""
+        """Whether a step can skip the exchange and do the same work otherwise, so that the difference is its cost."""
         return False
 
     def watch_exchange(self) -> None:
-        """Makes torch time the exchanges of every step instead of every hundredth, if it can."""
+        """Make torch time the exchanges of every step instead of every hundredth, if possible."""
 
     def exchange_facts(self) -> dict[str, float]:
-        """Bytes of gradients exchanged per step, and torch's timings of it: total, and overlapped with backward."""
+        """Return the bytes of gradients per step, and torch's timings of the exchange: total and overlapped."""
         return {}
 
     def after_step(self, step: int) -> bool:
-        """Called when `step` steps are done. Returns whether something was exchanged."""
+        """Called when `step` steps are done. Return whether something was exchanged."""
         del step
         return False
 
     def full_model(self) -> nn.Module:
-        """The model that the ranks agree on, to evaluate and to save. All ranks call this together."""
+        """Return the model that the ranks agree on, to evaluate or save it. All ranks must call this together."""
         return self.module
 
     def rebuild_wrapper(self) -> None:
-        """Called after parameters were unfrozen: from now on their gradients must be exchanged."""
+        """Called after parameters were unfrozen, because their gradients must be exchanged from then on."""

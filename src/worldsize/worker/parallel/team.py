@@ -1,4 +1,4 @@
-"""Ranks working together: the process group, its subgroups, and a store for short messages."""
+"""Groups of ranks: all ranks of a launch, the ranks of one trial, and a store for short messages between them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # exists, but missing in the type hints
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # missing in the type hints
 from torch.distributed.rendezvous import rendezvous
 
 from worldsize.errors import InputError
 
 GROUP_TIMEOUT = timedelta(minutes=30)
-"""Longer than the driver's own timeout: the driver ends a launch that hangs, and reports where it hung."""
+"""Longer than the driver's own timeout: the driver ends a launch that hangs and reports where it hung."""
 IDLE_TIMEOUT = timedelta(days=7)
+"""How long a rank may wait for a trial of other ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +31,13 @@ class Team:
     group: dist.ProcessGroup | None
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sums over all ranks, in place."""
+        """Sum over all ranks, in place."""
         if self.workers > 1:
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def max(self, values: Sequence[float]) -> list[float]:
-        """The maximum of each value over all ranks."""
+        """Return the maximum of each value over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         if self.workers > 1:
             dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.group)
@@ -47,7 +48,7 @@ class Team:
             dist.barrier(group=self.group)
 
     def from_first(self, value: int) -> int:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value on every rank."""
         if self.workers == 1:
             return value
         tensor = torch.tensor([value], device=self.device)
@@ -55,14 +56,14 @@ class Team:
         return int(tensor.item())
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Gives all ranks rank 0's batch-norm statistics: ranks saw different samples, evaluation needs one model."""
+        """Copy rank 0's buffers to all ranks. Their batch-norm statistics differ, but evaluation needs one model."""
         if self.workers > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0, group=self.group)
 
 
 class Crew:
-    """All ranks of a launch. A trial of n workers runs on ranks 0 to n-1 while the others sleep on the store."""
+    """All ranks of a launch. A trial of n workers runs on ranks 0 to n-1 while the others wait for a message."""
 
     def __init__(self, device: str, backend: str, counts: list[int]) -> None:
         self.rank, self.workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -82,11 +83,11 @@ class Crew:
             timeout=GROUP_TIMEOUT,
             device_id=self.device if backend == "nccl" else None,
         )
-        # Every rank must take part in making a group, member or not, in the same order.
+        # Every rank must take part in creating each group, even if it is not a member, and in the same order.
         self._groups = {n: dist.new_group(list(range(n))) for n in counts if 1 < n < self.workers}
 
     def team(self, workers: int) -> Team | None:
-        """None for a rank that is not in the team."""
+        """Return the team of a trial with this many workers, or None if this rank is not in it."""
         if self.rank >= workers:
             return None
         return Team(rank=self.rank, workers=workers, device=self.device, group=self._groups.get(workers))
@@ -95,7 +96,7 @@ class Crew:
         self.store.set(key, value)
 
     def wait_for(self, key: str) -> str:
-        """Waits until a rank publishes the key, without using CPU."""
+        """Wait until a rank publishes the key, without using CPU, and return its value."""
         self.store.wait([key], IDLE_TIMEOUT)
         return bytes(self.store.get(key)).decode()
 

@@ -1,4 +1,4 @@
-"""What is trained: data, model, loss, metric. `load` finds a workload by name."""
+"""Workloads: data, model, loss and metrics. `load` loads a workload by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOADERS = {
     "gpt": "text:load",
     "linear": "linear:load",
 }
-"""Workload -> the module and the function that load it. A module is imported when it is needed."""
+"""The module and the function that load each workload. A module is imported only when it is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class DataFolders:
 
 
 def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
-    """The driver has checked the name (`data/catalog.py`)."""
+    """Load a workload. The driver has checked its name (`data/catalog.py`)."""
     module, _, function = ("own:load" if spec.own else LOADERS[spec.name]).partition(":")
     workload: Workload = getattr(import_module(f"worldsize.worker.workloads.{module}"), function)(spec, folders)
     return workload

@@ -1,4 +1,4 @@
-"""The shape of a workload: data that return batches by index, a model, and measures of its outputs."""
+"""The interface of a workload: data that return batches by index, a model, and measures of its outputs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from worldsize.spec.training import TrainSpec
 from worldsize.spec.workload import AugmentSpec
 
 ON_DEVICE_BYTES = 2 * 1024**3
-"""Data up to this size are kept on the GPU, so that no step waits for a copy."""
+"""Maximum size of data that is kept on the GPU, so that no step waits for a copy."""
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
-"""Outputs and targets of a batch -> one value per sample."""
+"""A function of the outputs and targets of a batch that returns one value per sample."""
 
 
 class Data(Protocol):
     def __len__(self) -> int: ...
     def on(self, device: torch.device) -> Data: ...
     def take(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """Samples by index, on the device of the data."""
+        """Return samples by index, on the device of the data."""
         ...
 
     def place(self, samples: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Inputs and targets on the device that trains."""
+        """Return inputs and targets on the training device."""
         ...
 
 
@@ -37,10 +37,10 @@ def batch(data: Data, indices: Tensor, device: torch.device) -> tuple[Tensor, Te
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Inputs and targets as two tensors, which may be mapped from a file."""
+    """Inputs and targets as two tensors, which may be memory-mapped from a file."""
 
     inputs: Tensor
-    """As stored (images as uint8); `Workload.prepare` turns a batch of them into what the model takes."""
+    """Inputs as stored, such as images in uint8. `Workload.prepare` converts a batch of them for the model."""
     targets: Tensor
 
     def __len__(self) -> int:
@@ -66,21 +66,21 @@ class Workload:
     test: Data
     build_model: Callable[[], nn.Module]
     prepare: Callable[[Tensor], Tensor]
-    """A batch of inputs as stored -> as the model takes them."""
+    """Converts a batch of stored inputs for the model."""
     loss: PerSample
-    """One value per sample: the loop weights them, so that partial batches count by their samples."""
+    """Returns one value per sample. The loop weights them, so that partial batches count by their samples."""
     smoothed: Callable[[float], PerSample] | None = None
-    """The same loss by label smoothing, if targets are classes."""
+    """Returns the loss for a given label smoothing, if targets are classes."""
     measures: dict[str, PerSample] = field(default_factory=dict)
-    """Measures beside the loss: one value per sample, averaged over the samples of an evaluation."""
+    """Other measures than the loss. They return one value per sample, which is averaged over an evaluation."""
     summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: means
-    """The means of loss and measures -> the metrics that are recorded (a root of a mean is not a mean of roots)."""
+    """Computes the recorded metrics from the means of loss and measures. (A root of a mean is not a mean of roots.)"""
     augment: AugmentSpec = field(default_factory=AugmentSpec)
     theory: dict[str, float] = field(default_factory=dict)
-    """Numbers known in advance, such as the entropy of a source or the largest stable learning rate."""
+    """Numbers known from theory, such as the entropy of a source or the largest stable learning rate."""
 
     def training_loss(self, train: TrainSpec | None) -> PerSample:
-        """The loss to minimize. Evaluation uses the plain loss, so that trials can be compared."""
+        """Return the loss to minimize. Evaluation uses the plain loss, so that trials can be compared."""
         if train is None or not train.label_smoothing:
             return self.loss
         assert self.smoothed is not None

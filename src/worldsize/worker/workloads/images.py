@@ -1,9 +1,9 @@
-"""Images with one class each: what digits, MNIST, CIFAR-10 and image folders have in common.
+"""Image classification: digits, MNIST, Fashion-MNIST, CIFAR-10 and image folders.
 
 digits: 12,000 + 2,000 handwritten digits that come with the package.
 mnist and fashion-mnist: 60,000 + 10,000 gray images of 28x28 in ten classes, read from the official files.
 cifar10: 50,000 + 10,000 photographs of 32x32 in ten classes, read from the official binary batches.
-image-folder: any tree of images, one folder per class; decoded once, then read from memory-mapped pixels.
+image-folder: any tree of images, with one folder per class. Images are decoded once, then read from a memory map.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def classification(
     mean: Sequence[float],
     deviation: Sequence[float],
 ) -> Workload:
-    """`mean` and `deviation` of the training pixels scaled to 0..1, one per channel."""
+    """Return a classification workload. `mean` and `deviation` of training pixels are in 0..1, one per channel."""
     axis = CHANNEL_AXIS[layout]
     channels = 1 if axis is None else train[0].shape[axis]
     size = train[0].shape[1] if layout != "channels-first" else train[0].shape[2]
@@ -65,7 +65,7 @@ def classification(
 
 
 class Normalize:
-    """uint8 as stored -> float, N x C x H x W, mean 0 and deviation 1."""
+    """Converts stored uint8 images to float, N x C x H x W, with mean 0 and deviation 1."""
 
     def __init__(self, mean: Sequence[float], deviation: Sequence[float], layout: Layout) -> None:
         self._layout = layout
@@ -84,9 +84,9 @@ class Normalize:
         return torch.addcmul(self._offset, images.float(), self._scale)
 
 
-def pixel_statistics(images: Pixels, channel_axis: int = 3, most: int = 1_000) -> tuple[list[float], list[float]]:
-    """Mean and deviation of each channel over a sample of the images, in 0..1."""
-    sample = np.asarray(images[:: -(-len(images) // most)], dtype=np.float32) / 255
+def pixel_statistics(images: Pixels, channel_axis: int = 3, max_images: int = 1_000) -> tuple[list[float], list[float]]:
+    """Return mean and deviation of each channel, in 0..1, from a sample of the images."""
+    sample = np.asarray(images[:: -(-len(images) // max_images)], dtype=np.float32) / 255
     others = tuple(axis for axis in range(4) if axis != channel_axis)
     return sample.mean(axis=others).tolist(), np.maximum(sample.std(axis=others), 1e-3).tolist()
 
@@ -105,6 +105,7 @@ def _in_top5(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 REPORT_EVERY = 1_000
+"""Images per progress line."""
 
 
 def report_decoding(done: int, total: int) -> None:
@@ -113,7 +114,7 @@ def report_decoding(done: int, total: int) -> None:
 
 
 DIGITS_MEAN, DIGITS_DEVIATION = (0.1307,), (0.3081,)
-"""Mean and deviation of MNIST's training pixels."""
+"""Mean and deviation of MNIST's training pixels, scaled to 0..1."""
 
 
 def load_digits(spec: WorkloadSpec, folders: DataFolders) -> Workload:
@@ -157,6 +158,7 @@ def load_cifar10(spec: WorkloadSpec, folders: DataFolders) -> Workload:
 
 
 FOLDER_SIZE = 64
+"""Default side of the images of an image folder, in pixels."""
 
 
 def load_image_folder(spec: WorkloadSpec, folders: DataFolders) -> Workload:

@@ -1,4 +1,4 @@
-"""linear: a regression whose Hessian is known, and with it the largest stable learning rate."""
+"""linear: a linear regression with known Hessian, so that the largest stable learning rate is known too."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from worldsize.worker.workloads import DataFolders
 from worldsize.worker.workloads.base import Split, Workload
 
 TEST_STREAM = 1
+"""Random stream of the test data. The training data use stream 0."""
 
 
 def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:

@@ -1,11 +1,12 @@
 """A user's own workload: `workload: package.module:function`.
 
-The function returns a dict: `model` (a module, or a function that makes one), `train` and `test` (inputs and targets,
-two tensors each), `loss` and `metrics` (functions of outputs and targets that return one value per sample).
+The function returns a dict with `model` (a module, or a function that returns one), `train` and `test` (inputs and
+targets, two tensors each), `loss` (a function of outputs and targets that returns one value per sample), and `metrics`
+(a dict of such functions by name).
 
-As a program, it tells the driver, which does not import torch, how large such a workload is:
+The driver does not import torch. To learn the size of such a workload, it runs this module as a program:
 
-python -m worldsize.worker.workloads.own '{"name": "mine:task"}'
+python -m worldsize.worker.workloads.own '{"name": "mine:task"}' DATA_FOLDER
 """
 
 from __future__ import annotations
@@ -50,31 +51,34 @@ def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
 
 
 def describe(spec: WorkloadSpec) -> dict[str, Any]:
-    """Imports the function, from the current folder first, calls it, and checks its result."""
+    """Import the function (from the current folder first), call it, and check the keys of its result."""
     module, _, name = spec.name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
         function = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise InputError(
-            f"workload {spec.name}: {error}; name a function that Python can import from this folder"
+            f"workload {spec.name}: {error}; name a function that Python can import from this folder, "
+            "as package.module:function"
         ) from error
     finally:
         sys.path.pop(0)
     described = function(**spec.data_options)
     if not isinstance(described, Mapping) or not described.keys() >= KEYS:
-        missing = ", ".join(sorted(KEYS - set(described))) if isinstance(described, Mapping) else "a dict"
-        raise InputError(
-            f"workload {spec.name} returns no {missing}; it must return a dict of {', '.join(sorted(KEYS))}"
+        problem = (
+            f"the dict has no {', '.join(sorted(KEYS - set(described)))}"
+            if isinstance(described, Mapping)
+            else f"it returned a {type(described).__name__}"
         )
+        raise InputError(f"workload {spec.name}: {problem}; return a dict with {', '.join(sorted(KEYS))}")
     unknown = set(described) - KEYS - OPTIONAL
     if unknown:
-        raise InputError(f"workload {spec.name} returns {sorted(unknown)[0]!r}, which means nothing; remove it")
+        raise InputError(f"workload {spec.name}: unknown key {sorted(unknown)[0]!r}; remove it from the dict")
     return dict(described)
 
 
 def _builder(model: Any) -> Callable[[], nn.Module]:
-    """A module is copied for every trial, so that none begins with what another one has learned."""
+    """Return a function that builds the model. A module is copied, so that each trial starts with the same weights."""
     if isinstance(model, nn.Module):
         return lambda: deepcopy(model)
     builder: Callable[[], nn.Module] = model
@@ -88,14 +92,14 @@ def _split(spec: WorkloadSpec, name: str, pair: Any) -> Split:
             raise ValueError
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"workload {spec.name}: {name} must be two tensors, inputs and targets, with one row per sample"
+            f"workload {spec.name}: {name} must be two tensors, inputs and targets, with one row per sample each"
         ) from error
     return Split(inputs=inputs, targets=targets)
 
 
 @torch.no_grad()
 def _try_out(spec: WorkloadSpec, workload: Workload) -> None:
-    """Runs two samples through model, loss and metrics: a loss that is already averaged would be weighted wrongly."""
+    """Run two samples through model, loss and metrics. A loss that is averaged already would be weighted wrongly."""
     inputs, targets = batch(workload.test, torch.tensor([0, len(workload.test) - 1]), torch.device("cpu"))
     outputs = workload.build_model().eval()(workload.prepare(inputs))
     measures: dict[str, PerSample] = {"loss": workload.loss, **workload.measures}
@@ -103,14 +107,14 @@ def _try_out(spec: WorkloadSpec, workload: Workload) -> None:
         values = measure(outputs, targets)
         if values.shape != (2,):
             raise InputError(
-                f"workload {spec.name}: {name} gives shape {tuple(values.shape)} for 2 samples; it must give one value "
-                'per sample, such as cross_entropy(..., reduction="none")'
+                f"workload {spec.name}: {name} returns shape {tuple(values.shape)} for 2 samples; return one value per "
+                'sample, for example with cross_entropy(..., reduction="none")'
             )
 
 
 def main() -> None:
     spec = WorkloadSpec.model_validate_json(sys.argv[1])
-    os.environ["WORLDSIZE_DATA"] = sys.argv[2]  # where the user's function may look for data, as in a launch
+    os.environ["WORLDSIZE_DATA"] = sys.argv[2]  # for the user's function, as in a launch
     workload = load(spec, DataFolders(data=Path(sys.argv[2]), cache=cache_root()))
     described = describe(spec)
     parameters = sum(parameter.numel() for parameter in workload.build_model().parameters())
@@ -121,7 +125,7 @@ def main() -> None:
         "metric": next(iter(workload.measures), "loss"),
         "metrics": ["loss", *workload.measures],
         "higher_is_better": bool(described.get("higher_is_better", bool(workload.measures))),
-        # Six operations per parameter and sample: right for dense layers, a first guess for others.
+        # Six FLOP per parameter and sample: correct for dense layers, a first guess for others.
         "train_flop_per_sample": 6.0 * parameters,
     }
     print(json.dumps(facts))

@@ -1,4 +1,4 @@
-"""steering: camera frames and the steering angle of the driver, split by time; a regression."""
+"""steering: predict the steering angle of a driver from camera frames. Training and test data are split by time."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from worldsize.worker.workloads.base import Split, Workload
 from worldsize.worker.workloads.images import Normalize, pixel_statistics, report_decoding
 
 HEIGHT = 60
+"""Default height of a frame, in pixels."""
 ASPECT = 4 / 3
 """Width over height of a camera frame."""
 
@@ -51,7 +52,7 @@ def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
 
 
 def regression_metrics(means: dict[str, float]) -> dict[str, float]:
-    """R2 = 1 - mean squared error / variance of the angles: always guessing their mean gives 0."""
+    """Return the metrics. R2 = 1 - mean squared error / variance of the angles; guessing their mean gives 0."""
     variance = means["angle_squared"] - means["angle"] ** 2
     return {
         "loss": means["loss"],

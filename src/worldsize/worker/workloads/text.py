@@ -1,4 +1,4 @@
-"""gpt: the next byte of any text, or of a Markov source whose entropy is known: the loss then has a known floor."""
+"""gpt: predict the next byte of a text, or of a Markov source, whose known entropy is a lower bound of the loss."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from worldsize.worker.workloads.base import ON_DEVICE_BYTES, PerSample, Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """A text cut into windows that do not overlap; the target of each byte is the next byte."""
+    """A text, cut into windows that do not overlap. The target of each byte is the next byte."""
 
     tokens: Tensor
-    """uint8."""
+    """The bytes of the text, as uint8."""
     context: int
 
     def __len__(self) -> int:
@@ -44,6 +44,7 @@ class Windows:
 
 
 BYTES = 256
+"""Number of classes."""
 
 
 def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
@@ -64,7 +65,7 @@ def load(spec: WorkloadSpec, folders: DataFolders) -> Workload:
 
 
 def next_byte_loss(smoothing: float) -> PerSample:
-    """Mean loss over the bytes of each window, in nats."""
+    """Return the loss: the mean over the bytes of each window, in nats."""
 
     def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
         byte_losses = F.cross_entropy(

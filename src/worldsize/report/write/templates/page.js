@@ -16,7 +16,7 @@
   }
 
   function painted(node, key) {
-    if (Array.isArray(node)) return node.map((each) => (typeof each === "object" && each ? painted(each, key) : each));
+    if (Array.isArray(node)) return node.map((item) => (typeof item === "object" && item ? painted(item, key) : item));
     if (node && typeof node === "object") {
       return Object.fromEntries(Object.entries(node).map(([name, value]) => [name, painted(value, name)]));
     }
@@ -29,12 +29,12 @@
       fixedrange: true, separatethousands: true, exponentformat: "none", color: "$soft", title: { font: { size: 12, color: "$soft" }, standoff: 6 },
     };
     const own = chart.layout;
-    const lying = own.barmode !== undefined;
+    const isBarChart = own.barmode !== undefined;
     const merged = (side, extra) => ({ ...axis, ...extra, ...side, title: side.title ? { ...axis.title, ...side.title } : undefined });
     return painted({
       ...own,
       width: width,
-      xaxis: merged(own.xaxis, lying ? { showline: false } : { showgrid: false, showline: true }),
+      xaxis: merged(own.xaxis, isBarChart ? { showline: false } : { showgrid: false, showline: true }),
       yaxis: merged(own.yaxis, { ticks: "", showline: false, ticklabelstandoff: 6 }),
       margin: { l: 8, r: 22, t: 8, b: 8 },
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -58,7 +58,7 @@
     element.dataset.drawn = "";
   }
 
-  // Paper is narrower than the window, and layout for it comes only after this: 182 mm at 96 dpi, in two columns.
+  // Paper is narrower than the window (182 mm at 96 dpi, two columns), and the browser lays out for paper only later.
   function printWidth(element) {
     const panels = element.closest(".panels");
     return panels.classList.contains("one") ? 660 : 320;
@@ -72,8 +72,8 @@
     }
   }, { rootMargin: "900px" });
   all.forEach((element) => near.observe(element));
-  // What is in view comes first; the rest is drawn while nothing else is to be done, or in the end anyway:
-  // a window without frames (another tab in front, a machine at its limit) may have no such moment.
+  // Charts in view are drawn first, the others when the browser is idle, or after a timeout: a window in the
+  // background or on a busy machine may never be idle.
   const idle = window.requestIdleCallback || ((work) => setTimeout(work, 50));
   (function next() {
     const left = all.find((element) => !drawn.has(element));
