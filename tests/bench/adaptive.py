@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worldsize.analysis.projection.step_model import Node, StepTiming, joined
+from worldsize.analysis.projection.step_model import Node, StepTiming, overlapped_step_s
 from worldsize.analysis.speed.adaptive import Probe, ends_the_climb, next_probes, pooled
 from worldsize.analysis.speed.recommend import paying_counts
 from worldsize.study.adaptive_rounds import predicted
@@ -51,7 +51,7 @@ class Machine:
         """Return a worker's own time and the whole step. `launch` has the factors on computing and on the exchange."""
         workers, batch = probe
         local_s = launch[0] * self.local_s(workers, batch / workers if self.strong else batch)
-        return local_s, joined(local_s, launch[1] * self.exchange_s(workers), 1, self.overlap)
+        return local_s, overlapped_step_s(local_s, launch[1] * self.exchange_s(workers), 1, self.overlap)
 
     def samples(self, probe: Probe) -> int:
         workers, batch = probe

@@ -19,7 +19,7 @@ import numpy as np
 from worldsize.analysis.estimate import Estimate, Floats
 from worldsize.analysis.projection.bare import project_series
 from worldsize.analysis.projection.series_law import table_series
-from worldsize.analysis.projection.step_model import Node, StepTiming, fit_throughput, joined
+from worldsize.analysis.projection.step_model import Node, StepTiming, fit_throughput, overlapped_step_s
 from worldsize.analysis.speed.scaling import SettingTimes, scaling
 from worldsize.answer.predict.throughput_at import Throughputs
 from worldsize.spec.setting import Setting
@@ -49,7 +49,7 @@ def sum_of_terms(rng: np.random.Generator) -> Machine:
 
     def step_s(workers: int, batch: int) -> float:
         ring_s = latency_s * (workers - 1) + volume_s * (workers - 1) / workers
-        return joined(local_s(workers, batch), ring_s, 1, hidden)
+        return overlapped_step_s(local_s(workers, batch), ring_s, 1, hidden)
 
     return Machine(local_s=local_s, step_s=step_s)
 
@@ -154,7 +154,7 @@ def study(
         series=table_series(points, workers_per_node=PER_NODE),
         workers_per_node=PER_NODE,
         network=None,
-        noise_of=tuple(row.pace.throughput for row in rows),
+        noise_samples=tuple(row.pace.throughput for row in rows),
     )
 
 

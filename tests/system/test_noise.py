@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.system.trials import COMMON, NOISE, NOISE_BATCH, NOISE_STEPS
-from worldsize.analysis.learning.noise_scale import NoiseScale, noise_scale, of_ranks
+from worldsize.analysis.learning.noise_scale import NoiseScale, noise_scale, squared_norms
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.spec.workload import WorkloadSpec
 from worldsize.worker import workloads
@@ -29,12 +29,12 @@ def rows(trained: StudyFolder, name: str) -> list[npt.NDArray[np.float32]]:
 
 
 def measured(trained: StudyFolder, name: str) -> NoiseScale:
-    small, big = of_ranks(rows(trained, name))
+    small, big = squared_norms(rows(trained, name))
     return noise_scale(small, big, NOISE_BATCH / small.shape[1])
 
 
 def test_two_workers_see_what_two_micro_batches_do(trained: StudyFolder) -> None:
-    of_workers, alone = of_ranks(rows(trained, "workers")), of_ranks(rows(trained, "halves"))
+    of_workers, alone = squared_norms(rows(trained, "workers")), squared_norms(rows(trained, "halves"))
     assert of_workers[0].shape == (NOISE_STEPS, 2)
     for ours, theirs in zip(of_workers, alone, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4)
@@ -87,7 +87,7 @@ def test_partial_batches_are_left_out(trained: StudyFolder) -> None:
     for array in of_each:
         assert np.isnan(array).any(axis=1).tolist() == [False] * 13 + [True]
     # The mean of two is no longer than they are on average; both ranks hold the same one.
-    small, big = of_ranks(of_each)
+    small, big = squared_norms(of_each)
     assert np.array_equal(of_each[0][:13, 1], of_each[1][:13, 1])
     assert (small.mean(axis=1) > big).all()
     assert (big > 0.5 * small.mean(axis=1)).all()  # what is left of the noise of 450 samples

@@ -13,7 +13,7 @@ import pytest
 from tests.system.netns import two_nodes
 from tests.system.ranks import run_ranks, tried
 from tests.system.span_ranks import FAST_MBIT, SLOW_MBIT
-from worldsize.analysis.speed.breakdown import WAITING, Traffic, exposed, waiting_apart
+from worldsize.analysis.speed.breakdown import WAITING, Traffic, exposed, separate_waiting
 from worldsize.folder.record import SPAN_UNIT_S, SPANS
 
 NAMES = (*SPANS, WAITING)
@@ -38,7 +38,7 @@ def moved(folder: Path, case: str) -> tuple[list[dict[str, float]], float]:
 
 def _medians(spans: np.ndarray) -> np.ndarray:
     """Ranks x (spans and waiting)."""
-    return np.asarray(np.median(waiting_apart(SPANS, spans), axis=0))
+    return np.asarray(np.median(separate_waiting(SPANS, spans), axis=0))
 
 
 def assert_found(difference: dict[str, float], span: str, planted_s: float, also: tuple[str, ...] = ()) -> None:

@@ -31,7 +31,7 @@ MIN_STEPS_FOR_CHANGE = 12
 CHANGE_GAIN = 6.0
 """Penalty of a change point, in units of log(n). Higher than usual, because steps are correlated."""
 ROUNDING = 1e-12
-"""A fitted term below this share of the values is a rounding error, and is set to 0."""
+"""A fitted term below this share of the values is a rounding error and is set to 0."""
 MAX_REPEATS = 1_000
 MAX_STEPS = 2_000
 """A longer series is thinned: the error of its median is already far below the spread of the repeats."""
@@ -84,8 +84,8 @@ class Estimate:
     def scaled(self, factor: float) -> Estimate:
         return self.map(lambda value: value * factor)
 
-    def into(self, amount: float) -> Estimate:
-        """Return amount / value, such as the time to process an amount at this rate."""
+    def time_for(self, amount: float) -> Estimate:
+        """Return amount / value: the time to process an amount at this rate."""
         return self.map(lambda value: amount / value if value else math.inf)
 
     def clipped(self, lowest: float, highest: float) -> Estimate:
@@ -116,7 +116,7 @@ def block_length(steps: int) -> int:
 
 
 def bootstrap_medians(step_s: Floats, rng: np.random.Generator) -> Floats:
-    """Return the medians of circular-block bootstrap resamples of one series."""
+    """Return the medians of circular block bootstrap resamples of one series."""
     step_s = step_s[:: -(-len(step_s) // MAX_STEPS)]
     length = block_length(len(step_s))
     blocks = -(-len(step_s) // length)
@@ -128,8 +128,8 @@ def bootstrap_medians(step_s: Floats, rng: np.random.Generator) -> Floats:
 def warmup_end(step_s: Floats) -> int:
     """Return the index of the first step after warm-up; 0 if the beginning does not differ from the rest.
 
-    log(t) is split once, into a slower beginning and the rest, where gain = n1 n2 / n * (difference of means)^2 /
-    variance is largest. The split is accepted if the gain is larger than chance would produce over all splits.
+    log(t) is split once, into a slower beginning and the rest, at the step where gain = n1 n2 / n * (difference of
+    means)^2 / variance is largest. The split is accepted if the gain is larger than chance alone would produce.
     Outliers are first clipped to 5 deviations. The variance is estimated from differences of neighboring steps, which
     the change point does not affect. Only the first half is searched.
     """
@@ -192,13 +192,13 @@ class Sample:
         common = sorted(self.repeats.keys() & other.repeats.keys())
         if len(common) > 1:
             return Sample.of({key: self.repeats[key] - other.repeats[key] for key in common}, floor)
-        return self.apart(other)
+        return self.minus_unpaired(other)
 
-    def apart(self, other: Sample) -> Sample:
-        """Return the difference of two independent samples: error^2 = e1^2 + e2^2. Degrees of freedom by Welch and
-        Satterthwaite: error^4 / (e1^4/f1 + e2^4/f2), which the noisier sample dominates.
+    def minus_unpaired(self, other: Sample) -> Sample:
+        """Return the difference of two independent samples: error^2 = e1^2 + e2^2, with Welch-Satterthwaite degrees of
+        freedom, error^4 / (e1^4/f1 + e2^4/f2), which the noisier sample dominates.
 
-        A single repeat does not show its noise, and is assumed to be as noisy as one repeat of the other sample.
+        A single repeat does not show its noise and is assumed to be as noisy as one repeat of the other sample.
         """
         value, floor = self.value - other.value, math.hypot(self.floor, other.floor)
         if not (self.freedom and other.freedom):
@@ -223,12 +223,12 @@ class Sample:
         """Sum of squared deviations of the repeats from their mean."""
         return self.freedom * len(self.repeats) * self.error**2
 
-    def steadied(self, variance: float) -> Sample:
+    def with_prior(self, variance: float) -> Sample:
         """Pool the variance with a prior that counts as one more run: s^2 = (f s^2 + variance) / (f + 1), f = n - 1.
 
         `variance` is the variance of a single run, estimated from other settings. Two or three repeats hardly show
-        their own spread and can agree by chance. The prior weighs only one run, so that noise can still differ between
-        settings.
+        their own spread and can agree by chance. The prior has the weight of only one run, so noise can still differ
+        between settings.
         """
         n = len(self.repeats)
         if not n or not self.freedom:
@@ -237,25 +237,25 @@ class Sample:
         error = math.sqrt((self.squares + variance) / freedom / n)
         return replace(self, error=error, freedom=freedom)
 
-    def reach(self, level: float = LEVEL) -> float:
-        """Return the half-width of the interval: by Student's t over repeats, because few repeats show little of their
-        spread, but at least the half-width that `floor` gives."""
+    def half_width(self, level: float = LEVEL) -> float:
+        """Return the half-width of the interval: from Student's t over repeats, because few repeats show little of
+        their spread, and at least the half-width that `floor` implies."""
         share = (1 + level) / 2
         between = float(stdtrit(self.freedom, share)) * self.error if self.freedom else 0.0
         return max(between, float(ndtri(share)) * self.floor)
 
-    def repeats_for(self, reach: float) -> int:
-        """Return the number of repeats at which the half-width would fall below `reach`; at most MAX_REPEATS."""
+    def repeats_for(self, half_width: float) -> int:
+        """Return the number of repeats at which the interval would be narrower than this; at most MAX_REPEATS."""
         noise = self.error * math.sqrt(self.freedom + 1)
         samples = (replace(self, error=noise / math.sqrt(n), freedom=n - 1.0, floor=0.0) for n in range(2, MAX_REPEATS))
-        return next((n for n, sample in enumerate(samples, 2) if sample.reach() < reach), MAX_REPEATS)
+        return next((n for n, sample in enumerate(samples, 2) if sample.half_width() < half_width), MAX_REPEATS)
 
     def estimate(self, level: float = LEVEL) -> Estimate:
-        """Return value +- reach; a single repeat has no interval."""
+        """Return value +- half-width; a single repeat has no interval."""
         n = len(self.repeats) or (round(self.freedom) + 1 if self.freedom else 0)
         estimate = Estimate(value=self.value, level=level, n=n)
-        reach = self.reach(level)
-        return estimate.with_ends(self.value - reach, self.value + reach) if self.freedom else estimate
+        half_width = self.half_width(level)
+        return estimate.with_ends(self.value - half_width, self.value + half_width) if self.freedom else estimate
 
     def exp(self, level: float = LEVEL) -> Estimate:
         """Return the estimate of the quantity whose logarithms were sampled."""

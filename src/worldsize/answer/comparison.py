@@ -37,7 +37,7 @@ from worldsize.spec.file import differences
 from worldsize.spec.setting import Setting
 
 NAMES = string.ascii_uppercase
-LEAST_LOAD = 0.2
+MIN_LOAD = 0.2
 """Number of busy cores. The background load of an idle system is lower."""
 UNCOMPARED = ("name", "small")
 """Fields of a study file that do not affect measurements."""
@@ -62,7 +62,7 @@ class StudyComparison:
     def other_load(self) -> bool:
         """Whether other work used clearly more of the machine during one study than during another."""
         loads = [cores for cores in self.foreign_cores if cores is not None]
-        return len(loads) > 1 and max(loads) - min(loads) > LEAST_LOAD
+        return len(loads) > 1 and max(loads) - min(loads) > MIN_LOAD
 
     @property
     def cautions(self) -> dict[str, list[Finding]]:

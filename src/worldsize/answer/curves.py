@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from worldsize.analysis.estimate import Estimate, log_interval, mean_interval
-from worldsize.analysis.learning.noise_scale import noise_series, of_ranks
+from worldsize.analysis.learning.noise_scale import noise_series, squared_norms
 from worldsize.answer.from_records import TrialResult
 from worldsize.answer.results import Results
 from worldsize.folder.record import Epoch
 from worldsize.spec.setting import Setting, setting_order
 
-MOST_EPOCHS = 80
+MAX_EPOCHS = 80
 """A longer curve is thinned to this many points. They are denser at its beginning, where it changes most."""
-MOST_SAMPLES = 150
+MAX_SAMPLES = 150
 """Maximum number of points of the noise scale over the course of training."""
-MOST_NOISE = 8
+MAX_NOISE = 8
 """Maximum number of variants for which the noise scale is drawn."""
 
 Groups = dict[tuple[Setting, str], list[TrialResult]]
@@ -161,7 +161,7 @@ def curves(results: Results, groups: Groups) -> list[Curve]:
                 epochs=length,
                 points=tuple(
                     _point(index, float(steps[index]), [epochs[index] for epochs in shown_repeats], metric)
-                    for index in thinned(length, MOST_EPOCHS)
+                    for index in thinned(length, MAX_EPOCHS)
                 ),
             )
         )
@@ -217,13 +217,13 @@ def noise_over_time(results: Results, groups: Groups) -> list[NoiseOverTime]:
     rows: list[NoiseOverTime] = []
     for (setting, variant), pairs in groups.items():
         record = next((record for _, record in pairs if record.noise and record.outcome != "diverged"), None)
-        if record is None or len(rows) == MOST_NOISE or setting.workers * setting.accumulation == 1:
+        if record is None or len(rows) == MAX_NOISE or setting.workers * setting.accumulation == 1:
             continue
-        small, big = of_ranks(results.folder.noise(record))
+        small, big = squared_norms(results.folder.noise(record))
         if len(big) < 2:
             continue
         series = noise_series(small, big, setting.global_batch / small.shape[1])
-        indices = np.linspace(0, len(series) - 1, min(len(series), MOST_SAMPLES)).astype(int)
+        indices = np.linspace(0, len(series) - 1, min(len(series), MAX_SAMPLES)).astype(int)
         rows.append(
             NoiseOverTime(
                 setting=setting,

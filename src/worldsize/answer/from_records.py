@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from worldsize.analysis.estimate import Floats
-from worldsize.analysis.learning.noise_scale import NoiseScale, noise_scale, of_ranks
+from worldsize.analysis.learning.noise_scale import NoiseScale, noise_scale, squared_norms
 from worldsize.analysis.learning.variants import TrainingRun
 from worldsize.analysis.projection.overhead import Overhead
 from worldsize.analysis.projection.step_model import Node, StepTiming, threads_per_core
 from worldsize.analysis.speed.breakdown import WAITING, Exposed, Traffic, exposed
 from worldsize.analysis.speed.hardware import Usage, usage
 from worldsize.analysis.speed.largest_batch import BatchTry
-from worldsize.analysis.speed.network import Link, Network, Wire, fit_link, placed
+from worldsize.analysis.speed.network import Link, Network, Wire, fit_link, node_layout
 from worldsize.analysis.speed.scaling import TimedTrial, block_means
 from worldsize.folder.launches import LaunchFolder, launch_folders
 from worldsize.folder.record import TrialRecord
@@ -158,7 +158,7 @@ def noise_scales(folder: StudyFolder, pairs: Iterable[TrialResult]) -> list[tupl
     for trial, record in pairs:
         parts = trial.workers * trial.accumulation  # the noise scale compares gradients of two or more parts
         if record.noise and record.outcome != "diverged" and parts > 1:
-            small, big = of_ranks(folder.noise(record))
+            small, big = squared_norms(folder.noise(record))
             half = len(big) // 2
             rows[trial.setting, trial.variant].append((small[half:], big[half:]))
     scales = []
@@ -252,7 +252,7 @@ def overheads(results: Results, workers_per_node: int) -> list[Overhead]:
         entries.append(
             Overhead(
                 workers=trial.workers,
-                workers_on_node=placed(trial.workers, workers_per_node)[0],
+                workers_on_node=node_layout(trial.workers, workers_per_node)[0],
                 start_s=_start_s(results, record),
                 preparation_s=phases.get("preparation", 0.0) + phases.get("warm-up", 0.0),
                 evaluation_s=(phases.get("evaluation", 0.0) + phases.get("gaps", 0.0)) / evaluated,

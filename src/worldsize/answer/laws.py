@@ -16,7 +16,7 @@ from worldsize.analysis.speed.scaling import Series
 from worldsize.answer.results import Results
 from worldsize.spec.setting import Setting
 
-LEAST_COUNTS = 3
+MIN_COUNTS = 3
 """Each of these laws can pass through any two points."""
 FITS = (fit_amdahl, fit_gustafson, fit_usl)
 
@@ -44,7 +44,7 @@ class LawRow:
 
 def scaling_laws(results: Results) -> list[LawRow]:
     """Return the fits for each series with at least three counts: a row per law, and one per count for Karp-Flatt."""
-    long_series = [series for series in results.series if len(series.rows) >= LEAST_COUNTS]
+    long_series = [series for series in results.series if len(series.rows) >= MIN_COUNTS]
     return [row for series in long_series for row in _series_rows(series)]
 
 

@@ -198,7 +198,7 @@ class Results:
             runs,
             target=target,
             noise_scales=self.noise_scales,
-            most_metric=metric_bounds(self.facts.metric)[1],
+            max_metric=metric_bounds(self.facts.metric)[1],
         )
 
     @cached_property

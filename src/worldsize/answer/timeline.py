@@ -9,15 +9,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.analysis.speed.breakdown import WAITING, waiting_apart
+from worldsize.analysis.speed.breakdown import WAITING, separate_waiting
 from worldsize.answer.from_records import TrialResult
 from worldsize.answer.results import Results
 from worldsize.folder.launches import launch_folders
 from worldsize.spec.setting import Setting
 
-MOST_SAMPLES = 150
+MAX_SAMPLES = 150
 """Maximum number of telemetry samples per device."""
-MOST_RANKS = 16
+MAX_RANKS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def one_step(results: Results, pairs: Sequence[TrialResult]) -> OneStep | None:
         return None
     step_s = spans.sum(axis=2).max(axis=1)
     step = int(np.argsort(step_s)[len(step_s) // 2])
-    span_s = waiting_apart(record.columns, spans[step : step + 1])[0]
+    span_s = separate_waiting(record.columns, spans[step : step + 1])[0]
     names = [*record.columns, WAITING] if span_s.shape[1] > len(record.columns) else list(record.columns)
     if WAITING in names:  # ranks wait before the transfer
         order = [*range(names.index("communication")), names.index(WAITING), names.index("communication")]
@@ -107,8 +107,8 @@ def one_step(results: Results, pairs: Sequence[TrialResult]) -> OneStep | None:
         step=step + record.warmup_steps,
         step_s=float(step_s[step]),
         spans=tuple(names),
-        begin_s=tuple((exchange_end_s.max() - exchange_end_s)[:MOST_RANKS].tolist()),
-        of_ranks=tuple(map(tuple, span_s[:MOST_RANKS].tolist())),
+        begin_s=tuple((exchange_end_s.max() - exchange_end_s)[:MAX_RANKS].tolist()),
+        of_ranks=tuple(map(tuple, span_s[:MAX_RANKS].tolist())),
     )
 
 
@@ -146,8 +146,8 @@ def telemetry(results: Results, pairs: Sequence[TrialResult]) -> Telemetry | Non
         np.isfinite(samples[:, column["gpu_busy_percent"]]).any() for samples in rows
     )
     devices = []
-    for rank, samples in enumerate(rows[:MOST_RANKS]):
-        thinned = samples[np.unique(np.linspace(0, len(samples) - 1, min(len(samples), MOST_SAMPLES)).astype(int))]
+    for rank, samples in enumerate(rows[:MAX_RANKS]):
+        thinned = samples[np.unique(np.linspace(0, len(samples) - 1, min(len(samples), MAX_SAMPLES)).astype(int))]
         at_s = thinned[:, column["at_s"]]
         if on_gpu:
             busy, memory = thinned[:, column["gpu_busy_percent"]], thinned[:, column["gpu_memory_bytes"]]

@@ -105,7 +105,7 @@ WorkersOption = Annotated[
     typer.Option(
         parser=option_type(counts_or_auto),
         metavar="1,2,4",
-        help="Worker counts to measure; auto: 1, 2, 4, ... up to the size of the machine.",
+        help="Worker counts to measure, or auto: 1, 2, 4, ... up to the size of the machine.",
         show_default=False,
     ),
 ]
@@ -125,7 +125,7 @@ DataOption = Annotated[
 ]
 OnOption = Annotated[
     str | None,
-    typer.Option("--on", metavar="local|slurm|mpi", help="Where to run: one of these, or a place of the study."),
+    typer.Option("--on", metavar="local|slurm|mpi", help="Where to run: one of these, or a place named in the study."),
 ]
 
 

@@ -34,7 +34,9 @@ app.add_typer(data_app, name="data")
 
 
 def studies(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List the built-in studies, whether they can run on this machine, and how long they would take.
+    """List the built-in studies.
+
+    This shows whether each study can run on this machine, and how long it would take.
 
     Example: worldsize studies
     """
@@ -54,7 +56,7 @@ def studies(data: DataOption = None, as_json: JsonOption = False) -> None:
 
 
 def new(name: Annotated[str, typer.Argument(metavar="STUDY", help="Name of the built-in study to copy.")]) -> None:
-    """Copy a built-in study into the current folder, to edit it.
+    """Copy a built-in study into the current folder for editing.
 
     Example: worldsize new mnist-scaling
     """
@@ -67,12 +69,12 @@ def new(name: Annotated[str, typer.Argument(metavar="STUDY", help="Name of the b
             file.write(source.read_text(encoding="utf-8"))
     except FileExistsError:
         raise OutputError(f"{target} already exists; rename or remove it first") from None
-    print(f"{target}: edit it, then `worldsize run {target}`")
+    print(f"Created {target}. Edit it, then run `worldsize run {target}`.")
 
 
 @data_app.command("list")
 def data_list(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """List the data sets that can be downloaded, and show which are on this machine.
+    """List the available data sets and which are on this machine.
 
     Example: worldsize data list
     """
@@ -154,7 +156,7 @@ def main() -> None:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         else:  # such as a full disk, or a folder without write permission; finished trials are kept
-            print(f"error: {visible(str(error))}; fix that, then the same command continues", file=sys.stderr)
+            print(f"error: {visible(str(error))}; fix that, then run the same command to continue", file=sys.stderr)
         sys.exit(1)
 
 

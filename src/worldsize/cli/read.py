@@ -33,7 +33,7 @@ def status(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the progress, the answer and the failures of a study.
+    """Show the progress, answer and failures of a study.
 
     Without a folder, list all studies in runs/ with their states and answers.
 
@@ -143,7 +143,7 @@ def predict(
     batch: Annotated[int | None, typer.Option(min=1, help="Batch per worker. Default: the recommended one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Predict speed, time and cost at worker counts never run.
+    """Predict speed, time and cost for worker counts that were not run.
 
     For a table, only --workers, --workers-per-node and --json are available. `worldsize project` is the same command.
 
@@ -204,7 +204,7 @@ def report(
     live: Annotated[bool, typer.Option("--live", hidden=True, help="Refresh the page while the study runs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a web page, figures and tables about a study.
+    """Write a web page, figures and tables for a study.
 
     With --json, print the numbers and sentences of the report and write nothing.
 

@@ -33,7 +33,7 @@ def run(
     details: Annotated[bool, typer.Option("--details", help="Print all tables and findings.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed trials again.")] = False,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take over a study whose driver is gone but still holds the lock.")
+        bool, typer.Option("--take-over", help="Take over a study whose lock is held by a process that is gone.")
     ] = False,
     on: OnOption = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="Slurm: submit a test job of one minute first.")] = False,

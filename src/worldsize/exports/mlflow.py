@@ -22,9 +22,9 @@ from worldsize.folder.record import TrialRecord
 DATABASE = "mlflow.db"
 STATUS = {"failed": "FAILED", "stopped": "KILLED"}
 """MLflow status by outcome; FINISHED for the rest. The tag `outcome` has worldsize's own term."""
-MOST_METRICS, MOST_PARAMS = 1000, 100
+MAX_METRICS, MAX_PARAMS = 1000, 100
 """Maximum number of entries that MLflow accepts in one call."""
-MOST_CHARACTERS = 5000
+MAX_CHARACTERS = 5000
 T = TypeVar("T")
 TELEMETRY = "MLFLOW_DISABLE_TELEMETRY"
 
@@ -58,8 +58,8 @@ def _write(results: Results, database: Path, artifacts: str, steps: bool) -> Non
             Metric(_key(name), value, round((record.started_at + at_s) * 1000), step)
             for name, value, at_s, step in _metrics(results, trial_id, record, steps)
         ]
-        client.log_batch(run, params=params[:MOST_PARAMS], tags=tags)
-        for chunk in _chunks(metrics, MOST_METRICS):
+        client.log_batch(run, params=params[:MAX_PARAMS], tags=tags)
+        for chunk in _chunks(metrics, MAX_METRICS):
             client.log_batch(run, metrics=chunk)
         client.set_terminated(run, STATUS.get(record.outcome, "FINISHED"), ended_ms)
 
@@ -100,7 +100,7 @@ def _key(name: str) -> str:
 
 
 def _text(value: Scalar) -> str:
-    return visible(str(value))[:MOST_CHARACTERS]
+    return visible(str(value))[:MAX_CHARACTERS]
 
 
 def _chunks(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:

@@ -19,7 +19,7 @@ from worldsize.answer.results import Results
 from worldsize.answer.timeline import OneStep, Telemetry
 from worldsize.report.sections.opening import beyond_target, cautions, other_findings
 from worldsize.report.sections.steps import queue_words
-from worldsize.report.sections.trials import MOST_LOG_LINES, exclusions
+from worldsize.report.sections.trials import MAX_LOG_LINES, exclusions
 from worldsize.report.words.headline import headline
 
 Document = dict[str, Any]
@@ -39,7 +39,7 @@ def document(source: Results | Evidence) -> Document:
     facts, answer = results.facts, headline(results, evidence.outlook)
     numbers = results.to_dict()
     for entry, row in zip(numbers["table"], results.rows, strict=True):
-        entry["epoch_s"] = plain(row.samples_per_s.into(facts.train_samples))
+        entry["epoch_s"] = plain(row.samples_per_s.time_for(facts.train_samples))
     content = {
         "format": FORMAT,
         "worldsize": __version__,
@@ -163,7 +163,7 @@ def _run(run: TrialRun) -> dict[str, Any]:
             entry["pretrained_left_out"] = list(record.transfer)
         if record.failure is not None:
             entry["failure"] = record.failure.model_dump(mode="json")
-            entry["failure"]["log"] = entry["failure"]["log"][-MOST_LOG_LINES:]
+            entry["failure"]["log"] = entry["failure"]["log"][-MAX_LOG_LINES:]
     return entry
 
 

@@ -53,7 +53,7 @@ def test_a_line_is_found_and_extended() -> None:
 def test_epochs_until_stable_read_by_eye_from_a_published_study() -> None:
     """15, 19, 20 and 25 epochs at batches of 64, 128, 128 and 256: it drew +5 a doubling, and 30 at 512."""
     by_eye = [*points({64: 15.0, 128: 19.0, 256: 25.0}, 1.0), *points({128: 20.0}, 1.0)]
-    found = fit_trend(by_eye, freedom=0, least=1.0)
+    found = fit_trend(by_eye, freedom=0, lowest=1.0)
     assert found is not None
     assert found.per_doubling.value == pytest.approx(5, abs=0.2)
     assert found.per_doubling.high - found.per_doubling.low > 2
@@ -117,7 +117,7 @@ def test_data_that_do_not_say() -> None:
 
 
 def test_bounds_hold() -> None:
-    found = trend({64: 0.97, 128: 0.99}, error=0.01, freedom=4, most=1.0)
+    found = trend({64: 0.97, 128: 0.99}, error=0.01, freedom=4, highest=1.0)
     assert (known(found, 512).value, known(found, 512).high) == (1.0, 1.0)
     assert known(found, 512).ends[0] < 1.0
 
@@ -192,7 +192,7 @@ def test_the_metric_at_a_larger_batch() -> None:
         for batch in (32, 64, 128)
         for repeat in range(3)
     ]
-    found = one(curves, most_metric=1.0)
+    found = one(curves, max_metric=1.0)
     assert found.metric is not None
     assert known(found.metric, 512).value == pytest.approx(0.91, abs=0.003)
     assert found.epochs_stable is None  # two epochs

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from worldsize.analysis.learning.noise_scale import NoiseScale, noise_scale, noise_series, of_ranks
+from worldsize.analysis.learning.noise_scale import NoiseScale, noise_scale, noise_series, squared_norms
 
 Floats = npt.NDArray[np.float64]
 
@@ -106,11 +106,11 @@ def test_ranks_are_put_side_by_side_and_unknown_steps_left_out() -> None:
     nan, inf = np.nan, np.inf
     first = np.array([[1, 5], [nan, nan], [3, 6], [4, inf], [7, 8]], dtype=np.float32)
     second = np.array([[2, 5], [nan, nan], [inf, 6], [4, inf], [9, 8]], dtype=np.float32)
-    small, big = of_ranks([first, second])
+    small, big = squared_norms([first, second])
     assert small.tolist() == [[1, 2], [7, 9]]
     assert big.tolist() == [5, 8]
     alone = np.array([[1, 2, 3, 2]], dtype=np.float32)  # three micro-batches of one worker
-    small, big = of_ranks([alone])
+    small, big = squared_norms([alone])
     assert small.tolist() == [[1, 2, 3]]
     assert big.tolist() == [2]
 

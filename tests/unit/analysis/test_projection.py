@@ -255,7 +255,7 @@ def test_losses_that_do_not_rise_leave_the_interval_as_it_is() -> None:
     left = table_series([(1, 100.0), (2, 198.0), (4, 390.0), (8, 600.0)], workers_per_node=4)
     for series in (steady, left):
         law = fit_series_law(series)
-        assert law.lower_where_losses_rise(16) == pytest.approx(0, abs=1e-9)
+        assert law.rising_loss(16) == pytest.approx(0, abs=1e-9)
         assert bare.NOTE_RISING not in project_series(series, [16])[0].notes
 
 

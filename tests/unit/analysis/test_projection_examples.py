@@ -41,13 +41,13 @@ def test_mnist_speedups_follow_from_the_times(text: str) -> None:
         speedup, share = rate / rates[0], f"{serial[workers]:.2f} " if workers in serial else ""
         line = f"| {workers} | {given.value(workers, rate):.1f} s | {speedup:.2f} | {100 * speedup / workers:.0f} % | "
         assert f"{line}{share}|" in text
-    assert f"From 2 to 4 it is {rates[2] / rates[1]:.2f} times as fast" in text
+    assert f"From 2 to 4 workers it becomes {rates[2] / rates[1]:.2f} times as fast" in text
     fits = [fit(given.series.workers, rates, given.mode) for fit in (fit_amdahl, fit_gustafson)]
     amdahl, gustafson = (f"{100 * fit.rms_relative_residual:.0f} %" for fit in fits)
-    assert f"Amdahl's law leaves {amdahl} of residual, Gustafson's {gustafson}." in text
+    assert f"Amdahl's law leaves a residual of {amdahl}, Gustafson's {gustafson}." in text
     one = project_table(table, [8])[0]
     low, high = one.expected.ends
-    assert f"Projected to 8 workers: {one.expected.value:.0f} s ({low:.0f} to {high:.0f})" in text
+    assert f"The projection to 8 workers is {one.expected.value:.0f} s ({low:.0f} to {high:.0f})" in text
     assert one.notes == ("beyond one node, where nothing was measured",)
 
 

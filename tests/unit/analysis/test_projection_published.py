@@ -72,14 +72,14 @@ def test_targets_hold_with_what_was_chosen_here_chosen_without_the_source_scored
     for protocol, (errors, covered) in bench.left_out(table, among).items():
         assert bench.misses(protocol, errors, float(np.mean(covered))) == []
         figures += [f"{100 * np.median(errors):.1f}", f"{100 * np.quantile(errors, 0.9):.1f}"]
-    assert f"| worldsize, settings chosen without the source scored | {' | '.join(figures)} |" in text
+    assert f"| worldsize, constants chosen without the tested source | {' | '.join(figures)} |" in text
 
 
 def test_a_noisy_cluster_is_covered_as_documented(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(DOC.read_text(encoding="utf-8").split())
     assert bench.noisy() == []
     covered = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  all")]
-    assert f"they are covered {covered[0]} % in A and {covered[1]} % in B" in text
+    assert f"it covers {covered[0]} % in A and {covered[1]} % in B" in text
 
 
 def test_what_leaving_a_node_costs_is_the_mean_over_sources(table: MeasurementTable) -> None:

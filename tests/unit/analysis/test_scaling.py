@@ -455,7 +455,7 @@ def test_speedups_across_launches_cover_the_truth(drift: float) -> None:
                     launches[key][number] = str(launch)
         fit = LaunchFit({key: Sample.of(values) for key, values in repeats.items()}, launches)
         slower = fit.difference(setting_of(8), setting_of(1))
-        inside.append(abs(slower.value) <= slower.reach())
+        inside.append(abs(slower.value) <= slower.half_width())
     assert np.mean(inside) == pytest.approx(0.9, abs=0.03)
 
 
@@ -463,4 +463,4 @@ def test_settings_that_share_no_launch_are_compared_by_their_means() -> None:
     few, many = setting_of(1), setting_of(2)
     steps = {few: Sample.of({0: 1.0, 1: 1.1}), many: Sample.of({2: 2.0, 3: 2.1})}
     fit = LaunchFit(steps, {few: {0: "a", 1: "a"}, many: {2: "b", 3: "b"}})
-    assert fit.difference(many, few) == steps[many].apart(steps[few])
+    assert fit.difference(many, few) == steps[many].minus_unpaired(steps[few])

@@ -113,7 +113,7 @@ def test_what_was_repeated_alone_counts_too() -> None:
     """Two repeats side by side that disagree, then six more of one: the pairs alone would leave these out."""
     steady = {n: np.full(20, 0.01) for n in range(2)}
     noisy = {n: np.full(20, 0.02 * factor) for n, factor in enumerate((1.3, 0.8, 1.0, 1.01, 0.99, 1.0, 1.02, 0.98))}
-    ratio = median_step(noisy).apart(median_step(steady)).exp()
+    ratio = median_step(noisy).minus_unpaired(median_step(steady)).exp()
     assert ratio.value == pytest.approx(2.0, rel=0.03)
     assert ratio.relative_width < 0.3
     pairs = median_step(noisy).minus(median_step(steady)).exp()  # as if the partners of the others had failed
@@ -144,7 +144,7 @@ def test_intervals_of_few_repeats_cover_what_they_claim_at_any_level() -> None:
     for repeats in (2, 3, 5):
         samples = [Sample.of(dict(enumerate(rng.normal(0, 1, repeats)))) for _ in range(2_000)]
         for level in (0.8, 0.9):
-            covered = np.mean([abs(sample.value) <= sample.reach(level) for sample in samples])
+            covered = np.mean([abs(sample.value) <= sample.half_width(level) for sample in samples])
             assert covered == pytest.approx(level, abs=0.025)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from worldsize.analysis.projection.step_model import Node, StepTiming, exchange_terms, fit_throughput, joined
+from worldsize.analysis.projection.step_model import Node, StepTiming, exchange_terms, fit_throughput, overlapped_step_s
 from worldsize.analysis.speed.network import Network, Wire, ring_allreduce_s, ring_bytes
 from worldsize.answer.predict.question import parse_network
 
@@ -41,7 +41,7 @@ def measured(
         for batch in batches:
             busy, exchange = machine(count, batch)
             shake = math.exp(rng.normal(0, noise)) if noise else 1.0
-            step = joined(busy, exchange, 1, overlap) * shake
+            step = overlapped_step_s(busy, exchange, 1, overlap) * shake
             yield StepTiming(workers=count, batch_per_worker=batch, step_s=step, local_s=min(busy * shake, step))
 
 
@@ -50,7 +50,7 @@ def measured(
 def test_counts_never_run(machine: Machine, noise: float, within: float) -> None:
     model = fit_throughput(list(measured(machine, FITTED, (32, 128), noise=noise)), Node(workers_per_node=16))
     off = [
-        model.parts(count, batch).step_s / joined(*machine(count, batch), 1, 1.0) - 1
+        model.parts(count, batch).step_s / overlapped_step_s(*machine(count, batch), 1, 1.0) - 1
         for count in ASKED
         for batch in (32, 128)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worldsize.analysis.speed.network import Network, Wire, allreduce_s, placed, ring_allreduce_s
+from worldsize.analysis.speed.network import Network, Wire, allreduce_s, node_layout, ring_allreduce_s
 from worldsize.answer.predict.question import PRESETS, parse_network
 from worldsize.errors import InputError
 
@@ -73,4 +73,4 @@ def test_ring_and_two_levels() -> None:
 
 
 def test_nodes_are_filled_one_after_another() -> None:
-    assert [placed(workers, 8) for workers in (1, 8, 9, 64)] == [(1, 1), (8, 1), (8, 2), (8, 8)]
+    assert [node_layout(workers, 8) for workers in (1, 8, 9, 64)] == [(1, 1), (8, 1), (8, 2), (8, 8)]

@@ -441,9 +441,9 @@ def test_the_next_count_that_does_not_pay_is_said(tmp_path: Path) -> None:
     """Starting and evaluating take longer than two epochs: more workers save steps, and little time."""
     results = write_study(tmp_path / "short", TRAINED.replace(UNTIL, "{epochs: 2}"), Made(times=times))
     shown = " ".join(CliRunner().invoke(app, ["predict", str(results.folder.path)]).output.split())
-    assert "including start and evaluation, with a batch of" in shown
+    assert "including startup and evaluation, with a batch of" in shown
     assert re.search(r"2 workers would take .*, which saves too little to be worth it\.", shown)
-    assert "Why From 1 to 2 workers, starting, preparing data and evaluating do not get shorter" in shown
+    assert "Why From 1 to 2 workers, startup, data preparation and evaluation do not get shorter" in shown
     # The report's answer is about throughput: what limits that lies in the step.
     told = [each["code"] for each in document(results)["words"]["beyond"]]
     assert "limit-above-the-step" not in told

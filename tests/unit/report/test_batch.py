@@ -108,7 +108,7 @@ def test_a_batch_whose_steps_were_lost_has_what_the_search_reported(made: Result
     (found,) = search(made)
     pace = Estimate(value=1000.0)
     lost = BatchRow(
-        batch_per_worker=128, fits=True, samples_per_s=pace, epoch_s=pace.into(12_000), memory_bytes=3e9, tries=1
+        batch_per_worker=128, fits=True, samples_per_s=pace, epoch_s=pace.time_for(12_000), memory_bytes=3e9, tries=1
     )
     rows = (*found.rows[:-1], lost, found.rows[-1])
     table = made_table(batch_sheet(changed(made, largest=[replace(found, rows=rows)])))

@@ -21,7 +21,7 @@ from worldsize.report.figures.model import Figure, Line, Panel
 from worldsize.report.pages import figures
 from worldsize.report.sections.curves import curves, noise, noise_scale
 from worldsize.report.sections.learning import large_batch, optimizers, outcome, stable, trained
-from worldsize.report.sections.optimizers import MOST_PANELS, THIN, convergence, steps_by_rate
+from worldsize.report.sections.optimizers import MAX_PANELS, THIN, convergence, steps_by_rate
 from worldsize.spec.study import TrialSpec
 
 MIXED = STUDY.replace("lr: 0.05}", "lr: [0.05, 3.0]}, {name: adam, lr: 0.001}")
@@ -126,7 +126,7 @@ def test_each_optimizer_has_a_panel_with_its_best_rate_strong(search: Evidence) 
 
 
 def test_many_optimizers_share_panels_by_family(tmp_path: Path) -> None:
-    momenta = ", ".join(f"0.{digit}" for digit in range(1, MOST_PANELS + 2))
+    momenta = ", ".join(f"0.{digit}" for digit in range(1, MAX_PANELS + 2))
     text = SEARCH.replace("name: momentum, lr: [0.02, 0.1, 3.0]", f"name: momentum, lr: 0.02, momentum: [{momenta}]")
     figure = drawn(curves(made_search(tmp_path, text)))
     assert sorted(panel.y.title for panel in figure.panels) == [

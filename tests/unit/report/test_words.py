@@ -15,7 +15,7 @@ def test_what_a_rule_recovers_is_worded() -> None:
     numbers = {"batch": 2048, "factor": 16, "lost": 0.3426, "won_back": Estimate(value=89.1, low=88.0, high=90.2)}
     names = {"metric_name": "accuracy", "unscaled": "nesterov", "variant": "lars"}
     assert sentence(Finding(code="large-batch", numbers=numbers, names=names)) == (
-        "With 16 times the batch (2048) and as many epochs, nesterov loses 0.3426 of accuracy; "
+        "With 16 times the batch (2048) and the same number of epochs, nesterov loses 0.3426 in accuracy; "
         "lars recovers 89 % (88 to 90 %) of that."
     )
 

@@ -1,4 +1,4 @@
-"""Predicts the effect of a larger batch on training from trials at several batches, with one set of models per variant.
+"""Predicts how a larger batch affects training, from trials at several batches, with one set of models per variant.
 
 Trials of one variant, strategy, precision and target are comparable: they differ only in the global batch, and the
 number of workers that share the batch does not matter. The models hold for the learning-rate rule of the trials.
@@ -28,7 +28,7 @@ from worldsize.analysis.learning.variants import Goal, TrainingRun, VariantRanki
 from worldsize.spec.setting import Method, Setting
 
 MAX_DOUBLINGS = 2.0
-"""Largest distance beyond the trained batches. Further out a straight line is not reliable."""
+"""Largest distance beyond the trained batches. A straight line is not reliable further out."""
 
 Unknown = Literal["too-far", "failed-there"]
 
@@ -58,9 +58,9 @@ class Trend:
     """Change per doubling of the batch, with an 80 % interval by Student's t."""
     fails_from: int | None
     """From this batch on, training diverged or never became stable, so the quantity does not exist."""
-    least: float
-    most: float
-    """`least` and `most` bound the possible values of the quantity."""
+    lowest: float
+    highest: float
+    """`lowest` and `highest` bound the possible values of the quantity."""
     middle: float
     """Weighted mean of log2 B, where the error of the line is smallest."""
     at_middle: float
@@ -80,8 +80,9 @@ class Trend:
         distance = math.log2(global_batch) - self.middle
         error = math.sqrt(self.variance_at_middle + self.variance_of_slope * distance**2 + self.scatter**2)
         value = self.at_middle + self.per_doubling.value * distance
-        reach = _reach(self.freedom) * error
-        value, low, high = (min(max(end, self.least), self.most) for end in (value, value - reach, value + reach))
+        half_width = _critical_t(self.freedom) * error
+        ends = (value, value - half_width, value + half_width)
+        value, low, high = (min(max(end, self.lowest), self.highest) for end in ends)
         estimate = Estimate(value=value, low=low, high=high, level=PROJECTED_LEVEL)
         return TrendPrediction(global_batch=global_batch, value=estimate)
 
@@ -91,8 +92,8 @@ def fit_trend(
     *,
     freedom: float,
     fails_from: int | None = None,
-    least: float = -math.inf,
-    most: float = math.inf,
+    lowest: float = -math.inf,
+    highest: float = math.inf,
 ) -> Trend | None:
     """Weighted least squares: d = sum w (x - x_mean) v / sum w (x - x_mean)^2, x = log2 B, w = 1 / error^2.
 
@@ -116,25 +117,25 @@ def fit_trend(
     residuals = values - at_middle - slope * (sizes - middle)
     chi_square = float((weights * np.square(residuals)).sum())
     # Without known errors the residuals are the only estimate of the error; otherwise they can only widen the errors.
-    widen = max(chi_square / residual_freedom if residual_freedom else 1.0, 1.0 if all_known else 0.0)
-    scale_freedom = freedom if freedom and widen == 1.0 else float(residual_freedom)
-    reach = _reach(scale_freedom) * math.sqrt(widen / total)
+    widening = max(chi_square / residual_freedom if residual_freedom else 1.0, 1.0 if all_known else 0.0)
+    scale_freedom = freedom if freedom and widening == 1.0 else float(residual_freedom)
+    half_width = _critical_t(scale_freedom) * math.sqrt(widening / total)
     return Trend(
         points=tuple(points),
-        per_doubling=Estimate(value=slope, low=slope - reach, high=slope + reach, level=PROJECTED_LEVEL),
+        per_doubling=Estimate(value=slope, low=slope - half_width, high=slope + half_width, level=PROJECTED_LEVEL),
         fails_from=fails_from,
-        least=least,
-        most=most,
+        lowest=lowest,
+        highest=highest,
         middle=middle,
         at_middle=at_middle,
-        variance_at_middle=widen / float(weights.sum()),
-        variance_of_slope=widen / total,
-        scatter=math.sqrt(widen * float(np.mean(np.square(errors)))),
+        variance_at_middle=widening / float(weights.sum()),
+        variance_of_slope=widening / total,
+        scatter=math.sqrt(widening * float(np.mean(np.square(errors)))),
         freedom=scale_freedom,
     )
 
 
-def _reach(freedom: float) -> float:
+def _critical_t(freedom: float) -> float:
     return float(stdtrit(freedom, (1 + PROJECTED_LEVEL) / 2))
 
 
@@ -166,24 +167,24 @@ def batch_studies(
     *,
     target: Goal | None,
     noise_scales: Iterable[tuple[Setting, str, NoiseScale]] = (),
-    most_metric: float = math.inf,
+    max_metric: float = math.inf,
 ) -> list[BatchStudy]:
-    """Return one batch study per variant, in order of appearance. `most_metric`: the highest possible metric, such as 1
-    for an accuracy."""
+    """Return one batch study per variant, in order of appearance. `max_metric`: the highest possible metric, such as 1
+    for accuracy."""
     groups: dict[tuple[str, Method], list[TrainingRun]] = defaultdict(list)
     for curve in curves:
         groups[curve.variant, curve.setting.method.undivided].append(curve)
     scales: dict[tuple[str, Method], list[tuple[Setting, NoiseScale]]] = defaultdict(list)
     for setting, variant, scale in noise_scales:
         scales[variant, setting.method.undivided].append((setting, scale))
-    return [_study(group, target, scales[key], most_metric) for key, group in groups.items()]
+    return [_study(group, target, scales[key], max_metric) for key, group in groups.items()]
 
 
 def _study(
     curves: Sequence[TrainingRun],
     target: Goal | None,
     noise_scales: Sequence[tuple[Setting, NoiseScale]],
-    most_metric: float,
+    max_metric: float,
 ) -> BatchStudy:
     first = curves[0]
     power, plain = lr_power(curves), first.family in PLAIN
@@ -203,7 +204,7 @@ def _study(
         lr_power=power,
         steps=model,
         epochs_stable=_stable_trend(by_batch) if target is None else None,
-        metric=_metric_trend(by_batch, most_metric) if target is None else None,
+        metric=_metric_trend(by_batch, max_metric) if target is None else None,
     )
 
 
@@ -225,8 +226,8 @@ def known_noise(noise_scales: Sequence[tuple[Setting, NoiseScale]]) -> NoiseScal
 
 
 def _stable_trend(by_batch: dict[int, list[TrainingRun]]) -> Trend | None:
-    """Fit the trend of epochs until stable. Batches that do not become stable are left out. From the first such batch
-    above all stable ones on, the trend does not apply."""
+    """Fit the trend of epochs until stable. Batches that do not become stable are left out. The trend ends at the first
+    of them that is larger than every stable batch."""
     points, failed, freedom = [], [], 0
     for batch, curves in by_batch.items():
         plateau = stable([curve.metric for curve in curves if curve.learned])
@@ -237,10 +238,10 @@ def _stable_trend(by_batch: dict[int, list[TrainingRun]]) -> Trend | None:
         error = max(high - low, 1) / 2 / float(ndtri((1 + LEVEL) / 2))
         points.append(TrendPoint(global_batch=batch, value=plateau.epoch.value, error=error))
         freedom += plateau.repeats - 1
-    return fit_trend(points, freedom=freedom, fails_from=_fails_from(failed, points), least=1.0)
+    return fit_trend(points, freedom=freedom, fails_from=_fails_from(failed, points), lowest=1.0)
 
 
-def _metric_trend(by_batch: dict[int, list[TrainingRun]], most: float) -> Trend | None:
+def _metric_trend(by_batch: dict[int, list[TrainingRun]], highest: float) -> Trend | None:
     """Fit the trend of the final metric. The scatter is pooled over all batches, because two or three repeats per batch
     are too few."""
     finals = {
@@ -259,7 +260,8 @@ def _metric_trend(by_batch: dict[int, list[TrainingRun]], most: float) -> Trend 
         )
         for batch, values in usable.items()
     ]
-    return fit_trend(points, freedom=freedom, fails_from=_fails_from(finals.keys() - usable.keys(), points), most=most)
+    fails_from = _fails_from(finals.keys() - usable.keys(), points)
+    return fit_trend(points, freedom=freedom, fails_from=fails_from, highest=highest)
 
 
 def _fails_from(failed: Iterable[int], points: Sequence[TrendPoint]) -> int | None:
@@ -274,7 +276,7 @@ class Recovered:
     unscaled: str
     """The variant whose learning rate was not scaled."""
     lost: Estimate
-    """How much worse the metric of `unscaled` is at this batch than at the base batch; positive if it got worse."""
+    """How much worse the metric of `unscaled` is at this batch than at the base batch; positive means worse."""
     variant: str
     """The best variant at this batch with a scaled learning rate."""
     share: Estimate
@@ -325,7 +327,7 @@ def _share(gained: Mapping[int, float], lost: Sample) -> Estimate:
 
 
 def _clear(lost: Sample) -> bool:
-    """Whether every repeat and their mean show a loss. A single repeat cannot separate a loss from noise."""
+    """Whether every repeat and the mean show a loss. A single repeat cannot separate a loss from noise."""
     return len(lost.repeats) > 1 and min(lost.repeats.values()) > 0 and lost.estimate().ends[0] > 0
 
 
@@ -340,5 +342,5 @@ def _same_variant(plain: VariantSummary, base: VariantRanking) -> VariantSummary
 
 
 def _is_base_of(ranking: VariantRanking, setting: Setting, base_batch: int) -> bool:
-    """Whether a ranking is at the base batch and has the same method as a setting."""
+    """Whether a ranking is at the base batch and uses the same method as the setting."""
     return ranking.setting.method.undivided == setting.method.undivided and ranking.setting.global_batch == base_batch

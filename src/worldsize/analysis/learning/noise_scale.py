@@ -1,4 +1,4 @@
-"""Gradient noise scale: the batch beyond which more samples per step hardly improve a step.
+"""Gradient noise scale: the batch beyond which adding samples hardly improves a step.
 
 Gradients of parts of a batch differ only by noise. Their squared norms and the squared norm of their mean therefore
 give the length of the true gradient and the scatter of single samples about it (McCandlish et al. 2018, appendix A).
@@ -41,8 +41,8 @@ class NoiseScale:
     big_batch: float
 
 
-def of_ranks(rows: Sequence[npt.NDArray[np.float32]]) -> tuple[Floats, Floats]:
-    """Return small_sq and big_sq. The rows of a rank have one column per part, then one for the whole batch.
+def squared_norms(rows: Sequence[npt.NDArray[np.float32]]) -> tuple[Floats, Floats]:
+    """Return small_sq and big_sq. Each rank's rows have one column per part, then one for the whole batch.
 
     Steps with a missing value on any rank are left out: partial batches, and gradients that overflowed.
     """

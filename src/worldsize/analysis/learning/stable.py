@@ -1,4 +1,4 @@
-"""Finds the epoch from which a metric is stable, with an interval, from its curves over epochs in several repeats."""
+"""Finds the epoch from which a metric is stable, with an interval, from the learning curves of several repeats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worldsize.analysis.estimate import LEVEL, Estimate, Floats
 BAND = 2.0
 """A metric is stable while it is within this many standard deviations (the noise of one epoch) of the plateau."""
 MIN_EPOCHS = 8
-"""With fewer epochs, the window of the plateau would be half of the run, or too short to estimate the noise."""
+"""With fewer epochs, the plateau window would be half of the run, or too short to estimate the noise."""
 WINDOW_SHARE = 4
 """The plateau is the last 1/4 of the epochs."""
 MIN_WINDOW = 4
@@ -24,7 +24,7 @@ SMOOTHING = 8
 TREND_LEVEL = 0.99
 """Confidence level at which a trend in the final window counts as real, so that the run is still improving."""
 NO_NOISE = 1e-9
-"""Smallest noise, as a share of the range of a curve, to allow for rounding errors on a plateau without noise."""
+"""Smallest noise, as a share of the range of a curve. Allows for rounding errors on a plateau without noise."""
 REPLICATES = 200
 SLACK = 0.5
 """Smallest error of a crossing, in epochs. It counts twice at the lower end, because smoothing delays crossings."""
@@ -33,12 +33,12 @@ SLACK = 0.5
 @dataclass(frozen=True, kw_only=True)
 class Stable:
     epoch: Estimate | None
-    """The first epoch from which the metric stays within the band. None: not reached in the epochs that were run.
+    """The first epoch from which the metric stays within the band. None: not reached within the epochs that ran.
 
     A single run has an interval too, because the effect of the noise of its epochs on the crossing is simulated.
     """
     epochs: int
-    """Number of epochs that were examined: the length of the shortest usable repeat."""
+    """Number of epochs examined: the length of the shortest usable repeat."""
     repeats: int
     reached: int
     """Number of repeats that are stable at the end when examined separately."""
@@ -60,7 +60,7 @@ def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
     The plateau is not reached if there are too few epochs, if the metric is outside the band within the last quarter
     or has a significant trend there that exceeds the noise, or if at least half of the repeats are still improving when
     examined separately. A repeat that diverged (not finite) or has less than half of the epochs of the longest counts
-    as not reached and is otherwise left out; the remaining repeats are cut to the shortest.
+    as not reached and is otherwise left out; the remaining repeats are cut to the length of the shortest.
     """
     longest = max((len(curve) for curve in curves), default=0)
     usable = [curve for curve in curves if 2 * len(curve) >= longest and bool(np.isfinite(curve).all())]
@@ -75,8 +75,8 @@ def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
     repeats = len(usable)
     repeat_crossings = _crossings(departures @ smooth.T, np.full(repeats, BAND * noise))
     settled = [
-        bool(_settled(departure, at, noise, window, repeats))
-        for departure, at in zip(departures, repeat_crossings, strict=True)
+        bool(_settled(departure, repeat_crossing, noise, window, repeats))
+        for departure, repeat_crossing in zip(departures, repeat_crossings, strict=True)
     ]
     mean_departure = departures.mean(axis=0)
     smoothed = smooth @ mean_departure
@@ -84,18 +84,18 @@ def stable(curves: Sequence[Floats], seed: int = 0) -> Stable:
     plateau = float(metric[:, -window:].mean())
     if 2 * sum(settled) <= len(curves) or not _settled(mean_departure, crossing, noise, window, repeats, repeats):
         return _not_reached(epochs, len(curves), sum(settled), plateau, noise)
-    simulated, reach = _simulated_crossing(smoothed, noise, repeats, window, smooth, seed)
+    simulated, half_width = _simulated_crossing(smoothed, noise, repeats, window, smooth, seed)
     crossing += crossing - simulated
-    reach = max(reach, SLACK)
+    half_width = max(half_width, SLACK)
     if sum(settled) > 1:
         spread = float(np.std(repeat_crossings[settled], ddof=1)) / math.sqrt(sum(settled))
-        reach = max(reach, float(stdtrit(sum(settled) - 1, (1 + LEVEL) / 2)) * spread)
+        half_width = max(half_width, float(stdtrit(sum(settled) - 1, (1 + LEVEL) / 2)) * spread)
     # Simulated curves reproduce a bump caused by noise. At the lower end, the curve must therefore also be outside the
     # band by more than its error.
     errors = noise / math.sqrt(repeats) * np.linalg.norm(smooth, axis=1)
     half_widths = float(stdtrit(repeats * (window - 2), (1 + LEVEL) / 2)) * errors
     earliest = float(_crossings(np.maximum(np.abs(smoothed) - half_widths, 0.0), np.array(BAND * noise)))
-    ends = (crossing, min(crossing - reach - SLACK, earliest), crossing + reach)
+    ends = (crossing, min(crossing - half_width - SLACK, earliest), crossing + half_width)
     epoch, low, high = (float(min(max(math.ceil(end), 1), epochs)) for end in ends)
     return Stable(
         epoch=Estimate(value=epoch, low=low, high=high, n=repeats),
@@ -174,7 +174,7 @@ def _settled(departure: Floats, crossing: float, noise: float, window: int, pool
 def _simulated_crossing(
     curve: Floats, noise: float, repeats: int, window: int, smooth: Floats, seed: int
 ) -> tuple[float, float]:
-    """Simulate curves from this one; return the median of their crossings and half of the range from 5 % to 95 %."""
+    """Simulate curves from this one; return the median of their crossings and half the range from 5 % to 95 %."""
     epochs = len(curve)
     flat = np.where(np.arange(epochs) < epochs - window, curve, 0.0)
     departures, noises = _unit_noise(seed, repeats, epochs, window)

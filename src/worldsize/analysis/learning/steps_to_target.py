@@ -1,7 +1,7 @@
 """Models the steps to a target by batch: steps(B) = S_min * (1 + B_crit / B), examples(B) = B * steps(B).
 
 Far below B_crit, doubling the batch halves the steps and examples stay constant. Far above it, steps stay constant at
-S_min (McCandlish et al. 2018). The law assumes that the learning rate is scaled well with the batch. If the learning
+S_min (McCandlish et al. 2018). The law assumes that the learning rate scales well with the batch. If the learning
 rate grows only as B^p with p < 1, B_crit / B becomes (B_crit / B)^p, as seen with the square root rule.
 
 The model works on logarithms of steps. For batch i with n_i runs that reached the target:
@@ -95,8 +95,9 @@ def by_batch(runs: Sequence[TargetRun]) -> list[BatchSteps]:
 
 
 BELOW, ABOVE = 8.0, 128.0
-"""B_crit is searched from 1/8 of the smallest batch to 128 times the largest. Below this range steps are practically
-constant. The range is wider above, because at scaled learning rates small batches mostly need constant examples."""
+"""B_crit is searched from 1/8 of the smallest batch to 128 times the largest. Below this range, steps are practically
+constant. The range extends further up, because with scaled learning rates, small batches mostly need constant
+examples."""
 NOISE_SCALE_TIMES, NOISE_SCALE_FACTOR = 2.0, 3.0
 """Prior: B_crit is twice the noise scale, within a factor of 3 with probability 2/3. The two are equal at the best
 learning rate of each batch. At lower learning rates, which most rules give, examples stay constant up to larger
@@ -106,7 +107,7 @@ MISFITS = ((0.01, 0.5), (0.04, 0.3), (0.1, 0.15), (0.25, 0.04), (0.6, 0.01))
 SCATTER_NODES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Quantiles of chi^2 at which the scatter is evaluated. With few repeats the scatter itself is uncertain."""
 STUCK = 0.05
-"""Share of runs that would miss the target however many steps they ran."""
+"""Share of runs that would miss the target no matter how many steps they ran."""
 BATCH_NODES, MIN_STEPS_NODES = 121, 25
 """Grid points of B_crit and of S_min."""
 DRAWS = 4_000
@@ -135,14 +136,14 @@ class Evidence:
 class Draws:
     """Samples from the posterior, one value per draw."""
 
-    log_least: Floats
+    log_min_steps: Floats
     log_critical: Floats
     spread: Floats
     """Standard deviation of one run about the law."""
     normal: Floats
 
     def log_steps(self, global_batch: int, power: float, drift: float) -> Floats:
-        law = self.log_least + excess(self.log_critical - math.log(global_batch), power)
+        law = self.log_min_steps + excess(self.log_critical - math.log(global_batch), power)
         return np.asarray(law + np.hypot(self.spread, drift) * self.normal)
 
 
@@ -151,7 +152,7 @@ class _Node:
     """The posterior for one scatter and one misfit, over the grid of B_crit x S_min."""
 
     spread: float
-    log_least: Floats
+    log_min_steps: Floats
     log_weight: Floats
 
 
@@ -172,7 +173,7 @@ def draw(evidence: Evidence, power: float, seed: int) -> Draws:
     indices = np.minimum(indices, len(weights) - 1)
     node, cell = np.divmod(indices, BATCH_NODES * MIN_STEPS_NODES)
     return Draws(
-        log_least=np.stack([entry.log_least.ravel() for entry in nodes])[node, cell],
+        log_min_steps=np.stack([entry.log_min_steps.ravel() for entry in nodes])[node, cell],
         log_critical=critical[cell // MIN_STEPS_NODES],
         spread=np.array([entry.spread for entry in nodes])[node],
         normal=rng.standard_normal(DRAWS),
@@ -202,16 +203,16 @@ def _node(evidence: Evidence, critical: Floats, power: float, scatter: float, mi
     total = float((1 / variance).sum())
     best = (implied / variance).sum(axis=1) / total
     offsets = np.linspace(-4, 4, MIN_STEPS_NODES)
-    least = best[:, None] + offsets / math.sqrt(total)
+    log_min_steps = best[:, None] + offsets / math.sqrt(total)
     fit = (np.square(implied - best[:, None]) / variance).sum(axis=1)
     constant = math.log(prior) - 0.5 * float(np.log(variance).sum()) - 0.5 * math.log(total)
     weight = constant + (_log_prior(critical, evidence) - 0.5 * fit)[:, None] - 0.5 * np.square(offsets)
     spread = math.hypot(scatter, misfit)
     for run in evidence.missed:
-        expected = least + excess(critical - math.log(run.global_batch), power)[:, None]
+        expected = log_min_steps + excess(critical - math.log(run.global_batch), power)[:, None]
         too_slow = math.log(1 - STUCK) + log_ndtr((expected - math.log(run.ran_steps)) / spread)
         weight = weight + np.logaddexp(too_slow, math.log(STUCK))
-    return _Node(spread=spread, log_least=least, log_weight=weight)
+    return _Node(spread=spread, log_min_steps=log_min_steps, log_weight=weight)
 
 
 def _log_prior(critical: Floats, evidence: Evidence) -> Floats:
@@ -263,25 +264,24 @@ class BatchModel:
     least_steps: Estimate
     """S_min."""
     fails_from: int | None
-    """The smallest batch such that, there and at all larger batches, at least half of the runs miss the target."""
+    """At this batch and all larger ones, at least half of the runs miss the target. None: at no batch."""
     draws: Draws = field(repr=False, compare=False)
 
     def predict(self, global_batch: int) -> StepsPrediction:
         """Predict the steps of one run at this batch: the median and the 80 % interval of the posterior."""
         reached = [batch.global_batch for batch in self.batches if batch.steps is not None]
-        beyond = max(math.log2(global_batch / reached[-1]), math.log2(reached[0] / global_batch), 0.0)
+        doublings_beyond = max(math.log2(global_batch / reached[-1]), math.log2(reached[0] / global_batch), 0.0)
         unknown: Unknown | None = None
         if self.fails_from is not None and global_batch >= self.fails_from:
             unknown = "not-reached-there"
         elif self.law == "steps-rise" and global_batch > reached[-1]:
             unknown = "steps-rise"
-        elif beyond > MAX_DOUBLINGS:
+        elif doublings_beyond > MAX_DOUBLINGS:
             unknown = "too-far"
         if unknown:
             return StepsPrediction(global_batch=global_batch, steps=None, unknown=unknown)
-        return StepsPrediction(
-            global_batch=global_batch, steps=_interval(self.draws.log_steps(global_batch, self.power, DRIFT * beyond))
-        )
+        log_steps = self.draws.log_steps(global_batch, self.power, DRIFT * doublings_beyond)
+        return StepsPrediction(global_batch=global_batch, steps=_interval(log_steps))
 
 
 def fit_batches(
@@ -302,7 +302,7 @@ def fit_batches(
         law=_law(reached, scatter, freedom),
         power=power,
         critical_batch=_interval(draws.log_critical),
-        least_steps=_interval(draws.log_least),
+        least_steps=_interval(draws.log_min_steps),
         fails_from=_fails_from(batches),
         draws=draws,
     )
@@ -344,9 +344,9 @@ def _law(reached: Sequence[BatchSteps], scatter: float, freedom: float) -> Law:
     variance = np.array([scatter**2 / batch.reached + USUAL_MISFIT**2 + batch.doubt**2 for batch in reached])
     if len(reached) < 2:
         return "holds"
-    least = int(np.argmin(logs[:-1]))
+    fewest = int(np.argmin(logs[:-1]))
     corrected_t = float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / (len(reached) - 1)))
-    if logs[-1] - logs[least] > corrected_t * math.sqrt(variance[-1] + variance[least]):
+    if logs[-1] - logs[fewest] > corrected_t * math.sqrt(variance[-1] + variance[fewest]):
         return "steps-rise"
     critical_t = float(stdtrit(freedom, CONFIDENCE))
     centered = sizes - np.average(sizes, weights=1 / variance)

@@ -1,6 +1,6 @@
 """Summarizes each variant over its repeats, and finds the learning rate at which training begins to diverge.
 
-Also compares the best variants of the families, and shows whether they differ by more than noise.
+Also compares the best variants of all families and shows whether they differ by more than noise.
 """
 
 from __future__ import annotations
@@ -319,8 +319,8 @@ def ordered(
 ) -> list[VariantSummary]:
     """Sort the variants, best first.
 
-    Variants of which no repeat diverged or was stopped come first. Among them, if there is a target, those that always
-    reached it come first, ordered by steps. The rest is ordered by the final metric.
+    Variants with no diverged or stopped repeats come first. Among them, if there is a target, those that always reached
+    it come first, ordered by steps. The rest are ordered by the final metric.
     """
 
     def rank(summary: VariantSummary) -> tuple[bool, bool, float, float]:
@@ -353,7 +353,7 @@ def _comparison(variant: VariantSummary, best: VariantSummary, by_target: bool) 
     kind: Literal["steps", "metric"] = "metric"
     incomplete = variant.diverged + variant.stopped + best.diverged + best.stopped > 0
     if incomplete or (by_target and own_target and best_target and own_target.always != best_target.always):
-        pass  # the repeats that remain of one variant are not a fair sample
+        pass  # the remaining repeats of one variant are not a fair sample
     elif by_target and own_target and best_target and own_target.always and best_target.always:
         kind, no_difference = "steps", 1.0
         gap = own_target.log_steps.minus(best_target.log_steps)
@@ -361,10 +361,10 @@ def _comparison(variant: VariantSummary, best: VariantSummary, by_target: bool) 
     elif variant.metrics and best.metrics:
         gap = Sample.of(variant.metrics).minus(Sample.of(best.metrics))
         estimate, paired = gap.estimate(), len(gap.repeats)
-    within = None
+    within_noise = None
     if estimate and estimate.has_interval:
         low, high = estimate.ends
-        within = low <= no_difference <= high
+        within_noise = low <= no_difference <= high
     return VariantDifference(
         variant=variant.variant,
         family=variant.family,
@@ -376,5 +376,5 @@ def _comparison(variant: VariantSummary, best: VariantSummary, by_target: bool) 
         stopped=variant.stopped,
         reached=own_target.reached if own_target else None,
         paired=paired,
-        within_noise=within,
+        within_noise=within_noise,
     )

@@ -1,17 +1,17 @@
-"""Projects a bare series, of which only the rates are known, to counts that were never run.
+"""Projects a bare series, for which only the rates are known, to counts that were never run.
 
-Each projected rate has an 80 % interval and notes. The margin of a projection follows one rule, whatever model gives
-the value. The rule was tested against published series. In logarithms of the rate, with d the doublings from the
-nearest measured count (at least 0.5):
+Each projected rate has an 80 % interval and notes. The margin of a projection follows one rule, no matter which
+model gives the value. The rule was tested against published series. In logarithms of the rate, where d is the number of
+doublings from the nearest measured count (at least 0.5):
 
-    up   = d (0.02 + 0.15 unpredictability)      + 0.09 where a node boundary is crossed for the first time
-    down = 2.5 d (0.02 + 0.15 unpredictability)  + 0.23 where a node boundary is crossed for the first time
+    up   = d (0.02 + 0.15 unpredictability)      + 0.09 if a node boundary is crossed for the first time
+    down = 2.5 d (0.02 + 0.15 unpredictability)  + 0.23 if a node boundary is crossed for the first time
 
 The interval also covers alternative readings of the series that are lower or higher. Measurement noise is added in
 quadrature. It comes from the repeats or, without repeats, from the scatter of the points, but is at least a floor.
 
-The margin down is larger, because what no run has seen yet (another switch, a straggler, a smaller batch) costs time
-far more often than it saves time. The interval should contain 80 % of later measurements.
+The downward margin is larger, because anything that no run has seen yet (another switch, a straggler, a smaller batch)
+costs time far more often than it saves time. The interval should contain 80 % of later measurements.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ DOWN_OVER_UP = 2.5
 CROSSING_UP = 0.09
 """The usual cost of leaving a node, at two nodes: log(1 + 0.18 / 2). On a fast network it may cost nothing."""
 CROSSING_DOWN = 0.23
-LEAST_DOUBLINGS = 0.5
+MIN_DOUBLINGS = 0.5
 """A smaller distance does not make the projected count more certain: it still contains the noise of a single run."""
 FEW_POINTS_DOUBT = 0.1
-"""Least unpredictability of fewer than three counts, which cannot show how well they predict the next one."""
+"""Smallest unpredictability of fewer than three counts, which cannot show how well they predict the next one."""
 NOISE_FLOOR = 0.03
-"""Least noise of a table without repeats, as the half-width of an 80 % interval: single runs are noisy too."""
+"""Smallest noise of a table without repeats, as the half-width of an 80 % interval: single runs are noisy too."""
 COUNTS_THAT_SCATTER = 5
 """With fewer counts, a single bend, such as at a node boundary, would look like noise."""
-MOST_MISS = 0.3
-MOST_LOSS = 1.0
+MAX_MISS = 0.3
+MAX_LOSS = 1.0
 """Upper bounds of the signs of unpredictability."""
 
 Crossing = Literal["none", "possible", "new", "as siblings"]
@@ -63,7 +63,7 @@ CROSSING_SHARE: dict[Crossing, float] = {"none": 0.0, "possible": 0.5, "new": 1.
 
 @dataclass(frozen=True, kw_only=True)
 class LogMargin:
-    """How far below and above its value a projection may be, in logarithms; both are positive."""
+    """How far the true value may be below and above a projection, in logarithms; both are positive."""
 
     down: float
     up: float
@@ -78,20 +78,20 @@ class LogMargin:
 
 
 def unpredictability(*, miss: float | None, loss_per_doubling: float, spread: float = 0.0, counts: int) -> float:
-    """Return how unpredictable a series is by its own evidence: the largest of several signs.
+    """Return how unpredictable a series is, judging by its own data: the largest of several signs.
 
     `miss`: |log error| per doubling of its largest count, projected from the smaller ones.
     `loss_per_doubling`: log of the factor by which each doubling lengthens a step; large losses tend to be irregular.
     `spread`: standard deviation of log rates over repeats of one count.
     """
-    signs = [min(miss or 0.0, MOST_MISS), min(max(loss_per_doubling, 0.0), MOST_LOSS), min(spread, MOST_LOSS)]
+    signs = [min(miss or 0.0, MAX_MISS), min(max(loss_per_doubling, 0.0), MAX_LOSS), min(spread, MAX_LOSS)]
     return max(*signs, FEW_POINTS_DOUBT if counts < 3 else 0.0)
 
 
 def joint_noise(margins: Sequence[float]) -> float:
-    """Return the half-width that measurement noise gives to the interval of a projection.
+    """Return the half-width of a projection's interval that is due to measurement noise.
 
-    `margins`: the half-widths of the 80 % intervals of the measured counts, in the order of workers. The typical noise
+    `margins`: the half-widths of the 80 % intervals of the measured counts, in order of workers. The typical noise
     counts twice, once for the measurement and once for the projected run. The result is at least the noise of the
     largest count, on which the projection depends most.
     """
@@ -110,25 +110,25 @@ def margin(
 
     `alternatives`: how much lower and how much higher alternative readings of the series are.
     """
-    distance = max(doublings, LEAST_DOUBLINGS)
-    rough = distance * (base + PER_DOUBT * unpredictability)
+    distance = max(doublings, MIN_DOUBLINGS)
+    spread = distance * (base + PER_DOUBT * unpredictability)
     share = CROSSING_SHARE[crossing]
     lower, higher = alternatives
     return LogMargin(
-        down=DOWN_OVER_UP * rough + lower + CROSSING_DOWN * share,
-        up=rough + higher + CROSSING_UP * share,
+        down=DOWN_OVER_UP * spread + lower + CROSSING_DOWN * share,
+        up=spread + higher + CROSSING_UP * share,
     )
 
 
 WORTH_A_NOTE = 0.02
 """Smallest effect of an alternative reading that is mentioned in a note, in logarithms."""
 SIBLING_PRIOR = 2.0
-"""The usual cost of leaving a node weighs as much as this number of siblings (other series of the same stack)."""
-MOST_CROSSING = 10.0
+"""The usual cost of leaving a node has the weight of this many siblings (other series of the same stack)."""
+MAX_CROSSING = 10.0
 """Upper bound of c3. No published series lost more by leaving its node, so a larger value must be a mistake."""
 FAR = 3.0
 """Doublings beyond which there is almost no published data to check projections against."""
-MOST_GAIN_BELOW = 2.0
+MAX_GAIN_BELOW = 2.0
 """A worker in a smaller group is at most this many times as fast as one in the smallest measured group."""
 
 NOTE_ONE_POINT = "based on only one measured count"
@@ -168,12 +168,12 @@ def project_series(
     `crossings`: what leaving a node cost other series of the same stack (`crossing_cost`), used if this series never
     left a node. `noise`: half-width due to measurement noise; by default, `series_noise` of this series.
     """
-    law = alone = fit_series_law(series, settings=settings)
+    law = own_law = fit_series_law(series, settings=settings)
     if crossings and never_crossed(series):
         law = fit_series_law(series, crossing=blended_crossing(crossings, settings), settings=settings)
     own_doubt = series_unpredictability(series, settings)
     noise = series_noise(series) if noise is None else noise
-    return [_project(series, law, alone, own_doubt, noise, count, len(crossings)) for count in workers]
+    return [_project(series, law, own_law, own_doubt, noise, count, len(crossings)) for count in workers]
 
 
 def crossing_cost(series: TableSeries) -> float | None:
@@ -188,11 +188,11 @@ def crossing_cost(series: TableSeries) -> float | None:
 
 
 def blended_crossing(costs: Sequence[float], settings: LawSettings = DEFAULT) -> float:
-    """Return the median over the siblings, shrunk toward the usual cost, as if that were two more siblings.
+    """Return the median over the siblings, shrunk toward the usual cost, which counts as two more siblings.
 
     The two are averaged as log(1 + c3 / 2), the log of the factor by which a second node lengthens a step.
     """
-    siblings = math.log1p(min(float(np.median(costs)), MOST_CROSSING) / 2)
+    siblings = math.log1p(min(float(np.median(costs)), MAX_CROSSING) / 2)
     usual = math.log1p(settings.crossing_usual / 2)
     share = _usual_share(len(costs))
     return 2 * math.expm1((1 - share) * siblings + share * usual)
@@ -220,7 +220,7 @@ def series_unpredictability(series: TableSeries, settings: LawSettings = DEFAULT
 def series_noise(series: TableSeries) -> float:
     """Return the half-width due to measurement noise, in logarithms: from the repeats or, without repeats, from the
     scatter of the points, but at least the floor."""
-    margins = [_logged(repeats).reach(PROJECTED_LEVEL) for repeats in series.throughputs if len(repeats) > 1]
+    margins = [_logged(repeats).half_width(PROJECTED_LEVEL) for repeats in series.throughputs if len(repeats) > 1]
     if margins:
         return joint_noise(margins)
     return max(NOISE_FLOOR, joint_noise([float(ndtri((1 + PROJECTED_LEVEL) / 2)) * scatter(series)]))
@@ -258,7 +258,7 @@ def crossing_kind(series: TableSeries, count: int, siblings: int = 0) -> Crossin
 
 
 def _project(
-    series: TableSeries, law: SeriesLaw, alone: SeriesLaw, own_doubt: float, noise: float, count: int, siblings: int
+    series: TableSeries, law: SeriesLaw, own_law: SeriesLaw, own_doubt: float, noise: float, count: int, siblings: int
 ) -> Projected:
     if count in series.workers:
         return _measured(series, count)
@@ -268,7 +268,7 @@ def _project(
     distance = min(abs(math.log2(count / other)) for other in series.workers)
     alternatives = law.alternatives(count) if count > series.largest else (0.0, 0.0)
     if crossing in ("new", "as siblings"):  # the usual cost is an alternative reading too
-        usual_gap = _usual_share(siblings) * (_log_throughput(series, alone, count) - log_rate)
+        usual_gap = _usual_share(siblings) * (_log_throughput(series, own_law, count) - log_rate)
         alternatives = (max(alternatives[0], -usual_gap), max(alternatives[1], usual_gap))
     log_margin: LogMargin = margin(
         doublings=distance, unpredictability=own_doubt, crossing=crossing, alternatives=alternatives
@@ -280,13 +280,13 @@ def _project(
 
 
 def _log_throughput(series: TableSeries, law: SeriesLaw, count: int) -> float:
-    at: Floats = np.array([float(count)])
+    workers: Floats = np.array([float(count)])
     if count > series.largest:
-        return float(law.log_throughput(at)[0])
+        return float(law.log_throughput(workers)[0])
     if count < series.workers[0]:  # follow the law from the smallest count down
-        gained = float((law.two_level(series.counts[:1]) / law.two_level(at))[0])
-        kept = math.log(min(max(gained, 1.0), MOST_GAIN_BELOW))
-        return float(series.log_throughputs[0]) + math.log(count / series.workers[0]) + kept
+        gain = float((law.two_level(series.counts[:1]) / law.two_level(workers))[0])
+        log_gain = math.log(min(max(gain, 1.0), MAX_GAIN_BELOW))
+        return float(series.log_throughputs[0]) + math.log(count / series.workers[0]) + log_gain
     return float(np.interp(math.log(count), np.log(series.counts), series.log_throughputs))
 
 
@@ -304,8 +304,8 @@ def _measured(series: TableSeries, count: int) -> Projected:
 
 
 def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, siblings: int) -> tuple[str, ...]:
-    few = {1: NOTE_ONE_POINT, 2: NOTE_TWO_POINTS}
-    notes = [few[len(series.workers)]] if len(series.workers) in few else []
+    by_points = {1: NOTE_ONE_POINT, 2: NOTE_TWO_POINTS}
+    notes = [by_points[len(series.workers)]] if len(series.workers) in by_points else []
     if crossing in ("new", "as siblings"):
         notes.append(NOTE_NEW_NODE)
         if siblings:
@@ -326,8 +326,8 @@ def _notes(series: TableSeries, law: SeriesLaw, count: int, crossing: Crossing, 
 
 
 def _notes_on_bend(law: SeriesLaw, count: int, crossing: Crossing) -> Iterator[str]:
-    saturating = law.held_back(count) > WORTH_A_NOTE and crossing not in ("new", "as siblings")
+    saturating = law.saturation_loss(count) > WORTH_A_NOTE and crossing not in ("new", "as siblings")
     if saturating:
         yield NOTE_SATURATING
-    if not saturating and law.lower_where_losses_rise(count) > WORTH_A_NOTE:
+    if not saturating and law.rising_loss(count) > WORTH_A_NOTE:
         yield NOTE_RISING

@@ -1,4 +1,4 @@
-"""Chooses among measured and projected worker counts: the knee, and what a budget or a deadline allows.
+"""Chooses among measured and projected worker counts: the knee, and the best count for a budget or a deadline.
 
 Also finds what limits scaling beyond the knee.
 """
@@ -70,14 +70,14 @@ class Option:
     """Time of the whole training. None: unknown."""
     joules: Estimate | None = None
     learns: bool = True
-    """False if training at this batch diverged, missed its target, or has or is expected to have a worse metric."""
+    """False if training at this batch diverged, missed its target, or has a worse metric (measured or expected)."""
     lr: float | None = None
     """Learning rate at this batch, by the study's learning-rate rule. None: nothing was trained."""
     epochs_stable: Estimate | None = None
     metric: Estimate | None = None
     """Metric after the study's epochs at this batch, by its learning-rate rule. None: unknown."""
     metric_measured: bool = False
-    """Whether the metric was measured at this batch. Otherwise it is expected from other batches."""
+    """Whether the metric was measured at this batch. Otherwise it is estimated from other batches."""
     price: float | None = None
     """Price per worker-hour."""
     speedup: Estimate | None = None
@@ -99,7 +99,7 @@ class Option:
 
     @property
     def sure(self) -> bool:
-        """Whether it learns and is certain enough to act on."""
+        """Whether the option learns and is certain enough to act on."""
         return self.learns and (self.measured or self.samples_per_s.relative_width <= WIDEST)
 
     @property
@@ -111,8 +111,8 @@ class Option:
 
 
 def speedup_of(option: Option, base: Option) -> Estimate:
-    """Return the measured speedup or, for a projection, the ratio to the value of the base, whose noise is already part
-    of the interval."""
+    """Return the measured speedup or, for a projection, the ratio to the value of the base. The interval of a
+    projection already includes the noise of the base."""
     if option.speedup is not None and base.measured:
         return option.speedup
     return option.samples_per_s.scaled(1 / base.samples_per_s.value)
@@ -130,12 +130,12 @@ class Knee(Generic[C]):
     unsure: C | None
     """The first larger count that would pay, but is too uncertain to choose."""
     sure: bool
-    """False if the knee itself is too uncertain, or nothing learns. Then the knee is only the best guess."""
+    """False if the knee itself is too uncertain or does not learn. Then it is only the best guess."""
 
 
 def choose_knee(known: Sequence[C], margin: float = LEAST_MARGINAL_EFFICIENCY) -> Knee[C]:
-    """Choose among counts in ascending order. An uncertain count is not chosen, and neither is a larger count that is
-    not faster than an uncertain one."""
+    """Choose among counts in ascending order. An uncertain count is not chosen, nor is a larger count that is no faster
+    than an uncertain one."""
     uncertain = [count for count in known if not count.sure]
     trusted = [
         count
@@ -150,7 +150,7 @@ def choose_knee(known: Sequence[C], margin: float = LEAST_MARGINAL_EFFICIENCY) -
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Knee[Option]):
-    """Answers to the three usual questions: the knee, the fastest count in a budget, the cheapest before a deadline.
+    """Answers to the three usual questions: the knee, the fastest count within a budget, the cheapest by a deadline.
 
     The latter two are None if no count qualifies.
     """
@@ -192,8 +192,8 @@ def choose(
 
 
 def eligible(options: Sequence[Option]) -> list[Option]:
-    """Return the options whose times are comparable, in the order of workers, up to the first that no longer learns. If
-    no smaller count learned, an option must be trained itself to be trusted."""
+    """Return the options whose times are comparable, in order of workers, up to the first that no longer learns. If no
+    smaller count learned, an option is trusted only if it was trained itself."""
     usable: list[Option] = []
     ordered = sorted(options, key=lambda option: option.workers)
     for option in [option for option in ordered if option.wall_s is not None] or ordered:
@@ -204,9 +204,9 @@ def eligible(options: Sequence[Option]) -> list[Option]:
     return usable or ordered[:1]
 
 
-def _within(spent: Estimate | None, most: float) -> bool:
+def _within(spent: Estimate | None, limit: float) -> bool:
     """Whether an amount of money or time is known and within a limit."""
-    return spent is not None and spent.value <= most
+    return spent is not None and spent.value <= limit
 
 
 def marginal(smaller: Candidate, larger: Candidate) -> float:
@@ -223,9 +223,9 @@ def pareto(options: Sequence[Option]) -> tuple[int, ...]:
 
 
 def limit(smaller: Option, larger: Option) -> Finding | None:
-    """Return the cause that costs the most time between one count and a larger one, relative to ideal scaling.
+    """Return the cause that costs the most time from one count to a larger one, relative to ideal scaling.
 
-    time = steps * (load + compute + exposed) + overhead; ideal: time * n / n'. Each cause counts by what it adds.
+    time = steps * (load + compute + exposed) + overhead; ideal: time * n / n'. Each cause counts for what it adds.
     """
     losses = _losses(smaller, larger)
     if larger.steps_per_epoch < FEW_UPDATES and losses.get("learning", 0.0) >= 0:
@@ -248,7 +248,7 @@ def limit(smaller: Option, larger: Option) -> Finding | None:
 def _losses(smaller: Option, larger: Option) -> dict[Limit, float]:
     """Return the log of the factor by which each cause lengthens the ideal time."""
     growth = larger.workers / smaller.workers
-    # In strong scaling, a rank has less work with more workers, so that the ideal step is shorter.
+    # In strong scaling, a rank has less work with more workers, so the ideal step is shorter.
     work = larger.batch_per_worker * larger.accumulation / (smaller.batch_per_worker * smaller.accumulation)
     ideal, steps = smaller.step_s.value * work, 1.0
     lost_s: dict[Limit, float] = {}
@@ -267,7 +267,7 @@ def _losses(smaller: Option, larger: Option) -> dict[Limit, float]:
             lost_s["learning"] = (larger.steps.value - ideal_steps) * larger.step_s.value
     if smaller.parts and larger.parts:
         before, after = smaller.parts, larger.parts
-        # If the batch of a rank shrinks, computing that does not shrink with it is a fixed cost, not due to neighbors.
+        # If the batch per rank shrinks, compute time that does not shrink too is a fixed cost, not due to neighbors.
         slower: Limit = "compute" if work == 1 else "fixed-cost"
         lost_s["data"] = steps * (after.load_s - before.load_s * work)
         lost_s[slower] = steps * (after.compute_s - before.compute_s * work)

@@ -33,14 +33,14 @@ class LawFit:
     converged: bool
     """False if the solver gave up, or there were fewer counts than parameters. Then the parameters are unreliable."""
     throughput: Callable[[float], float]
-    """Function that returns the samples per second at any count."""
+    """Returns the samples per second at any count."""
 
 
 def karp_flatt(speedup: float, workers: int) -> float:
     """Return e = (1/S - 1/n) / (1 - 1/n), for n > 1.
 
-    If it rises with n, overhead grows, such as communication. If it is flat, there is a serial part. If it is negative,
-    the speedup is superlinear.
+    If it rises with n, an overhead such as communication grows. If it is flat, there is a serial part. If it is
+    negative, the speedup is superlinear.
     """
     return (1 / speedup - 1 / workers) / (1 - 1 / workers)
 
@@ -86,7 +86,10 @@ def fit_usl(workers: Sequence[int], samples_per_s: Sequence[float], mode: Mode =
 def _arrays(workers: Sequence[int], samples_per_s: Sequence[float]) -> tuple[Floats, Floats]:
     n, x = np.array(workers, dtype=np.float64), np.array(samples_per_s, dtype=np.float64)
     if len(n) != len(x) or not len(n) or n.min() < 1 or not np.all(np.isfinite(x)) or x.min() <= 0:
-        raise ValueError("a law needs one positive, finite rate per worker count, and worker counts of at least 1")
+        raise ValueError(
+            f"workers={list(workers)}, samples_per_s={list(samples_per_s)}: a law needs one positive, finite rate per "
+            "worker count; use worker counts of at least 1"
+        )
     return n, x
 
 
@@ -96,8 +99,8 @@ def _fit(n: Floats, terms: Sequence[Floats], values: Floats) -> tuple[Floats, bo
     return fit.coefficients, fit.converged and len(np.unique(n)) >= len(terms)
 
 
-def _ratio(upper: float, lower: float) -> float:
-    return float(upper / lower) if lower > 0 else math.inf
+def _ratio(numerator: float, denominator: float) -> float:
+    return float(numerator / denominator) if denominator > 0 else math.inf
 
 
 def _described(

@@ -17,7 +17,7 @@ from worldsize.analysis.estimate import PROJECTED_LEVEL, Estimate, Floats, fit_n
 
 USUAL_SPREAD, USUAL_RUNS = 0.1, 2.0
 """Usual relative spread of the runs of one count, and the number of runs that this prior counts for. A few trained runs
-show little of their own spread, and three runs at three counts show nothing."""
+show little of their own spread, and three runs at three counts show none of it."""
 PER_DOUBLING = 0.15
 """Spread added by each doubling away from the trained counts."""
 PULL = 0.3
@@ -61,8 +61,8 @@ class OverheadModel:
             seconds["start_s"] + seconds["preparation_s"] + evaluations * seconds["evaluation_s"] + seconds["saving_s"]
         )
         doublings = min(abs(math.log2(workers / count)) for count in self.counts)
-        of_model = float(terms @ self.covariance @ terms)
-        error = math.hypot(self.spread * math.sqrt(1 + of_model), PER_DOUBLING * doublings)
+        model_variance = float(terms @ self.covariance @ terms)
+        error = math.hypot(self.spread * math.sqrt(1 + model_variance), PER_DOUBLING * doublings)
         factor = math.exp(float(stdtrit(self.freedom, (1 + PROJECTED_LEVEL) / 2)) * error)
         return Estimate(value=value, low=value / factor, high=value * factor, level=PROJECTED_LEVEL)
 

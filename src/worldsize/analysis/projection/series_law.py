@@ -1,13 +1,13 @@
-"""The law that projects a bare series: two levels (inside a node, between nodes), and a companion law far away.
+"""The law that projects a bare series: two levels (inside a node, between nodes), and a law for distant counts.
 
-With n workers, g per node, m = min(n, g) inside a node, k = max(n / g, 1) nodes, n_L the largest measured count and
-t(n) = n / rate the time that a worker spends on one sample, relative to t(n_L):
+With n workers, g per node, m = min(n, g) inside a node, k = max(n / g, 1) nodes, the largest measured count n_L, and
+t(n) = n / rate, the time that a worker spends on one sample, relative to t(n_L):
 
     t(n) = c0 + c1 (1 - 1/m) + c2 log2 m + c3 (1 - 1/k) + c4 log2 k + c5 (n - 1) / n_L,   all c >= 0
 
 1 - 1/m is the share of the data that a ring moves, log2 m the depth of a tree, (n - 1) / n_L a cost that grows with
 every worker. There are six terms but only three to six points, so every coefficient except c0 is shrunk toward its
-usual value; the smaller its spread, the more.
+usual value. A smaller spread means stronger shrinkage.
 
 The bend describes the end of a bare series: whether it stops gaining, whether its losses rise, and on how many nodes.
 Slopes span at least a doubling, because between closer counts noise dominates.
@@ -24,7 +24,7 @@ import numpy as np
 
 from worldsize.analysis.estimate import Floats, fit_nonnegative
 
-MOST_LOG_RATIO = 50.0
+MAX_LOG_RATIO = 50.0
 """Log ratios of rates are clipped to this, so that sums do not overflow. No two measurements differ by exp(50)."""
 
 
@@ -94,19 +94,19 @@ def table_series(
 def relative_step(series: TableSeries) -> Floats:
     """Return t(n): the time that a worker spends on one sample, n / rate, relative to that at the largest count."""
     logs = np.log(series.counts) - series.log_throughputs
-    return np.asarray(np.exp(np.clip(logs - logs[-1], -MOST_LOG_RATIO, MOST_LOG_RATIO)))
+    return np.asarray(np.exp(np.clip(logs - logs[-1], -MAX_LOG_RATIO, MAX_LOG_RATIO)))
 
 
 USUAL_NODE = 8
 """With more workers than this, a series without a node size may have left its node."""
-FULL_GAIN, LEAST_GAIN = 0.9, 0.4
-"""Local exponents p of the rate at the end of a series. Above the first, it does not saturate; below the second, it
-fully does."""
-FULL_GAIN_FAR, LEAST_GAIN_FAR = 1.0, 0.8
+FULL_GAIN, MIN_GAIN = 0.9, 0.4
+"""Local exponents p of the rate at the end of a series. Above the first, the series does not saturate; below the
+second, it saturates fully."""
+FULL_GAIN_FAR, MIN_GAIN_FAR = 1.0, 0.8
 """The same on many nodes."""
 FEW_NODES, MANY_NODES = 4, 8
 """Numbers of nodes between which `Bend.many_nodes` rises from 0 to 1. Beyond them, a ring has paid most of its 1 - 1/k,
-so that further losses come from crowding, and continue."""
+so further losses come from crowding and continue."""
 RISE, FALL = 0.2, 0.05
 """Changes of p. After a rise this large, a series does not saturate. A fall this large can come from leaving a node."""
 
@@ -133,8 +133,8 @@ class Bend:
 def bend(series: TableSeries) -> Bend:
     """Return how a series bends at its end; no bend if fewer than three counts were measured.
 
-    A series saturates if p has not risen and is below 0.9 (1 on many nodes), fully from 0.4 (0.8) down. A fall that can
-    be explained by leaving a node is ignored, because that cost is paid only once.
+    A series saturates if p has not risen and is below 0.9 (1 on many nodes), fully at 0.4 (0.8) or below. A fall that
+    leaving a node can explain is ignored, because that cost is paid only once.
     """
     if len(series.workers) < 3:
         return Bend()
@@ -144,23 +144,23 @@ def bend(series: TableSeries) -> Bend:
     last = _slope(logs, series.log_throughputs, start, len(logs) - 1)
     before = _slope(logs, series.log_throughputs, first, start) if start > 0 else 1.0
     # A fall from one worker is the cost of the first exchange, paid once. Further up, the end of a fall is not a rise.
-    risen = last - (before if series.workers[first] == 1 else max(before, 0.0))
-    far = _many_nodes(series)
-    full = FULL_GAIN + far * (FULL_GAIN_FAR - FULL_GAIN)
-    least = LEAST_GAIN + far * (LEAST_GAIN_FAR - LEAST_GAIN)
-    spans = _clipped(float(logs[-1] - logs[start]) / math.log(2))
-    saturation = spans * _clipped(1 - risen / RISE) * _clipped((full - last) / (full - least))
+    rise = last - (before if series.workers[first] == 1 else max(before, 0.0))
+    many_nodes = _many_nodes(series)
+    full_gain = FULL_GAIN + many_nodes * (FULL_GAIN_FAR - FULL_GAIN)
+    min_gain = MIN_GAIN + many_nodes * (MIN_GAIN_FAR - MIN_GAIN)
+    span = _clipped(float(logs[-1] - logs[start]) / math.log(2))
+    saturation = span * _clipped(1 - rise / RISE) * _clipped((full_gain - last) / (full_gain - min_gain))
     left_node = series.workers[start] <= (series.workers_per_node or USUAL_NODE) < series.largest
-    explained = _clipped((before - last) / FALL) if left_node else 0.0
+    explained_share = _clipped((before - last) / FALL) if left_node else 0.0
     paid_once = left_node and series.workers_per_node is not None
     rising, last_rise = (0.0, 0.0) if start == 0 or paid_once else _rising(series, logs, first, start)
     return Bend(
-        saturation=(1 - explained) * saturation,
+        saturation=(1 - explained_share) * saturation,
         last_slope=max(last, 0.0),
         rising=rising,
         last_rise=last_rise,
         fell=_clipped((before - last) / RISE),
-        many_nodes=far,
+        many_nodes=many_nodes,
     )
 
 
@@ -194,7 +194,7 @@ def _clipped(share: float) -> float:
     return min(max(share, 0.0), 1.0)
 
 
-LEAST_STEP = 1e-9
+MIN_STEP = 1e-9
 """Smallest t(n). A law with c0 = 0 would leave no time at all at one worker."""
 
 
@@ -246,18 +246,18 @@ class SeriesLaw:
     def two_level(self, workers: Floats) -> Floats:
         """Return t(n) of the two-level law."""
         terms = design(workers, self.workers_per_node, self.largest)
-        return np.asarray(np.maximum(terms @ np.array(self.coefficients), LEAST_STEP) * math.exp(self.log_shift))
+        return np.asarray(np.maximum(terms @ np.array(self.coefficients), MIN_STEP) * math.exp(self.log_shift))
 
     def log_throughput(self, workers: Floats) -> Floats:
         """Return log(n / t(n)), the average of the two laws. The farther from n_L, the more the companion weighs.
 
-        A worker is never faster than at n_L, although the companion predicts that if the last point fell. A worker on
-        several nodes is never faster than on one full node, because steps wait for the slowest worker.
+        A worker is never faster than at n_L, although the companion predicts that if the last point fell. A worker
+        on several nodes is never faster than on one full node, because steps wait for the slowest worker.
         """
         gain, node = self._log_throughput_gain(workers), self.workers_per_node
         if node is not None and node > self.largest:
-            full = float(self._log_throughput_gain(np.array([float(node)]))[0])
-            gain = np.where(workers > node, np.minimum(gain, full + np.log(workers / node)), gain)
+            full_node = float(self._log_throughput_gain(np.array([float(node)]))[0])
+            gain = np.where(workers > node, np.minimum(gain, full_node + np.log(workers / node)), gain)
         return np.asarray(self.log_throughput_largest + gain)
 
     def _log_throughput_gain(self, workers: Floats) -> Floats:
@@ -271,31 +271,31 @@ class SeriesLaw:
     def alternatives(self, workers: float) -> tuple[float, float]:
         """Return how much lower and how much higher alternative readings are, in logarithms; 0 if there are none.
 
-        The lower one is that losses keep rising, the higher one that there is no saturation if only the last point
-        indicates it. Both apply inside the node only.
+        In the lower one, losses keep rising; in the higher one, there is no saturation that only the last point
+        suggests. Both apply inside the node only.
         """
-        return self.lower_where_losses_rise(workers), self.bend.fell * self.held_back(workers)
+        return self.rising_loss(workers), self.bend.fell * self.saturation_loss(workers)
 
-    def held_back(self, workers: float) -> float:
+    def saturation_loss(self, workers: float) -> float:
         """Return how much higher the rate would be without saturation, in logarithms."""
-        upto = np.array([self._inside(workers)])
-        unsaturated = np.minimum(self._log_gain(upto), np.log(upto / self.largest))
-        return max(0.0, float((unsaturated - self._log_throughput_gain(upto))[0]))
+        count = np.array([self._inside(workers)])
+        unsaturated = np.minimum(self._log_gain(count), np.log(count / self.largest))
+        return max(0.0, float((unsaturated - self._log_throughput_gain(count))[0]))
 
-    def lower_where_losses_rise(self, workers: float) -> float:
+    def rising_loss(self, workers: float) -> float:
         """Return how much lower the rate is if every further worker adds what the last ones did, in logarithms.
 
         This applies to two doublings only, because other uncertainties dominate further out.
         """
-        upto = np.array([min(self._inside(workers), 4.0 * self.largest)])
-        return self.bend.rising * max(0.0, float((self._log_throughput_gain(upto) - self._serial_gain(upto))[0]))
+        count = np.array([min(self._inside(workers), 4.0 * self.largest)])
+        return self.bend.rising * max(0.0, float((self._log_throughput_gain(count) - self._serial_gain(count))[0]))
 
     def _serial_gain(self, workers: Floats) -> Floats:
         """Return log(rate / rate at n_L) if every further worker adds to t what the last ones did."""
         return np.asarray(np.log(workers / self.largest) - np.log1p(self.bend.last_rise * (workers - self.largest)))
 
     def _inside(self, workers: float) -> float:
-        """Return the workers, limited to a full node if no more were measured."""
+        """Return the worker count, limited to a full node if no more were measured."""
         node = self.workers_per_node
         return float(workers if node is None or node < self.largest else min(workers, node))
 
@@ -304,8 +304,8 @@ class SeriesLaw:
         log_step = np.log(self.two_level(workers))
         if self.companion is not None:
             share = companion_share(workers, self.largest)
-            far = np.log(np.maximum(self.companion[0] + self.companion[1] * np.log2(workers), LEAST_STEP))
-            log_step = (1 - share) * log_step + share * far
+            log_companion = np.log(np.maximum(self.companion[0] + self.companion[1] * np.log2(workers), MIN_STEP))
+            log_step = (1 - share) * log_step + share * log_companion
         return np.asarray(np.log(workers / self.largest) - log_step)
 
     def _saturation(self, workers: Floats) -> Floats:

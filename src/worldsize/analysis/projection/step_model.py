@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from worldsize.analysis.estimate import Floats, fit_nonnegative
-from worldsize.analysis.speed.network import Network, allreduce_s, placed
+from worldsize.analysis.speed.network import Network, allreduce_s, node_layout
 
 EXCHANGE_THREADS = 2
 """Threads of a worker that exchanges over gloo: one for the ring, one for its sockets. On 16 cores, the time of an
@@ -75,7 +75,8 @@ class Node:
 
     def exchange_slowdown(self, workers: int) -> float:
         """Return the slowdown of an all-reduce when all workers of a node exchange at once: max(1, 2 m / cores)^2."""
-        return 1.0 if workers == 1 else threads_per_core(placed(workers, self.workers_per_node)[0], self.cores) ** TURNS
+        on_node = node_layout(workers, self.workers_per_node)[0]
+        return 1.0 if workers == 1 else threads_per_core(on_node, self.cores) ** TURNS
 
     def link_s(self, workers: int) -> float:
         """Return the time of the gradients on the probed network; 0 if nothing was probed.
@@ -92,7 +93,7 @@ class Node:
 
 KEPT = 0.75
 """Share of the residual at the nearest measured settings that is kept."""
-LEAST_S = 1e-9
+MIN_STEP_S = 1e-9
 """Shortest possible step. A fit to erratic times may otherwise give 0."""
 
 
@@ -138,7 +139,7 @@ class ThroughputModel:
         `crowding` multiplies the cost of more crowding than was measured.
         """
         local_s = self._local_s(workers, batch_per_worker, accumulation)
-        step_s = joined(local_s, self._exchange_s(workers, crowding), accumulation, self.overlap)
+        step_s = overlapped_step_s(local_s, self._exchange_s(workers, crowding), accumulation, self.overlap)
         near = math.exp(KEPT * self._residual(workers, batch_per_worker * accumulation))
         return self._parts(local_s * near, step_s * near, batch_per_worker)
 
@@ -160,7 +161,7 @@ class ThroughputModel:
         measured.
         """
         workers_on_node = min(
-            placed(workers, network.workers_per_node)[0], placed(self.top, self.node.workers_per_node)[0]
+            node_layout(workers, network.workers_per_node)[0], node_layout(self.top, self.node.workers_per_node)[0]
         )
         local_s = float(self.local @ local_terms(workers_on_node, batch_per_worker, accumulation, self.top))
         local_s *= math.exp(KEPT * self._residual(workers_on_node, batch_per_worker * accumulation))
@@ -169,7 +170,7 @@ class ThroughputModel:
             seconds = allreduce_s(self.node.payload_bytes or 0.0, workers, network)
             assert seconds is not None, "the workers need several nodes, but the rate across nodes is unknown"
             exchange_s = seconds / use + (self._waited_s(min(workers, self.top)) if waiting else 0.0)
-        return self._parts(local_s, joined(local_s, exchange_s, accumulation, overlap), batch_per_worker)
+        return self._parts(local_s, overlapped_step_s(local_s, exchange_s, accumulation, overlap), batch_per_worker)
 
     def _parts(self, local_s: float, step_s: float, batch: int) -> Parts:
         nearest = min(self.timed, key=lambda timing: abs(math.log(timing.batch_per_worker / batch)))
@@ -178,7 +179,7 @@ class ThroughputModel:
         return Parts(load_s=load_s, compute_s=local_s - load_s, exposed_s=step_s - local_s)
 
     def _local_s(self, workers: int, batch: int, accumulation: int) -> float:
-        workers_on_node = placed(workers, self.node.workers_per_node)[0]
+        workers_on_node = node_layout(workers, self.node.workers_per_node)[0]
         own_s = float(self.local @ local_terms(workers_on_node, batch, accumulation, self.top))
         return own_s * self.node.core_oversubscription(workers_on_node, self.cores)
 
@@ -196,9 +197,8 @@ class ThroughputModel:
     def _log_error(self, timing: StepTiming) -> float:
         """Return log(measured / model) of the step time of a measured setting."""
         local_s = self._local_s(timing.workers, timing.batch_per_worker, timing.accumulation)
-        return math.log(
-            timing.step_s / joined(local_s, self._exchange_s(timing.workers), timing.accumulation, self.overlap)
-        )
+        exchange_s = self._exchange_s(timing.workers)
+        return math.log(timing.step_s / overlapped_step_s(local_s, exchange_s, timing.accumulation, self.overlap))
 
     def _residual(self, workers: int, work: int) -> float:
         """Return log(measured / model) near a setting. The nearest counts and batches weigh most."""
@@ -212,13 +212,13 @@ class ThroughputModel:
         return float(weights @ [self._log_error(timing) for timing in self.timed] / weights.sum())
 
 
-def joined(local_s: float, exchange_s: float, accumulation: int, overlap: float) -> float:
+def overlapped_step_s(local_s: float, exchange_s: float, accumulation: int, overlap: float) -> float:
     """Return T = C - C/s + ((C/s)^g + X^g)^(1/g). Only the last micro-batch overlaps with the exchange."""
     last_s = local_s / accumulation
     # Dividing by the larger one first avoids overflow with a large g.
-    longer_s = max(last_s, exchange_s, LEAST_S)
+    longer_s = max(last_s, exchange_s, MIN_STEP_S)
     both_s = longer_s * ((last_s / longer_s) ** overlap + (exchange_s / longer_s) ** overlap) ** (1 / overlap)
-    return float(max(local_s - last_s + both_s, LEAST_S))
+    return float(max(local_s - last_s + both_s, MIN_STEP_S))
 
 
 def local_terms(workers_on_node: int, batch: int, accumulation: int, top: int) -> Floats:
@@ -234,7 +234,7 @@ def exchange_terms(workers: int, node: Node, top: int, slowdown: float) -> Float
 
     Crowding slows down sending, but not waiting. Without a probe, the two cannot be separated.
     """
-    workers_on_node, nodes = placed(workers, node.workers_per_node)
+    workers_on_node, nodes = node_layout(workers, node.workers_per_node)
     ring_s, ring_inside_s = node.link_s(workers), node.link_s(workers_on_node)
     factor = 1.0 if ring_s else slowdown
     inside = [factor * (1 - 1 / workers), factor * math.log2(workers), factor * (workers - 1) / max(top - 1, 1)]
@@ -282,7 +282,7 @@ def fit_throughput(timed: Sequence[StepTiming], node: Node) -> ThroughputModel:
 
 def _fit_local(timed: Sequence[StepTiming], node: Node, cores: float | None) -> Floats:
     top = timed[-1].workers
-    workers_on_node = [placed(timing.workers, node.workers_per_node)[0] for timing in timed]
+    workers_on_node = [node_layout(timing.workers, node.workers_per_node)[0] for timing in timed]
     pairs = list(zip(workers_on_node, timed, strict=True))
     rows = [local_terms(m, timing.batch_per_worker, timing.accumulation, top) for m, timing in pairs]
     own_s = np.array([timing.local_s / node.core_oversubscription(m, cores) for m, timing in pairs])
@@ -320,7 +320,8 @@ def _exchange_misfit(several: Sequence[StepTiming], node: Node, top: int, overla
     log_errors = []
     for timing in several:
         exchange_s = float(exchange @ exchange_terms(timing.workers, node, top, node.exchange_slowdown(timing.workers)))
-        log_errors.append(math.log(timing.step_s / joined(timing.local_s, exchange_s, timing.accumulation, overlap)))
+        step_s = overlapped_step_s(timing.local_s, exchange_s, timing.accumulation, overlap)
+        log_errors.append(math.log(timing.step_s / step_s))
     return float(np.sqrt(np.mean(np.square(log_errors)))) if log_errors else 0.0
 
 

@@ -44,8 +44,8 @@ def pooled(repeats: Mapping[Probe, Sequence[float]]) -> dict[Probe, Estimate]:
     noise = float(student.ppf(0.95, freedom)) * math.sqrt(squares / freedom) if freedom else 0.0
     intervals = {}
     for probe, values in logs.items():
-        value, reach = math.exp(values.mean()), math.exp(noise / math.sqrt(len(values)))
-        intervals[probe] = Estimate(value=value, low=value / reach, high=value * reach, n=len(values))
+        value, factor = math.exp(values.mean()), math.exp(noise / math.sqrt(len(values)))
+        intervals[probe] = Estimate(value=value, low=value / factor, high=value * factor, n=len(values))
     return intervals
 
 

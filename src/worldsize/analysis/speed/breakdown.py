@@ -132,10 +132,10 @@ def _means(columns: Sequence[str], spans: Floats) -> Floats:
     step_s = spans.sum(axis=2).max(axis=1)
     low, high = np.quantile(step_s, [TRIMMED, 1 - TRIMMED])
     middle = spans[(step_s >= low) & (step_s <= high)]
-    return np.asarray(waiting_apart(columns, middle).mean(axis=0))
+    return np.asarray(separate_waiting(columns, middle).mean(axis=0))
 
 
-def waiting_apart(columns: Sequence[str], spans: Floats) -> Floats:
+def separate_waiting(columns: Sequence[str], spans: Floats) -> Floats:
     """Separate waiting from communication, if there is any; return steps x ranks x (columns and waiting)."""
     if "communication" not in columns:
         return spans

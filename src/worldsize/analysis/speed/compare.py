@@ -145,7 +145,7 @@ def difference(first: Sample, other: Sample) -> tuple[Estimate, float | None]:
     Repeats are not paired, because only repeats of the same study ran together. Interval and p-value are unknown if
     either sample has a single repeat, or if all repeats have the same value.
     """
-    gap = other.apart(first)
+    gap = other.minus_unpaired(first)
     unknown = Estimate(value=gap.value)
     if not (first.freedom and other.freedom):
         return unknown, None

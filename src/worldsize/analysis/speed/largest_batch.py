@@ -113,7 +113,7 @@ def _row(tries: Sequence[BatchTry], paces: Mapping[Setting, Estimate], train_sam
         batch_per_worker=setting.batch_per_worker,
         fits=fits,
         samples_per_s=pace,
-        epoch_s=None if pace is None else pace.into(train_samples),
+        epoch_s=None if pace is None else pace.time_for(train_samples),
         memory_bytes=max((attempt.memory_bytes for attempt in tries if attempt.memory_bytes), default=None),
         tries=len(tries),
     )

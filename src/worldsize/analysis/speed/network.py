@@ -171,7 +171,7 @@ class Network:
     """Where the values come from: `measured`, the user's declaration, or the publication behind a preset."""
 
 
-def placed(workers: int, per_node: int) -> tuple[int, int]:
+def node_layout(workers: int, per_node: int) -> tuple[int, int]:
     """Return the workers per node and the number of nodes, if nodes are filled one after another."""
     return min(workers, per_node), -(-workers // per_node)
 
@@ -185,7 +185,7 @@ def allreduce_s(size_bytes: float, workers: int, network: Network) -> float | No
     Each of the m workers has its own ring over the nodes. If they share the link of the node, m rings of bytes / m are
     as slow as one ring of bytes.
     """
-    m, k = placed(workers, network.workers_per_node)
+    m, k = node_layout(workers, network.workers_per_node)
     inside = 0.0
     if m > 1:
         if network.inside is None:

@@ -124,18 +124,18 @@ def _learning(series: Series, best: float | None) -> list[ScalingRow]:
 
 def learns_less(row: ScalingRow, best: float) -> bool | None:
     """Whether the metric of a row is worse than the best by more than the slack; None if noise leaves that open."""
-    shortfall, reach = _shortfall(row, best)
+    shortfall, half_width = _shortfall(row, best)
     if shortfall <= 0:
         return False
-    return True if shortfall > reach else None
+    return True if shortfall > half_width else None
 
 
 def _shortfall(row: ScalingRow, best: float) -> tuple[float, float]:
     """Return how far the metric falls short of the best, beyond the slack, and how far noise may have moved it."""
     assert row.metric_sample is not None
     known = row.metric_sample.freedom > 0
-    reach = row.metric_sample.reach() if known else NOISE_OF_ONE_RUN * abs(best)
-    return abs(row.metric_sample.value - best) - METRIC_SLACK * abs(best), reach
+    half_width = row.metric_sample.half_width() if known else NOISE_OF_ONE_RUN * abs(best)
+    return abs(row.metric_sample.value - best) - METRIC_SLACK * abs(best), half_width
 
 
 def _comparable(row: ScalingRow, series: Series, best: float | None) -> list[ScalingRow]:
@@ -218,7 +218,7 @@ def _by_worth(rows: Sequence[ScalingRow]) -> tuple[Setting, ...]:
     """
     squared_noise, cost = {}, {}
     for smaller, larger in pairwise(rows):
-        squared_noise[larger.setting] = larger.pace.gain_over(smaller.pace).reach() ** 2
+        squared_noise[larger.setting] = larger.pace.gain_over(smaller.pace).half_width() ** 2
         cost[larger.setting] = larger.setting.workers + smaller.setting.workers
     total = sum(squared_noise.values())
     noisy = [setting for setting, noise in squared_noise.items() if noise >= QUIET * total]

@@ -111,7 +111,7 @@ class LaunchFit:
         contrast[self._columns[other]] -= 1
         step, other_step = self._steps[setting], self._steps[other]
         if not np.allclose(contrast @ self._estimable, contrast):  # no chain of common launches connects the two
-            return step.apart(other_step)
+            return step.minus_unpaired(other_step)
         return Sample(
             value=float(contrast @ self._effects),
             error=math.sqrt(max(float(contrast @ self._covariance @ contrast), 0.0)),
@@ -155,7 +155,7 @@ class Pace:
         if self.side_by_side:
             gain, fit = other.step.minus(self.step), max(self, other, key=lambda pace: pace.setting.workers).fit
             other_squares, freedom = fit.squares - gain.squares / 2, fit.freedom - gain.freedom
-            gain = gain.steadied(2 * other_squares / freedom) if freedom >= 1 else gain
+            gain = gain.with_prior(2 * other_squares / freedom) if freedom >= 1 else gain
         else:
             gain = self.fit.difference(other.setting, self.setting)
         return gain.plus(math.log(self.setting.global_batch / other.setting.global_batch))

@@ -29,9 +29,9 @@ STACK = ("hardware", "interconnect", "framework")
 ABOUT = ("model", "params_m", *STACK, "source")
 """Columns that describe a series and are kept as text."""
 MOST_WORKERS = 10_000_000
-LEAST_VALUE, MOST_VALUE = 1e-30, 1e30
+MIN_VALUE, MAX_VALUE = 1e-30, 1e30
 """Range of possible measurements. Products of larger values could overflow."""
-MOST_SHOWN = 20
+MAX_PROBLEMS = 20
 """Maximum number of problems in one message. In a file of another kind, every line is a problem."""
 
 
@@ -104,9 +104,9 @@ def all_series(rows: Iterable[TableRow], unit: Unit | None) -> tuple[GivenSeries
 
 
 def table_error(problems: Sequence[Problem]) -> InputError:
-    shown = list(problems[:MOST_SHOWN])
-    if len(problems) > MOST_SHOWN:
-        shown.append(Problem(f"and {len(problems) - MOST_SHOWN} more problems; fix these first"))
+    shown = list(problems[:MAX_PROBLEMS])
+    if len(problems) > MAX_PROBLEMS:
+        shown.append(Problem(f"and {len(problems) - MAX_PROBLEMS} more problems; fix these first"))
     return InputError(shown)
 
 
@@ -126,7 +126,7 @@ def positive(value: object) -> float | None:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if LEAST_VALUE <= number <= MOST_VALUE else None
+    return number if MIN_VALUE <= number <= MAX_VALUE else None
 
 
 def _text(value: object) -> str:

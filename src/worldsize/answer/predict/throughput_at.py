@@ -18,7 +18,7 @@ from worldsize.analysis.projection.bare import (
 )
 from worldsize.analysis.projection.series_law import TableSeries, table_series
 from worldsize.analysis.projection.step_model import Parts, ThroughputModel, fit_throughput
-from worldsize.analysis.speed.network import Network, placed
+from worldsize.analysis.speed.network import Network, node_layout
 from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.errors import InputError
 from worldsize.spec.setting import Setting
@@ -57,7 +57,7 @@ class Throughputs:
     workers_per_node: int
     network: Network | None
     """Declared network that replaces the measured one. None: the measured network."""
-    noise_of: tuple[Sample, ...]
+    noise_samples: tuple[Sample, ...]
     """Measured throughputs from which the noise is estimated: those of the curve or, if it has none, all."""
 
     def row(self, workers: int) -> ScalingRow | None:
@@ -71,7 +71,7 @@ class Throughputs:
         if self.network is not None:
             return self._on_network(setting, self.network)
         known = max(self.series.largest, self.model.top if self.model else 0)
-        new_node = placed(workers, self.workers_per_node)[1] > placed(known, self.workers_per_node)[1]
+        new_node = node_layout(workers, self.workers_per_node)[1] > node_layout(known, self.workers_per_node)[1]
         if not new_node and (not self.rows or self.series.largest < workers <= known):
             return self._from_other_batches(setting)  # at this count, they tell more than an extrapolation
         if self.model is None or self.model.top == 1 or new_node:
@@ -135,7 +135,7 @@ class Throughputs:
 
         None if the series shows it. More nodes never make a node faster.
         """
-        workers_on_node = placed(setting.workers, self.workers_per_node)[0]
+        workers_on_node = node_layout(setting.workers, self.workers_per_node)[0]
         if self.model is None or not self.model.is_more_crowded(workers_on_node):
             return None
         batch, times = setting.batch_per_worker, setting.accumulation
@@ -183,8 +183,8 @@ class Throughputs:
     @property
     def _noise(self) -> float:
         """Half-width due to measurement noise, from the repeats; without repeats at least the floor, as in a table."""
-        noise = joint_noise([throughput.reach(PROJECTED_LEVEL) for throughput in self.noise_of])
-        return noise if any(throughput.freedom for throughput in self.noise_of) else max(noise, NOISE_FLOOR)
+        noise = joint_noise([throughput.half_width(PROJECTED_LEVEL) for throughput in self.noise_samples])
+        return noise if any(throughput.freedom for throughput in self.noise_samples) else max(noise, NOISE_FLOOR)
 
     def _with_noise(self, rate: Estimate) -> Estimate:
         low, high = rate.ends
@@ -215,9 +215,9 @@ class Throughputs:
         """
         assert self.model is not None
         workers, batch, times = setting.workers, setting.batch_per_worker, setting.accumulation
-        if placed(workers, network.workers_per_node)[1] > 1 and network.across is None:
+        if node_layout(workers, network.workers_per_node)[1] > 1 and network.across is None:
             raise InputError(
-                f"{workers} workers need {placed(workers, network.workers_per_node)[1]} nodes, but the network "
+                f"{workers} workers need {node_layout(workers, network.workers_per_node)[1]} nodes, but the network "
                 f"({network.source}) has no rate across nodes; add one, as in '8 x 450GB/s 2us, 50GB/s 5us'"
             )
         if setting.strategy.name not in WHOLE_EXCHANGES:

@@ -17,7 +17,7 @@ from worldsize.analysis.projection.choice import Option
 from worldsize.analysis.projection.overhead import OverheadModel, fit_overhead
 from worldsize.analysis.projection.series_law import table_series
 from worldsize.analysis.projection.step_model import fit_throughput
-from worldsize.analysis.speed.network import placed
+from worldsize.analysis.speed.network import node_layout
 from worldsize.analysis.speed.recommend import METRIC_SLACK, Finding, learns_less
 from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.from_records import node, overheads, step_timings
@@ -165,7 +165,7 @@ class WorkerCurve:
                 series=table_series(points, workers_per_node=per_node),
                 workers_per_node=per_node,
                 network=network,
-                noise_of=tuple(other.pace.throughput for other in rows or results.rows),
+                noise_samples=tuple(other.pace.throughput for other in rows or results.rows),
             ),
             optimizer=_optimizer(results, row.variant),
             overhead=fit_overhead(overheads(results, measured_on.workers_per_node)),
@@ -185,7 +185,7 @@ class WorkerCurve:
         rate, measured = throughput.samples_per_s, throughput.measured
         samples = self.results.facts.train_samples
         epoch_steps = steps_per_epoch(samples, batch)
-        step_s = rate.into(batch)
+        step_s = rate.time_for(batch)
         steps, epochs, unknown = self._steps(batch, epoch_steps)
         learned = learning_at(self.results, setting, self.batches)
         # If the question names a target, steps to that target decide; `learned` uses the study's own target.
@@ -194,19 +194,19 @@ class WorkerCurve:
         if steps is not None:
             training_s = wall = steps.times(step_s)
             if self.overhead:
-                outside = self.overhead.at(workers, placed(workers, self.throughputs.workers_per_node)[0], epochs)
+                outside = self.overhead.at(workers, node_layout(workers, self.throughputs.workers_per_node)[0], epochs)
                 overhead_s, wall = outside.value, wall.plus(outside)
             if self.watts_per_worker is not None:
                 joules = training_s.scaled(workers * self.watts_per_worker)
         return Option(
             workers=workers,
-            nodes=placed(workers, self.throughputs.workers_per_node)[1],
+            nodes=node_layout(workers, self.throughputs.workers_per_node)[1],
             batch_per_worker=setting.batch_per_worker,
             accumulation=setting.accumulation,
             measured=measured,
             samples_per_s=rate,
             step_s=step_s,
-            epoch_s=rate.into(samples),
+            epoch_s=rate.time_for(samples),
             parts=throughput.parts,
             steps_per_epoch=epoch_steps,
             steps=steps,

@@ -55,7 +55,7 @@ PNG_DPI = 300
 INK, SOFT, GRID = "#1b2330", "#5b6573", "#e3e6ea"
 PANEL_IN = 1.45
 BAR_IN = 0.27
-MOST_LISTED = 12
+MAX_LEGEND = 12
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Helvetica", "Arial", "Liberation Sans", "Nimbus Sans", "DejaVu Sans"],
@@ -110,7 +110,7 @@ def draw(figure: Figure) -> Canvas:
     title = lines_within(figure.title, 0.96 * WIDTH_IN, **head)
     note = lines_within(figure.caption, 0.96 * WIDTH_IN, size=5.6)
     listed = list(figure.legend.items())
-    listed = listed[:MOST_LISTED] if len(listed) > 1 else []
+    listed = listed[:MAX_LEGEND] if len(listed) > 1 else []
     more = len(figure.legend) - len(listed) if listed else 0
     columns = 1 if max((len(name) for name, _ in listed), default=0) > 28 else 2
     rows = -(-(len(listed) + (1 if more else 0)) // columns)

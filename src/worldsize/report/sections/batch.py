@@ -19,7 +19,7 @@ from worldsize.report.words.quantities import BATCH_PER_WORKER, EPOCH_TIME, RUNS
 from worldsize.report.words.settings import distinguished
 from worldsize.spec.setting import Setting
 
-MOST_SERIES = 6
+MAX_SERIES = 6
 
 GPU_MEMORY = Quantity(
     key="gpu_memory_bytes", title="peak GPU memory", short="peak GPU\nmemory, GB", unit="GB", factor=1e-9
@@ -83,7 +83,7 @@ def batch_rows(evidence: Evidence) -> list[BatchUse]:
             BatchUse(
                 setting=row.setting,
                 samples_per_s=row.samples_per_s,
-                epoch_s=row.samples_per_s.into(train_samples),
+                epoch_s=row.samples_per_s.time_for(train_samples),
                 gpu_busy_percent=usage.gpu_busy_percent if usage else None,
                 mfu=results.mfus.get(row.setting),
                 gpu_memory_bytes=gpu_bytes,
@@ -149,7 +149,7 @@ def batch(evidence: Evidence) -> Figure | None:
         name = distinguished(row, rows, but=("batch_per_worker",)) or counted(row.setting.workers, "worker")
         groups.setdefault(name, []).append(row)
     too_large = out_of_memory(evidence, rows)
-    shown = {name: group for name, group in list(groups.items())[:MOST_SERIES] if len(group) > 1 or too_large}
+    shown = {name: group for name, group in list(groups.items())[:MAX_SERIES] if len(group) > 1 or too_large}
     if not shown:
         return None
     drawn = [row for group in shown.values() for row in group]

@@ -18,7 +18,7 @@ from worldsize.report.words.glossary import meaning
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, decimals, integer, number
 from worldsize.report.words.quantities import BATCH_PER_WORKER, RUNS, SHARE, WORKERS, Quantity, explained
 
-MOST_SERIES = 6
+MAX_SERIES = 6
 KINDS = {"inside": "inside a node", "across": "across nodes", "all": "all workers"}
 KIND = Quantity(key="kind", title="link")
 PLACE = Quantity(key="place", title="place")
@@ -77,7 +77,7 @@ def _links(evidence: Evidence) -> list[MeasuredLink]:
 
 def bandwidth_figure(evidence: Evidence) -> Figure | None:
     """Draw bus bandwidth by message size, with the curve of the fitted latency and bandwidth."""
-    links = [measured for measured in _links(evidence) if len(measured.link.sizes) > 1][:MOST_SERIES]
+    links = [measured for measured in _links(evidence) if len(measured.link.sizes) > 1][:MAX_SERIES]
     if not links:
         return None
     lines: list[Line] = []

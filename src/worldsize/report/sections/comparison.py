@@ -32,9 +32,9 @@ from worldsize.report.words.settings import configuration
 from worldsize.report.write.console import plain_table
 from worldsize.spec.setting import Setting
 
-MOST_LINES = 12
+MAX_LINES = 12
 """Maximum number of lines of a list in a terminal; --json has the rest."""
-MOST_CHARACTERS = 150
+MAX_CHARACTERS = 150
 VERDICTS = {True: "more than noise", False: "within the noise", None: "unknown"}
 PART_WORDS = {
     "data": "waiting for data",
@@ -137,9 +137,9 @@ def comparison_view(comparison: StudyComparison) -> Group:
             parts += [Text(""), _terminal_table(block), Text(visible(block.note), style="dim")]
         elif isinstance(block, Listing):
             lines = [_cut(visible(f"{name}: {text}" if name else text)) for name, text in block.pairs]
-            parts += [Text(""), Text(block.title), *(Text(f"  {line}") for line in lines[:MOST_LINES])]
-            if len(lines) > MOST_LINES:
-                parts.append(Text(f"  and {len(lines) - MOST_LINES} more, with --json", style="dim"))
+            parts += [Text(""), Text(block.title), *(Text(f"  {line}") for line in lines[:MAX_LINES])]
+            if len(lines) > MAX_LINES:
+                parts.append(Text(f"  and {len(lines) - MAX_LINES} more, with --json", style="dim"))
     return Group(*parts)
 
 
@@ -324,4 +324,4 @@ def _place(setting: Setting, among: Iterable[Setting]) -> str:
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 3]}..."
+    return line if len(line) <= MAX_CHARACTERS else f"{line[: MAX_CHARACTERS - 3]}..."

@@ -65,7 +65,7 @@ def _estimate_of(scale: NoiseScale) -> Estimate | None:
     return None if scale.value is None else Estimate(value=scale.value, low=scale.low, high=scale.high)
 
 
-MOST_CURVES = 7
+MAX_CURVES = 7
 
 ValueOf = Callable[[CurvePoint], Estimate | None]
 
@@ -80,7 +80,7 @@ def _of_settings(evidence: Evidence) -> Figure | None:
     """Draw the metric and the loss on test and training samples by epoch, for the best variant of each setting."""
     best = {(ranking.setting, ranking.variants[0].variant) for ranking in evidence.results.variant_rankings}
     matching = [curve for curve in evidence.curves if (curve.setting, curve.variant) in best and curve.epochs > 1]
-    shown = matching[:MOST_CURVES]
+    shown = matching[:MAX_CURVES]
     metric = evidence.results.facts.metric
     sides: dict[str, tuple[ValueOf, ValueOf]] = {
         metric: (lambda point: point.test_metric, lambda point: point.train_metric),
@@ -151,12 +151,12 @@ def _over_epochs(curve: Curve, name: str, quantity: Quantity, of: ValueOf) -> Li
     return with_gaps(drawn, [float(point.epoch) for point in curve.points])
 
 
-MOST_NOISE = 6
+MAX_NOISE = 6
 
 
 def noise(evidence: Evidence) -> Figure | None:
     """Draw the gradient noise scale over the steps of training."""
-    entries = [entry for entry in evidence.noise_over_time if any(entry.samples)][:MOST_NOISE]
+    entries = [entry for entry in evidence.noise_over_time if any(entry.samples)][:MAX_NOISE]
     if not entries:
         return None
     known = [scale.value for _, _, scale in evidence.results.noise_scales if scale.value is not None]

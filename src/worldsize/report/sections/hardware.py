@@ -10,10 +10,10 @@ import numpy as np
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.hardware import Hardware
 from worldsize.answer.evidence import Evidence
-from worldsize.answer.timeline import MOST_SAMPLES, DeviceLoad
+from worldsize.answer.timeline import MAX_SAMPLES, DeviceLoad
 from worldsize.report.blocks import Column, Table, setting_columns, table
 from worldsize.report.figures.model import Axis, Figure, Line, Panel, color
-from worldsize.report.sections.steps import LEAST_SHARE
+from worldsize.report.sections.steps import MIN_SHARE
 from worldsize.report.words.glossary import meaning
 from worldsize.report.words.numbers import counted, number, percent, percents
 from worldsize.report.words.quantities import RUNS, Quantity, explained
@@ -84,7 +84,7 @@ NETWORK = Quantity(
     factor=1e-6,
     about="Traffic that the first host sent to other hosts.",
 )
-LEAST_NETWORK = 1e6
+MIN_NETWORK = 1e6
 """Bytes per second. Less traffic than this does not come from training."""
 HARDWARE: tuple[tuple[Quantity, Callable[[HardwareRow], Estimate | float | None], float], ...] = (
     (MFU, lambda row: row.mfu, 0.0),
@@ -95,8 +95,8 @@ HARDWARE: tuple[tuple[Quantity, Callable[[HardwareRow], Estimate | float | None]
     (THROTTLED, lambda row: sum(row.hardware.throttled.values()), 0.0),
     (CORES, lambda row: row.hardware.process_cores, 0.0),
     (MEMORY, lambda row: row.hardware.process_memory_bytes, 0.0),
-    (CPU_STEAL, lambda row: row.hardware.stolen_share, LEAST_SHARE),
-    (NETWORK, lambda row: row.hardware.network_bytes_per_s, LEAST_NETWORK),
+    (CPU_STEAL, lambda row: row.hardware.stolen_share, MIN_SHARE),
+    (NETWORK, lambda row: row.hardware.network_bytes_per_s, MIN_NETWORK),
 )
 """Columns, their values, and the value from which a terminal shows them."""
 
@@ -126,7 +126,7 @@ def _value(cell: Estimate | float | None) -> float:
     return cell.value if isinstance(cell, Estimate) else cell or 0.0
 
 
-MOST_DEVICES = 8
+MAX_DEVICES = 8
 UTILIZATION = {
     "gpu": Quantity(key="busy", title="GPU utilization", unit="%"),
     "process": Quantity(key="busy", title="CPU of a worker", unit="% of a core"),
@@ -144,7 +144,7 @@ def devices(evidence: Evidence) -> Figure | None:
         return None
     on_gpu = telemetry.of == "gpu"
     noun = "GPU of rank" if on_gpu else "rank"
-    shown = telemetry.devices[:MOST_DEVICES]
+    shown = telemetry.devices[:MAX_DEVICES]
 
     def panel(
         quantity: Quantity, values: Callable[[DeviceLoad], tuple[float | None, ...]], *, most: float | None
@@ -178,7 +178,7 @@ def devices(evidence: Evidence) -> Figure | None:
         ),
         note="Utilization that drops shows when training waited, for example for data. "
         f"Trial {telemetry.trial}, the longest on the most workers."
-        + (" Not all samples are drawn." if any(len(device.at_s) >= MOST_SAMPLES for device in shown) else "")
+        + (" Not all samples are drawn." if any(len(device.at_s) >= MAX_SAMPLES for device in shown) else "")
         + (f" {counted(left, 'more rank is', 'more ranks are')} not drawn." if left else ""),
     )
 

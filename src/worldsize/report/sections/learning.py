@@ -12,14 +12,14 @@ from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Cell, Column, Table, setting_columns, table
 from worldsize.report.figures.model import Figure, Panel, axis_for, colors_of_series, line, worker_axis
-from worldsize.report.sections.curves import MOST_CURVES
+from worldsize.report.sections.curves import MAX_CURVES
 from worldsize.report.sections.optimizers import STEPS_TO_TARGET
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, duration, integer, metric_value, whole
 from worldsize.report.words.quantities import LEARNING_RATE, RUNS, VARIANT, Quantity, test_metric
 from worldsize.report.words.settings import lines_over_workers, more_words
 from worldsize.spec.setting import Setting
 
-MOST_ROWS = 40
+MAX_ROWS = 40
 """A search may have hundreds of rows; --json has the rest."""
 
 
@@ -195,7 +195,7 @@ def outcome(evidence: Evidence) -> Figure | None:
     results = evidence.results
     rows = [row for row in best_of_settings(evidence) if row.trained.train_s]
     all_groups = lines_over_workers(rows, results.answer.row.setting if results.answer.row else None)
-    groups = dict(list(all_groups.items())[:MOST_CURVES])
+    groups = dict(list(all_groups.items())[:MAX_CURVES])
     if not groups:
         return None
     metric = test_metric(results.facts)
@@ -267,7 +267,7 @@ def stable(evidence: Evidence) -> Figure | None:
     results = evidence.results
     rows = [row for row in best_of_settings(evidence) if row.epochs_until_stable]
     all_groups = lines_over_workers(rows, results.answer.row.setting if results.answer.row else None)
-    groups = dict(list(all_groups.items())[:MOST_CURVES])
+    groups = dict(list(all_groups.items())[:MAX_CURVES])
     if not groups:
         return None
     group = next(iter(groups.values()))

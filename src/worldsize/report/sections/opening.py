@@ -72,7 +72,7 @@ def _speed_tiles(row: ScalingRow, facts: WorkloadFacts) -> Iterator[Tile]:
     if setting.workers > row.baseline_workers:
         yield _tile(SPEEDUP.titled(f"speedup over {row.baseline_workers}"), row.speedup)
         yield _tile(EFFICIENCY, row.efficiency)
-    epoch_s = row.samples_per_s.into(facts.train_samples).value
+    epoch_s = row.samples_per_s.time_for(facts.train_samples).value
     epoch = EPOCH_TIME.titled("time per epoch")
     yield Tile(quantity=epoch, value=epoch_s, note=f"steps only, {facts.train_samples:,} samples")
     if row.metric is not None:

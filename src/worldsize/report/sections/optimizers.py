@@ -30,10 +30,10 @@ from worldsize.report.words.settings import distinguished
 
 LOSS = Quantity(key="loss", title="loss", digits=metric_value)
 STEPS_TO_TARGET = Quantity(key="steps_to_target", title="steps to target", short="steps to\ntarget", digits=whole)
-MOST_PANELS = 6
-MOST_LINES = 7
-MOST_CONVERGENCE = 40
-MOST_THIN = 30
+MAX_PANELS = 6
+MAX_LINES = 7
+MAX_CONVERGENCE = 40
+MAX_PER_OPTIMIZER = 30
 """Maximum number of curves per panel; a search may have hundreds."""
 THIN = 0.3
 """Opacity of the curves of variants other than the best of each optimizer."""
@@ -89,15 +89,15 @@ def optimizer_curves(evidence: Evidence, ranking: VariantRanking) -> Figure | No
     ranked = contenders(evidence, ranking)
     hues = optimizer_colors(ranked)
     # Momentum 0.5 and 0.9 count as two optimizers as long as there is room for both.
-    by_family = len(hues) > MOST_PANELS
+    by_family = len(hues) > MAX_PANELS
     groups: dict[str, list[Contender]] = {}
     for contender in ranked:
         groups.setdefault(contender.curve.family if by_family else contender.optimizer, []).append(contender)
-    shown = dict(list(groups.items())[:MOST_PANELS])
+    shown = dict(list(groups.items())[:MAX_PANELS])
     quantity = test_metric(facts)
     most = math.inf if facts.higher_is_better else _cut(ranked, lambda point: point.test_metric)
     drawn = {
-        name: _strong_and_thin(group[:MOST_THIN], quantity, hues[group[0].optimizer], most)
+        name: _strong_and_thin(group[:MAX_PER_OPTIMIZER], quantity, hues[group[0].optimizer], most)
         for name, group in shown.items()
     }
     lines = [drawn_line for marks in drawn.values() for drawn_line in marks]
@@ -127,8 +127,8 @@ def optimizer_curves(evidence: Evidence, ranking: VariantRanking) -> Figure | No
                 " Means over repeats." if any(contender.curve.repeats > 1 for contender in ranked) else "",
                 " Crosses: training diverged." if diverged else "",
                 " Values far above the first ones are not drawn." if _is_cut(ranked, most) else "",
-                f" Only the {MOST_THIN} best of each optimizer."
-                if any(len(group) > MOST_THIN for group in shown.values())
+                f" Only the {MAX_PER_OPTIMIZER} best of each optimizer."
+                if any(len(group) > MAX_PER_OPTIMIZER for group in shown.values())
                 else "",
                 f" Only the best {len(shown)} of {len(groups)} optimizers." if len(groups) > len(shown) else "",
                 _where(evidence, ranking),
@@ -245,7 +245,7 @@ def _diverged_words(curve: Curve) -> str:
     return f"{curve.variant}\n{curve.diverged} of {curve.repeats} diverged{at}"
 
 
-MOST_CONVERGENCE = 40
+MAX_CONVERGENCE = 40
 
 
 def convergence(evidence: Evidence) -> Figure | None:
@@ -258,7 +258,7 @@ def convergence(evidence: Evidence) -> Figure | None:
     on_training = bool(ranked) and any(point.train_loss for point in ranked[0].curve.points)
     of: ValueOf = (lambda point: point.train_loss) if on_training else (lambda point: point.test_loss)
     most = _cut(ranked, of)
-    shown = ranked[:MOST_CONVERGENCE]
+    shown = ranked[:MAX_CONVERGENCE]
     strong: dict[str, Line] = {}
     thin: list[Line] = []
     crosses: list[Line] = []
@@ -305,7 +305,7 @@ def steps_by_rate(evidence: Evidence) -> Figure | None:
     for contender in sorted(ranked, key=lambda contender: contender.curve.peak_lr):
         groups.setdefault(contender.optimizer, []).append(contender)
     # In the order of the colors, best optimizer first.
-    groups = {name: groups[name] for name in list(hues)[:MOST_LINES]}
+    groups = {name: groups[name] for name in list(hues)[:MAX_LINES]}
     if all(len({contender.curve.peak_lr for contender in group}) < 2 for group in groups.values()):
         return None
     results = evidence.results

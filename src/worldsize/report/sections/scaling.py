@@ -56,7 +56,7 @@ def scaling_table(evidence: Evidence) -> Table | None:
         *(_if_it_varies(column, rows) for column in setting_columns(rows)),
         Column(quantity=STEP_TIME, of=lambda row: row.step_s),
         Column(quantity=throughput(facts), of=lambda row: row.samples_per_s),
-        Column(quantity=EPOCH_TIME, of=lambda row: row.samples_per_s.into(facts.train_samples), terminal=False),
+        Column(quantity=EPOCH_TIME, of=lambda row: row.samples_per_s.time_for(facts.train_samples), terminal=False),
         *(ratios if several else ()),
         Column(quantity=test_metric(facts), of=lambda row: row.metric),
         Column(quantity=RUNS, of=lambda row: row.repeats, terminal=False),
@@ -186,7 +186,7 @@ def _which(results: Results, rows: Sequence[LawRow]) -> str:
     return f" of {name_of_series(series, results.rows)} (other series: report.json)"
 
 
-MOST_SERIES = 7
+MAX_SERIES = 7
 WORKER_HOURS = Quantity(key="worker_hours", title="cost", unit="worker-hours")
 PARETO_FRONT = "Pareto front"
 BASES: dict[Basis, str] = {
@@ -204,7 +204,7 @@ def speedup(evidence: Evidence) -> Figure | None:
     if not groups:
         return None
     main = next((rows for rows in groups if _recommended(results, rows)), groups[0])
-    ordered = [main, *(rows for rows in groups if rows is not main)][:MOST_SERIES]
+    ordered = [main, *(rows for rows in groups if rows is not main)][:MAX_SERIES]
     everything = [row for rows in ordered for row in rows]
     hues = colors_of_series(results)
     pace = throughput(results.facts)
@@ -249,7 +249,7 @@ def speedup(evidence: Evidence) -> Figure | None:
         note="Speedup is relative throughput; efficiency is speedup divided by the growth in workers. "
         f"Gray: perfect scaling{'' if same else f' from {base} on'}. Bands: {LEVEL_WORDS}s."
         + (" Dashed and hatched: projected, not measured, with 80 % intervals." if projected else "")
-        + more_words(len(groups) - MOST_SERIES, "series"),
+        + more_words(len(groups) - MAX_SERIES, "series"),
         panels=(
             Panel(
                 x=axis,

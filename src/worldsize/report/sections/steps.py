@@ -39,7 +39,7 @@ SPANS = {
     "rest": _span("rest", "rest", "rest", "Everything else in the step."),
 }
 """Parts of a step, in the order in which they are shown."""
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """Smallest share worth showing, for spans of a step and for stolen CPU time."""
 
 
@@ -106,7 +106,7 @@ def steps(evidence: Evidence) -> Table | None:
         return Column(
             quantity=replace(SPANS[name], digits=digits),
             of=lambda step: step.parts.spans.get(name),
-            terminal=any(_share(step, name) >= LEAST_SHARE for step in shown)
+            terminal=any(_share(step, name) >= MIN_SHARE for step in shown)
             and not (name == "communication" and has_exposed),
         )
 
@@ -131,7 +131,7 @@ def _share(step: StepParts, name: str) -> float:
     return step.parts.share(name) if name in step.parts.spans else 0.0
 
 
-MOST_BARS = 16
+MAX_BARS = 16
 NOT_TRAINING = (
     "process start",
     "interconnect",
@@ -161,7 +161,7 @@ PHASE_WORDS = {
 
 def step_parts(evidence: Evidence) -> Figure | None:
     """Draw the parts of a step as stacked bars, one bar per setting."""
-    shown = _divided(evidence.results)[:MOST_BARS]
+    shown = _divided(evidence.results)[:MAX_BARS]
     if not shown:
         return None
     names = tuple(distinguished(step, shown) or counted(step.setting.workers, "worker") for step in shown)
@@ -176,7 +176,7 @@ def step_parts(evidence: Evidence) -> Figure | None:
             hover=tuple(_hover(label, name, step) for label, step in zip(labels, shown, strict=True)),
         )
         for name, quantity in SPANS.items()
-        if any(_share(step, name) >= LEAST_SHARE for step in shown)
+        if any(_share(step, name) >= MIN_SHARE for step in shown)
     ]
     panel = Panel(
         x=Axis(title="step time, ms", from_zero=True), y=Axis(title="setting"), marks=tuple(bars), horizontal=True
@@ -263,7 +263,7 @@ def wall_time(evidence: Evidence) -> Figure | None:
         groups[launch.place, launch.kind, launch.workers].append(launch)
     if not groups:
         return None
-    kept = sorted(groups.items(), key=lambda item: item[0])[:MOST_BARS]
+    kept = sorted(groups.items(), key=lambda item: item[0])[:MAX_BARS]
     labels = tuple(
         f"{kind}, {counted(workers, 'worker')}" + (f", on {place}" if place else "")
         for (place, kind, workers), _ in kept

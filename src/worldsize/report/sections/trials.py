@@ -14,10 +14,10 @@ from worldsize.folder.record import Failure
 from worldsize.report.blocks import Block, Listing, Section, Trial, TrialGroup, Trials
 from worldsize.report.words.numbers import counted, duration, metric_value
 
-MOST_OPEN = 5
+MAX_OPEN = 5
 """Maximum number of failures that are expanded when the page opens."""
-MOST_LOG_LINES = 20
-MOST_LEFT_OUT = 8
+MAX_LOG_LINES = 20
+MAX_UNUSED = 8
 """Maximum number of unused pretrained weights listed per trial; report.json has all."""
 
 
@@ -35,7 +35,7 @@ def trial_sections(evidence: Evidence) -> list[Section]:
     ]
     sections: list[tuple[str, str, Sequence[Block]]] = [
         # Failures need attention; running out of memory is a result.
-        ("failures", "Failures", _failures(failed, most_open=MOST_OPEN)),
+        ("failures", "Failures", _failures(failed, most_open=MAX_OPEN)),
         ("out-of-memory", "Out of memory", _failures(out_of_memory, most_open=0)),
         ("left-out", "Excluded data", [Listing(title="Excluded data", pairs=tuple(excluded))] if excluded else []),
         ("trials", "All trials", [_all_trials(runs.runs), shared]),
@@ -58,7 +58,7 @@ def _failure(run: TrialRun, failure: Failure, *, is_open: bool) -> Trial:
         outcome="",
         summary=f"{rank}{step}: {error}",
         command=run.command,
-        log="\n".join(failure.log[-MOST_LOG_LINES:]),
+        log="\n".join(failure.log[-MAX_LOG_LINES:]),
         is_open=is_open,
     )
 
@@ -90,8 +90,8 @@ def _trial(run: TrialRun) -> Trial:
         if record.diverged_at_step is not None:
             details["diverged at step"] = record.diverged_at_step
         if unused := record.transfer:
-            more = [f"and {len(unused) - MOST_LEFT_OUT} more"] if len(unused) > MOST_LEFT_OUT else []
-            details["pretrained weights not used"] = "; ".join([*unused[:MOST_LEFT_OUT], *more])
+            more = [f"and {len(unused) - MAX_UNUSED} more"] if len(unused) > MAX_UNUSED else []
+            details["pretrained weights not used"] = "; ".join([*unused[:MAX_UNUSED], *more])
     if run.environment is not None:
         details["environment"] = run.environment + 1
     outcome = "" if run.outcome == "finished" else _outcome(run)

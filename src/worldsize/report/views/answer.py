@@ -26,7 +26,7 @@ MAIN_TABLES: dict[Facet, tuple[str, ...]] = {
     "weights": ("optimizers", "trained", "scaling"),
 }
 """Tables that can support the answer, by what a study varies. The first one that the study has is shown."""
-MOST_ROWS = 12
+MAX_ROWS = 12
 """Maximum number of table rows without `--details`."""
 ALREADY_SHOWN = ("next-count-not-worth-it", "close-call", "largest-count-measured", "one-repeat")
 """Codes of findings that the headline or the table already shows."""
@@ -59,8 +59,8 @@ def answer_blocks(evidence: Evidence, *, details: bool) -> Iterator[Block]:
 
 def _short(table: Table) -> Table:
     """Return a table with only its first rows."""
-    hidden = len(table.rows) - MOST_ROWS
+    hidden = len(table.rows) - MAX_ROWS
     if hidden <= 0:
         return table
     note = f"{counted(hidden, 'more row')} in the report and with --details."
-    return replace(table, rows=table.rows[:MOST_ROWS], note=f"{table.note} {note}".strip())
+    return replace(table, rows=table.rows[:MAX_ROWS], note=f"{table.note} {note}".strip())

@@ -34,17 +34,12 @@ def only_one_count(answer: Answer) -> bool:
 
 
 def target_words(until: UntilSpec | None) -> str:
-    """Return the target of the training: `accuracy of at least 0.99`."""
-    if until is None:
-        return "the target"
-    if until.at_least is not None:
-        return f"{until.metric} of at least {as_written(until.at_least)}"
-    assert until.at_most is not None  # exactly one of the two is set
-    return f"{until.metric} of at most {as_written(until.at_most)}"
+    """Return the target of the training: `accuracy 0.99`."""
+    return "the target" if until is None else f"{until.metric} {as_written(until.value)}"
 
 
 def goal_words(results: Results, question: Question) -> str:
-    """Return the goal of the training: `accuracy of at least 0.99`, `5 epochs`. Empty if the study trains nothing."""
+    """Return the goal of the training: `accuracy 0.99`, `5 epochs`. Empty if the study trains nothing."""
     train = results.spec.train
     if question.goal is not None:
         return f"{results.facts.metric} {as_written(question.goal)}"
@@ -79,7 +74,7 @@ def choice_prose(prediction: Prediction, goal: str = "") -> Iterator[Prose]:
     if chosen.wall_s:
         scope = "including" if chosen.overhead_s is not None else "without"
         purpose = f" {'for' if goal[0].isdigit() else 'to'} {goal}" if goal else ""
-        duration_text = f"Training{purpose} takes {times_words(chosen.wall_s)}, {scope} start and evaluation"
+        duration_text = f"Training{purpose} takes {times_words(chosen.wall_s)}, {scope} startup and evaluation"
     else:
         duration_text = f"An epoch takes {times_words(chosen.epoch_s)}"
     yield Prose(role="evidence", text=f"{duration_text}, with {' and '.join(settings)}.")
@@ -118,7 +113,7 @@ def extra_sentences(prediction: Prediction, unit: str, per_sample: int) -> Itera
     if question.price is not None and not any(option.cost for option in prediction.options):
         yield "Cost unknown, because the time of the whole training is unknown."
     if len(choice.pareto) > 2:
-        yield f"Best trade-offs of time and worker-hours: {', '.join(map(str, choice.pareto))} workers."
+        yield f"Best trade-offs between time and worker-hours: {', '.join(map(str, choice.pareto))} workers."
 
 
 def next_that_does_not_pay(prediction: Prediction) -> Option | None:

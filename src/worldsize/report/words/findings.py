@@ -149,7 +149,7 @@ FINDINGS: dict[str, FindingKind] = {
         "training."
     ),
     "trials-stopped": FindingKind(
-        text="{trials:.0f} trial(s) of a search stopped early because they were worse than the median of the others."
+        text="{trials:.0f} trial(s) of a search stopped early for being worse than the median of the others."
     ),
     "rate-edge": FindingKind(
         text="{optimizer} diverges above a learning rate of about {lr}: {held} was stable, {diverged} diverged."
@@ -165,8 +165,8 @@ FINDINGS: dict[str, FindingKind] = {
         text="{optimizer}: learning rate {diverged} diverged but {held} did not, so there is no sharp limit."
     ),
     "large-batch": FindingKind(
-        text="With {factor:.3g} times the batch ({batch:.0f}) and as many epochs, {unscaled} loses {lost} of "
-        "{metric_name}; {variant} recovers {won_back} of that."
+        text="With {factor:.3g} times the batch ({batch:.0f}) and the same number of epochs, {unscaled} loses {lost} "
+        "in {metric_name}; {variant} recovers {won_back} of that."
     ),
     "largest-batch-memory": FindingKind(
         text="The largest batch per worker that fits is {fits:,.0f} ({tried:,.0f} runs out of memory). {enough:,.0f} "
@@ -177,8 +177,8 @@ FINDINGS: dict[str, FindingKind] = {
         "{enough:,.0f} is the smallest within 5 % of the best throughput."
     ),
     "largest-batch-most": FindingKind(
-        text="A batch of {fits:,.0f} per worker fits, the largest that the study allows. {enough:,.0f} is the smallest "
-        "within 5 % of the best throughput."
+        text="A batch of {fits:,.0f} per worker fits, which is the largest that the study allows. {enough:,.0f} is the "
+        "smallest within 5 % of the best throughput."
     ),
     "largest-batch-none": FindingKind(text="No batch fits: even {tried:,.0f} per worker runs out of memory."),
     "out-of-memory": FindingKind(
@@ -207,7 +207,7 @@ FINDINGS: dict[str, FindingKind] = {
         "was not measured."
     ),
     "limit-communication": FindingKind(
-        text="From {from:.0f} to {workers:.0f} workers, exchanging gradients and waiting for the slowest worker costs "
+        text="From {from:.0f} to {workers:.0f} workers, exchanging gradients and waiting for the slowest worker cost "
         "{percent} of the ideal speedup."
     ),
     "limit-learning": FindingKind(
@@ -215,12 +215,12 @@ FINDINGS: dict[str, FindingKind] = {
         "which costs {percent} of the ideal speedup."
     ),
     "limit-above-the-step": FindingKind(
-        text="From {from:.0f} to {workers:.0f} workers, starting, preparing data and evaluating do not get shorter, "
+        text="From {from:.0f} to {workers:.0f} workers, startup, data preparation and evaluation do not get shorter, "
         "which costs {percent} of the ideal speedup."
     ),
     "limit-data-set-too-small": FindingKind(
         text="The data set is small: with {workers:.0f} workers an epoch has only {steps_per_epoch:.0f} steps of "
-        "{global_batch:.0f} samples, which are too few updates."
+        "{global_batch:.0f} samples, which is too few."
     ),
     "nothing-limits": FindingKind(text="Nothing measured limits scaling up to {workers:.0f} workers."),
     "projected-from-one-count": FindingKind(
@@ -240,7 +240,7 @@ FINDINGS: dict[str, FindingKind] = {
     ),
     "measure-next": FindingKind(text="Measure {workers:.0f} workers to narrow these intervals the most."),
     "measure-two-nodes": FindingKind(
-        text="One machine like this takes up to {places:.0f} worker(s). To go further, measure {workers:.0f} workers "
+        text="A machine like this runs up to {places:.0f} worker(s). To go further, measure {workers:.0f} workers "
         "on two machines, or describe your network with --network."
     ),
 }

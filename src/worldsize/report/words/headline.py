@@ -275,7 +275,7 @@ def setting_words(variant: str) -> str:
 
 
 def _achieved(results: Results, variant: VariantSummary) -> str:
-    """`reaches accuracy of at least 0.9 in 29 steps`, or the test metric if the study has no target."""
+    """`reaches accuracy 0.9 in 29 steps`, or the test metric if the study has no target."""
     until = results.spec.train.until if results.spec.train else None
     if variant.target is not None and variant.target.always and variant.target.steps is not None:
         return f"reaches {target_words(until)} in {STEPS.full(variant.target.steps)} steps"

@@ -104,7 +104,7 @@ STEP = Quantity(
     about="Mean over all workers and the middle 90 % of steps, so that the parts of a step add up to it.",
 )
 EPOCH_TIME = Quantity(
-    key="epoch_s", title="epoch", digits=duration, about="Time of the steps of one pass over the training data."
+    key="epoch_s", title="epoch", digits=duration, about="Time spent in steps in one pass over the training data."
 )
 SPEEDUP = Quantity(key="speedup", title="speedup", unit="x", about=meaning("speedup"))
 EFFICIENCY = Quantity(

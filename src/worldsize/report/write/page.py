@@ -46,7 +46,7 @@ REFRESH_S = 15
 """Time after which the page of a running study refreshes itself."""
 LONG = 150
 """Answers with more characters use a smaller font."""
-MOST_OF_A_KIND = 4
+MAX_PER_CODE = 4
 """Up to this many findings with the same code are shown in full. Otherwise all but the first three are collapsed."""
 
 
@@ -144,7 +144,7 @@ def _folded(block: Findings) -> Iterator[tuple[FindingText, list[str]]]:
     for finding in block.findings:
         by_code.setdefault(finding.code, []).append(finding)
     for findings in by_code.values():
-        shown = len(findings) if len(findings) <= MOST_OF_A_KIND else MOST_OF_A_KIND - 1
+        shown = len(findings) if len(findings) <= MAX_PER_CODE else MAX_PER_CODE - 1
         yield from ((finding, []) for finding in findings[:shown])
         if findings[shown:]:
             yield findings[shown], [finding.text for finding in findings[shown:]]

@@ -35,7 +35,7 @@ LATEX = {
 }
 HEAD_WIDTH = 8
 """Characters per line of a heading in LaTeX."""
-MOST_COLUMNS = 14
+MAX_COLUMNS = 14
 """Maximum number of columns in LaTeX, so that a table fits on a page in portrait."""
 UNSET = "«»ÐÞðþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ"
 """European letters that pdfLaTeX lacks in its default encoding."""
@@ -121,7 +121,7 @@ def to_latex(table: Table) -> str:
 
     A very wide table has only the columns that a terminal shows; the CSV file has all of them.
     """
-    if len(table.quantities) > MOST_COLUMNS and any(table.terminal):
+    if len(table.quantities) > MAX_COLUMNS and any(table.terminal):
         table = _narrow(table)
     alignment = "".join("l" if table.is_text(index) else "r" for index in range(len(table.quantities)))
     lines = [

@@ -18,7 +18,7 @@ from worldsize.report.write.console import ACCENT
 
 GAP = 2
 """Spaces between columns."""
-LEAST_TEXT = 26
+MIN_TEXT_WIDTH = 26
 """Columns of text are cut to no fewer characters than this."""
 LABELS = {"why": "Why", "next": "Next", "fix": "Fix"}
 INDENT = 6
@@ -199,7 +199,7 @@ def _width(columns: Sequence[_TerminalColumn]) -> int:
 
 def _least_width(columns: Sequence[_TerminalColumn]) -> int:
     """Return the width if all text is cut as far as possible."""
-    spare = sum(max(column.width - LEAST_TEXT, 0) for column in columns if column.is_text)
+    spare = sum(max(column.width - MIN_TEXT_WIDTH, 0) for column in columns if column.is_text)
     return _width(columns) - spare
 
 
@@ -207,7 +207,7 @@ def _cut(columns: list[_TerminalColumn], width: int) -> list[_TerminalColumn]:
     """Cut columns of text as far as needed to fit into `width`, the widest first."""
     excess = _width(columns) - width
     for column in sorted((column for column in columns if column.is_text), key=lambda column: -column.width):
-        limit = max(column.width - excess, LEAST_TEXT)
+        limit = max(column.width - excess, MIN_TEXT_WIDTH)
         if excess > 0 and limit < column.width:
             excess -= column.width - limit
             column.cells = [
