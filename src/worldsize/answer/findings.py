@@ -70,7 +70,7 @@ def _stragglers(results: Results) -> Iterator[Finding]:
 
 
 def _stolen(results: Results) -> Iterator[Finding]:
-    """CPU time taken by other guests. Such timings say little about the machine and even less about its scaling."""
+    """Yield a finding if other guests took CPU time. Such timings say little about the machine and its scaling."""
     trials = results.stolen
     disturbed = [trial.share for trial in trials if trial.share >= STOLEN_SHARE and trial.seconds >= STOLEN_S]
     if len(disturbed) > max(FEW_TRIALS, FEW_SHARE * len(trials)):
@@ -79,7 +79,7 @@ def _stolen(results: Results) -> Iterator[Finding]:
 
 
 def _adaptive(results: Results) -> Finding:
-    """Worker-seconds of the probes that ran, compared with the full grid at the same seconds per probe."""
+    """Return the worker-seconds of the probes that ran, relative to the full grid at the same seconds per probe."""
     probes = [trial for trial in results.trials.values() if trial.kind == "probe"]
     seconds_by_count: dict[int, list[float]] = defaultdict(list)
     for trial in probes:
@@ -95,7 +95,7 @@ def _adaptive(results: Results) -> Finding:
 
 
 def _memory(results: Results) -> Iterator[Finding]:
-    """Results of searches for the largest batch, and listed batches that do not fit."""
+    """Yield the results of searches for the largest batch, and listed batches that do not fit."""
     for largest in results.largest:
         numbers: dict[str, float] = {
             "workers": largest.setting.workers,
@@ -126,7 +126,10 @@ def _distinguishing(setting: Setting, among: list[Setting], but: str | None = No
 
 
 def _targets(results: Results) -> Iterator[Finding]:
-    """Trials that ran to their last epoch without reaching the target; other findings cover those that ended early."""
+    """Yield a finding if trials ran to their last epoch without reaching the target.
+
+    Other findings cover trials that ended early.
+    """
     until = results.spec.train.until if results.spec.train else None
     with_target = [variant for ranking in results.variant_rankings for variant in ranking.variants if variant.target]
     if until is None or not with_target:
@@ -149,7 +152,10 @@ def _targets(results: Results) -> Iterator[Finding]:
 
 
 def _soonest(results: Results, answer: Answer) -> Iterator[Finding]:
-    """The setting that reaches the target soonest. Throughput alone hides that larger batches need more epochs."""
+    """Yield the setting that reaches the target soonest, if it is not the recommended one.
+
+    Throughput alone does not show that larger batches need more epochs.
+    """
     times = {
         ranking.setting: seconds.value
         for ranking in results.variant_rankings
@@ -190,8 +196,10 @@ def _edges_not_found(results: Results) -> Iterator[Finding]:
 
 
 def _large_batches(results: Results) -> Iterator[Finding]:
-    """How much of the metric lost at large batches a scaled learning rate recovers. Only for equal epochs: with equal
-    steps, a larger batch sees more samples."""
+    """Yield how much of the metric lost at large batches a scaled learning rate recovers.
+
+    This compares equal epochs only: with equal steps, a larger batch sees more samples.
+    """
     if results.spec.train is None or results.spec.train.epochs is None:
         return
     for recovery in recovered(results.variant_rankings, higher_is_better=results.facts.higher_is_better):

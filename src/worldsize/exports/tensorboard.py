@@ -21,7 +21,7 @@ SCALARS = ("train_s", "evaluation_s", "train_loss")
 
 
 def write_tensorboard(results: Results, stage: Path, steps: bool) -> None:
-    """Write one folder per trial: `tensorboard --logdir` shows each as a run of that name."""
+    """Write one folder per trial, which `tensorboard --logdir` shows as a run of that name."""
     for trial_id, record in results.records.items():
         trial = results.trials[trial_id]
         writer = EventFileWriter(str(stage / safe_name(trial_id)))

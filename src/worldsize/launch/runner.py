@@ -1,4 +1,4 @@
-"""Run a plan: start launches until every trial has a record, at each place as many at a time as its target allows."""
+"""Run a plan: start launches until every trial has a record. Each place runs as many at once as its target allows."""
 
 from __future__ import annotations
 

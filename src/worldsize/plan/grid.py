@@ -1,5 +1,6 @@
-"""Fill in the defaults of a study, and expand its axes into points. Also the places where points run (`Site`), and the
-learning rate of each batch.
+"""Fill in the defaults of a study, and expand its axes into points.
+
+Also find the places where points run (`Site`), and the learning rate of each batch.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class StudyPoint:
     workers: int
     batch_per_worker: int
     global_batch: int
-    """As listed in the axis. If it does not divide among the workers, the point must be skipped; otherwise it is a
-    problem."""
+    """As listed in the axis. If it does not divide among the workers, the point must be skipped; otherwise the study has
+    a problem."""
     accumulation: int
     scaling: Literal["strong", "weak"]
     optimizer: OptimizerSpec
@@ -46,7 +47,7 @@ class StudyPoint:
 
     @property
     def search(self) -> str:
-        """Key of the search that the point belongs to. Points of a search differ only in the values that it tries."""
+        """Key of the search that the point belongs to. The points of a search differ only in the values that it tries."""
         batch = f"{self.batch_per_worker}x{self.accumulation}"
         place = f", {self.place}" if self.place else ""
         return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}{place}"
@@ -117,7 +118,7 @@ def scaled_lr(optimizer: OptimizerSpec, train: TrainSpec, global_batch: int) -> 
 def resolve(spec: StudySpec, machine: Machine, facts: WorkloadFacts) -> StudySpec:
     """Return the study with all defaults filled in: `workers: auto`, the base batch, workers per node.
 
-    `machine` is the one that the driver runs on. If `auto` finds no counts, `plan.problems.auto_problems` tells why.
+    `machine` is the one that the driver runs on. If `auto` finds no counts, `plan.problems.auto_problems` says why.
     """
     if spec.axes.is_auto:
         axes = spec.axes.model_copy(update={"workers": auto_counts(spec, machine, facts)})

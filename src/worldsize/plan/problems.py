@@ -75,7 +75,7 @@ def _capacity(site: Site) -> Problems:
     """Yield problems with workers that would have no core or GPU of their own."""
     spec, machine, device = site.spec, site.machine, site.device
     if device == "cuda" and not machine.gpus:
-        where = "run_on asks for none: add slurm.gpus_per_node, or" if spec.slurm else "this machine has no GPU;"
+        where = "run_on requests no GPU: add slurm.gpus_per_node, or" if spec.slurm else "this machine has no GPU;"
         yield ("device",), f"device=cuda, but {where} use `device: cpu`"
         return
     owner = "of the job" if spec.slurm else "of this machine"
@@ -323,7 +323,7 @@ def _adaptive(spec: StudySpec) -> Problems:
     if spec.adaptive and spec.probe is None:
         yield (
             ("probe",),
-            "an adaptive study decides by its probes, which probe=false turns off; remove it, or set `adaptive: false`",
+            "an adaptive study needs probes, and probe=false turns them off; remove probe=false, or set `adaptive: false`",
         )
     if spec.adaptive and spec.axes.largest is not None:
         yield (

@@ -1,4 +1,4 @@
-"""Read study files: YAML in, StudySpec out. Every problem names its line, and an unknown key the most similar one.
+"""Read study files: YAML in, StudySpec out. A problem names its line and, for an unknown key, the most similar one.
 
 Also list the differences between two studies, by dotted key.
 """
@@ -200,7 +200,7 @@ def find_study(study: str) -> Path:
 
 
 class StudyFile:
-    """A study as written, with line numbers and the changes made by options and overrides."""
+    """A study as it was written, with line numbers and the changes by options and overrides."""
 
     def __init__(self, text: str, label: str) -> None:
         self.label = label
@@ -210,7 +210,7 @@ class StudyFile:
         self._options: dict[Loc, str] = {}
         self._has_lines = True
         self.may_leave_out_counts = False
-        """Whether worker counts that do not fit may be left out: in a built-in study, unless an option sets them."""
+        """Whether worker counts that do not fit may be left out. True for a built-in study, unless an option sets them."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> StudyFile:
@@ -322,7 +322,7 @@ class StudyFile:
     def spec(self) -> StudySpec:
         try:
             spec = StudySpec.from_plain(plain_values(self._tree, self.label))
-            # The stored study, with defaults filled in, must be readable. As YAML it has less than twice these bytes.
+            # The stored study, with defaults filled in, must be readable. As YAML, it has less than twice as many bytes.
             if (size := len(spec.model_dump_json())) > MOST_BYTES // 2:
                 raise InputError([Problem(f"with its defaults filled in, {too_large(2 * size)}", self.label)])
             return spec

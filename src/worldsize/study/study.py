@@ -1,4 +1,4 @@
-"""A study that can be run: its spec, its plan, its run. With `answer/results.py` this is the Python API."""
+"""The class `Study`, which plans and runs a study. Together with `answer/results.py`, it is the Python API."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Study:
     """The trials and launches, as far as they are known before anything is measured."""
     facts: WorkloadFacts
     sites: dict[str, Site]
-    """Where it runs, by the name of the place."""
+    """The sites where it runs, by the name of the place."""
     folder: Path
     """The study folder: `runs/NAME`, or the one that was given."""
     data: Path
-    """Where the data sets are."""
+    """The folder with the data sets."""
     lacks: tuple[Problem, ...]
     """What this machine lacks to run the study. A plan needs none of it; `run` raises it as an error."""
     runs_here_with: dict[str, Any]
@@ -125,7 +125,7 @@ class Study:
         data: Path | str | None = None,
         machine: Machine | None = None,
     ) -> Self:
-        """A study as the text of a study file. All else is as for `Study`."""
+        """Create a study from the text of a study file. The other arguments are those of `Study`."""
         file = StudyFile(text, "study")
         return cls(file, overrides, run_on=run_on, small=small, folder=folder, data=data, machine=machine)
 
@@ -134,13 +134,15 @@ class Study:
         return StudyFolder(self.folder)
 
     def estimate(self) -> Cost:
-        """The cost of the whole plan, from the measured steps in its folder if there are any."""
+        """Return the cost of the whole plan, from the measured steps in its folder if there are any."""
         known = load(self.folder).step_s() if self._study_folder.study_file.exists() else {}
         return estimate(self.sites, self.plan, self.facts, known)
 
     def missing_data(self) -> str | None:
-        """Which missing or damaged data would keep the study from running, and the remedy. Checks names and sizes of
-        files only."""
+        """Return a message about data that is missing or damaged, with the remedy; None if all data is there.
+
+        This checks only the names and sizes of files.
+        """
         try:
             check_data(self.spec, self.data, deep=False)
         except DataError as error:
@@ -155,7 +157,7 @@ class Study:
         retry_failed: bool = False,
         jobs: JobOptions | None = None,
     ) -> Results:
-        """Run what has no record yet. KeyboardInterrupt leaves a folder that the same call continues.
+        """Run the trials without a record. After a KeyboardInterrupt, the same call continues.
 
         `take_over` takes over from a driver that no longer runs. `retry_failed` runs failed trials again.
         """
@@ -176,7 +178,10 @@ class Study:
         return load(self.folder)
 
     def prepare(self) -> list[PreparedLaunch]:
-        """Launches for what has no record yet, to be started by hand. A later `run` closes those that were not."""
+        """Write launches for the trials without a record, to be started by hand, and return them.
+
+        A later `run` closes those that were not started.
+        """
         self._require_machine()
         home = StudyFolder(self.folder.absolute())  # they may be started from another folder
         with self._opened() as plan:
@@ -196,7 +201,7 @@ class Study:
 
     @contextmanager
     def _opened(self, *, take_over: bool = False) -> Iterator[Plan]:
-        """Open and lock the folder; yields the stored plan, because a later version may number trials differently."""
+        """Open and lock the folder. Yield the stored plan, because a later version may number trials differently."""
         home = self._study_folder
         same = require_same_study(self.spec, self.plan, home)
         check_data(self.spec, self.data)
@@ -210,7 +215,7 @@ class Study:
             yield read_plan(home).plan
 
     def _left(self) -> Plan:
-        """The trials without a record, as far as they are known."""
+        """Return the known trials without a record."""
         home = self._study_folder
         plan = read_plan(home).plan if home.study_file.exists() else self.plan
         trials = {name: trial for name, trial in plan.trials.items() if not home.has_record(name)}
@@ -218,7 +223,7 @@ class Study:
 
     @contextmanager
     def _full_disk_reported(self) -> Iterator[None]:
-        """If a disk fills up, on the driver or a rank, report how much space the rest of the study needs."""
+        """If a disk is full, on the driver or a rank, report how much space the rest of the study needs."""
         try:
             yield
         except (OSError, DiskFullError) as error:
@@ -247,7 +252,7 @@ class Study:
         return run_sites
 
     def _smoke(self, plan: Plan, run_sites: dict[str, RunSite]) -> None:
-        """A short job on each place that has something left to run."""
+        """Run a short job on each place that has trials left."""
         home = self._study_folder
         for on, site in run_sites.items():
             left = [trial for trial in plan.trials.values() if trial.place == on and not home.has_record(trial.id)]
@@ -257,11 +262,11 @@ class Study:
 
     @property
     def _devices(self) -> dict[str, Literal["cpu", "cuda"]]:
-        """What each place computes on."""
+        """The device of each place."""
         return {on: site.device for on, site in self.sites.items()}
 
     def _search_on(self, plan: Plan, progress: Progress) -> Plan | None:
-        """The plan with the next round of its searches, stored before it runs; None: the searches are done."""
+        """Return the plan with the next round of its searches, after storing it; None if the searches are done."""
         results, home = load(self.folder), self._study_folder
         if results.damaged:  # the next run sets them aside and repeats their trials before the search continues
             return None
@@ -279,7 +284,7 @@ class Study:
 
 
 def _file_of(source: str | Path | Mapping[str, Any] | StudySpec | StudyFile) -> StudyFile:
-    if isinstance(source, StudyFile):  # from `from_text`, which reads it for this study alone
+    if isinstance(source, StudyFile):  # from `from_text`, which created it for this study
         return source
     if isinstance(source, StudySpec):
         return StudyFile.from_values(source.model_dump(mode="json"))
@@ -321,8 +326,8 @@ def _refuse(issues: Iterable[tuple[Loc, str]], file: StudyFile) -> None:
 
 
 def runs_again(record: TrialRecord) -> bool:
-    """Whether `--retry-failed` runs the trial again. A diverged pretraining counts as failed, because trials need its
-    weights."""
+    """Whether `--retry-failed` runs the trial again. Pretraining that diverged counts as failed, because trials need
+    its weights."""
     return record.outcome == "failed" or (
         record.outcome in ("diverged", "out_of_memory") and record.trial == PRETRAIN_ID
     )

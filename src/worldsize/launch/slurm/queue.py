@@ -1,7 +1,7 @@
-"""Slurm's commands: pure functions build them, and one function runs them. What Slurm does not report is None.
+"""Slurm's commands: pure functions build them, and one function runs them. None means that Slurm does not report it.
 
-`Queue` asks Slurm about the jobs of a study: one squeue for all of them, not too often, and less often while the
-controller does not answer.
+`Queue` asks Slurm about the jobs of a study. It runs one squeue for all of them, not too often, and less often while
+the controller does not answer.
 """
 
 from __future__ import annotations
