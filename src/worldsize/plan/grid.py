@@ -29,8 +29,8 @@ class StudyPoint:
     workers: int
     batch_per_worker: int
     global_batch: int
-    """As listed in the axis. If it does not divide among the workers, the point must be skipped; otherwise the study has
-    a problem."""
+    """As listed in the axis. If it does not divide among the workers, the point must be skipped; otherwise it is a
+    problem."""
     accumulation: int
     scaling: Literal["strong", "weak"]
     optimizer: OptimizerSpec
@@ -47,7 +47,7 @@ class StudyPoint:
 
     @property
     def search(self) -> str:
-        """Key of the search that the point belongs to. The points of a search differ only in the values that it tries."""
+        """Key of the search that the point belongs to. Points of a search differ only in the values that it tries."""
         batch = f"{self.batch_per_worker}x{self.accumulation}"
         place = f", {self.place}" if self.place else ""
         return f"{self.entry}: {self.workers} x {batch}, {self.strategy.label}, {self.precision}, {self.start}{place}"

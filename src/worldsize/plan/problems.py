@@ -323,7 +323,7 @@ def _adaptive(spec: StudySpec) -> Problems:
     if spec.adaptive and spec.probe is None:
         yield (
             ("probe",),
-            "an adaptive study needs probes, and probe=false turns them off; remove probe=false, or set `adaptive: false`",
+            "an adaptive study needs probes, which probe=false turns off; remove `probe`, or set `adaptive: false`",
         )
     if spec.adaptive and spec.axes.largest is not None:
         yield (

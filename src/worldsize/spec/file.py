@@ -210,7 +210,7 @@ class StudyFile:
         self._options: dict[Loc, str] = {}
         self._has_lines = True
         self.may_leave_out_counts = False
-        """Whether worker counts that do not fit may be left out. True for a built-in study, unless an option sets them."""
+        """Whether worker counts that do not fit may be left out: in a built-in study, unless an option sets them."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> StudyFile:
@@ -322,7 +322,7 @@ class StudyFile:
     def spec(self) -> StudySpec:
         try:
             spec = StudySpec.from_plain(plain_values(self._tree, self.label))
-            # The stored study, with defaults filled in, must be readable. As YAML, it has less than twice as many bytes.
+            # The stored study, with defaults filled in, must be readable. As YAML, it is less than twice as long.
             if (size := len(spec.model_dump_json())) > MOST_BYTES // 2:
                 raise InputError([Problem(f"with its defaults filled in, {too_large(2 * size)}", self.label)])
             return spec
