@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -34,8 +34,9 @@ class Run:
         self._cancelled: dict[str, LaunchEnd] = {}
         """Trials whose job somebody cancelled. This run does not submit them again."""
 
-    def run(self, *, detach: bool) -> bool:
-        """Run the plan and return whether every trial has a record.
+    def turns(self, *, detach: bool) -> Generator[None, None, bool]:
+        """Run the plan and return whether every trial has a record. Yield before each launch that starts while nothing
+        else of this run is running, so that several runs can take turns.
 
         `detach` submits the remaining launches and returns. Before that, it finishes the launches of an earlier driver
         that have ended. Raises KeyboardInterrupt if the user stops the run; finished trials are kept.
@@ -52,7 +53,7 @@ class Run:
             if detach:
                 self._detach()
             else:
-                self._follow()
+                yield from self._follow()
         except (KeyboardInterrupt, OSError, DiskFullError):
             for running in self._running:
                 if (end := running.stop()) is not None:
@@ -68,10 +69,12 @@ class Run:
             )
         return not detach or all(self._folder.has_record(trial_id) for trial_id in self._plan.trials)
 
-    def _follow(self) -> None:
+    def _follow(self) -> Iterator[None]:
         ended = True
         while ended or self._running:
             if ended:  # the end of a launch makes room, or allows launches that had to wait for it
+                if not self._running and any(self._next(place) for place in self._sites):
+                    yield
                 self._start_launches()
             ended = self._poll()
             if not ended:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -161,6 +161,19 @@ class Study:
 
         `take_over` takes over from a driver that no longer runs. `retry_failed` runs failed trials again.
         """
+        for _ in self.turns(progress=progress, take_over=take_over, retry_failed=retry_failed, jobs=jobs):
+            pass
+        return load(self.folder)
+
+    def turns(
+        self,
+        *,
+        progress: Progress | None = None,
+        take_over: bool = False,
+        retry_failed: bool = False,
+        jobs: JobOptions | None = None,
+    ) -> Generator[None, None, None]:
+        """Do the same as `run`, and yield before each launch, while nothing is running. So studies can take turns."""
         progress, jobs = progress or Progress(), jobs or JobOptions()
         self._require_machine()
         check_job_options(self.spec, self._study_folder, jobs)
@@ -172,10 +185,10 @@ class Study:
             if jobs.smoke:
                 self._smoke(stored, run_sites)
             while plan is not None:
-                if not Run(self._study_folder, plan, self.facts, run_sites, progress).run(detach=jobs.detach):
+                run = Run(self._study_folder, plan, self.facts, run_sites, progress)
+                if not (yield from run.turns(detach=jobs.detach)):
                     break
                 plan = self._search_on(plan, progress)
-        return load(self.folder)
 
     def prepare(self) -> list[PreparedLaunch]:
         """Write launches for the trials without a record, to be started by hand, and return them.

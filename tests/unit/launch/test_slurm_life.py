@@ -154,7 +154,12 @@ class World(Progress):
     def run(self, *script: Callable[[], None], detach: bool = False) -> bool:
         self.script = list(script)
         run = Run(self.folder, self.plan, self.study.facts, self.sites(detach=detach), self, sleep=self.sleep)
-        return run.run(detach=detach)
+        turns = run.turns(detach=detach)
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                return bool(end.value)
 
     def ends(self) -> list[dict[str, Any]]:
         return [read_json(path / "end.json") for path in self.folder.launches() if (path / "end.json").exists()]
