@@ -28,6 +28,7 @@ from worldsize.analysis.speed.compare import (
 )
 from worldsize.analysis.speed.hardware import foreign_cores
 from worldsize.analysis.speed.recommend import Finding
+from worldsize.analysis.speed.slower import Gate, gate_slower
 from worldsize.answer.as_dict import flat_setting, plain, plain_finding
 from worldsize.answer.from_records import usages
 from worldsize.answer.results import Results, as_results
@@ -57,6 +58,10 @@ class StudyComparison:
     """Longest time between the end of one study and the start of the next; None if they overlap."""
     foreign_cores: tuple[float | None, ...]
     """Average number of cores busy with other work while each study trained; None if unknown."""
+    gate: Gate | None = None
+    """Whether any study is slower than the first one, if that was asked."""
+    command: tuple[str, ...] = ()
+    """The command that ran the studies side by side, without its folder. Empty if they ran separately."""
 
     @property
     def other_load(self) -> bool:
@@ -78,8 +83,16 @@ class StudyComparison:
         return self.studies[0].facts.metric
 
 
-def compare_studies(baseline: Results | Path | str, *others: Results | Path | str) -> StudyComparison:
-    """Compare studies or study folders at the settings they share. Differences are relative to the first one."""
+def compare_studies(
+    baseline: Results | Path | str, *others: Results | Path | str, allowed_slowdown: float | None = None
+) -> StudyComparison:
+    """Compare studies or study folders at the settings they share. Differences are relative to the first one.
+
+    `allowed_slowdown`: also judge whether any study is slower than the first one by more than this share of its step
+    time (0.05: 5 %; 0: by anything more than noise). The `gate` of the comparison has the verdict.
+    """
+    if allowed_slowdown is not None and not 0 <= allowed_slowdown < math.inf:
+        raise InputError(f"allowed_slowdown={allowed_slowdown} is not a share; give 0 or more, such as 0.05 for 5 %")
     studies = [as_results(study) for study in (baseline, *others)]
     if len(studies) > len(NAMES):
         raise InputError(f"{len(studies)} studies are too many to compare at once; give at most {len(NAMES)}")
@@ -92,15 +105,17 @@ def compare_studies(baseline: Results | Path | str, *others: Results | Path | st
     specs = [_numbered(results.spec.model_dump(mode="json", exclude=set(UNCOMPARED))) for results in studies]
     comparable = [_same_goal(studies[0], results) for results in studies]
     sides = [_side(name, results, goal) for name, results, goal in zip(NAMES, studies, comparable, strict=False)]
+    compared = compare(sides)
     return StudyComparison(
         studies=tuple(studies),
-        compared=compare(sides),
+        compared=compared,
         configuration={
             name: tuple(differences(specs[0], spec)) for name, spec in zip(NAMES[1:], specs[1:], strict=False)
         },
         environment=_environment(studies),
         gap_s=_gap_s(studies),
         foreign_cores=tuple(map(_foreign_cores, studies)),
+        gate=None if allowed_slowdown is None else gate_slower(compared, allowed_slowdown),
     )
 
 
@@ -108,6 +123,7 @@ def to_dict(comparison: StudyComparison) -> dict[str, Any]:
     """Return the comparison as strict JSON, for `--json` and for figures."""
     compared = comparison.compared
     return {
+        **({} if comparison.gate is None else {"gate": _plain_gate(comparison.gate)}),
         "studies": [
             {
                 "name": name,
@@ -149,6 +165,23 @@ def to_dict(comparison: StudyComparison) -> dict[str, Any]:
         "cautions": {
             name: [plain_finding(finding) for finding in findings] for name, findings in comparison.cautions.items()
         },
+    }
+
+
+def _plain_gate(gate: Gate) -> dict[str, Any]:
+    return {
+        "fail_on": "slower",
+        "margin": gate.margin,
+        "verdict": gate.verdict,
+        "settings": [
+            {
+                **flat_setting(judged.difference.setting),
+                "side": judged.difference.side,
+                "verdict": judged.verdict,
+                "step_time_change": plain(judged.change),
+            }
+            for judged in gate.settings
+        ],
     }
 
 

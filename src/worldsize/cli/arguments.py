@@ -77,6 +77,14 @@ def amount(text: str) -> float:
     return value
 
 
+def slowdown(text: str) -> float:
+    """Parse `slower` or `slower:5%`, and return the slowdown that is allowed as a share."""
+    parsed = re.fullmatch(r"slower(?::([0-9]{1,6}(?:\.[0-9]{1,6})?) ?%)?", text.strip())
+    if parsed is None:
+        raise InputError(f"{text!r} is not a rule; write slower, or slower:5% to allow 5 % more time per step")
+    return float(parsed[1] or 0) / 100
+
+
 def network(text: str) -> Network:
     """Parse the description of a network, or the name of a preset."""
     from worldsize.answer.predict.question import parse_network
@@ -91,6 +99,16 @@ def formats(text: str) -> tuple[str, ...]:
     return check_formats(text)
 
 
+FailOnOption = Annotated[
+    Any,
+    typer.Option(
+        "--fail-on",
+        parser=option_type(slowdown),
+        metavar="slower[:5%]",
+        help="Exit with code 3 if any setting is slower than in BASELINE, or slower by more than this.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="A study folder.")]
 StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or the name of a built-in study.")]

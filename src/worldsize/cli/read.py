@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from worldsize.cli.arguments import (
+    DataOption,
+    FailOnOption,
     FolderArgument,
     JsonOption,
+    SetOption,
+    SmallOption,
     amount,
     formats,
     network,
@@ -19,12 +24,15 @@ from worldsize.cli.arguments import (
     option_type,
     refuse_for_tables,
     seconds,
+    study_of,
     worker_counts,
 )
-from worldsize.errors import visible
+from worldsize.errors import InputError, visible
 
 RUNS = Path("runs")
 """Where `worldsize run` creates study folders."""
+EXIT_SLOWER = 3
+"""Exit code of `compare --fail-on` when it finds a slowdown."""
 
 
 def status(
@@ -229,32 +237,97 @@ def report(
 
 
 def compare(
-    baseline: Annotated[Path, typer.Argument(metavar="BASELINE", help="The study folder to compare with.")],
-    others: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="The study folders to compare.")],
+    baseline: Annotated[
+        Path, typer.Argument(metavar="BASELINE", help="The study folder to compare with. With --runs: a study file.")
+    ],
+    others: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER", help="The study folders to compare. With --runs: one study file.")
+    ],
     page: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Also write the comparison as a web page.")
     ] = None,
+    fail_on: FailOnOption = None,
+    runs: Annotated[bool, typer.Option("--runs", help="Run two studies first, launch by launch in turn.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="FOLDER", help="Folder for the results of --runs. Default: runs.")
+    ] = None,
+    set_: SetOption = None,
+    small: SmallOption = False,
+    data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare studies, and show which differences are more than noise.
 
-    Studies are compared at the settings that they share.
+    Studies are compared at the settings that they share. With --runs, BASELINE and FOLDER are two studies, which run
+    in turn before they are compared; the same command continues them. --dir, --set, --small and --data need --runs.
 
-    Example: worldsize compare runs/before runs/after
+    Exit codes: 0 not slower, or --fail-on cannot tell; 1 a trial of --runs failed; 2 wrong input; 3 slower, with
+    --fail-on; 130 stopped.
+
+    Example: worldsize compare runs/before runs/after --fail-on slower:5%
+
+    Example: worldsize compare --runs before.yaml after.yaml --fail-on slower
     """
     from worldsize.answer.comparison import compare_studies, to_dict
     from worldsize.report.sections.comparison import comparison_view
+    from worldsize.report.words.gate import gate_document
     from worldsize.report.write.console import console
 
-    comparison = compare_studies(baseline, *others)
+    studies: list[Any] = [baseline, *others]
+    command: list[str] = []
+    if runs:
+        command = ["worldsize", "compare", "--runs", *map(str, studies), *(["--small"] if small else [])]
+        command += ["--data", str(data)] if data else []
+        command += [] if fail_on is None else ["--fail-on", f"slower:{fail_on * 100:g}%" if fail_on else "slower"]
+        command += [word for assignment in set_ or () for word in ("--set", assignment)]
+        studies = _run_in_turn(studies, set_, folder or RUNS, small=small, data=data, as_json=as_json)
+    else:
+        _refuse_without_runs({"--dir": folder, "--set": set_, "--small": small, "--data": data})
+    comparison = replace(compare_studies(*studies, allowed_slowdown=fail_on), command=tuple(command))
     if page is not None:
         from worldsize.report.write.publish import write_comparison
 
         write_comparison(comparison, page)
     if as_json:
-        print(json.dumps(to_dict(comparison), indent=1, allow_nan=False))
+        document = to_dict(comparison)
+        if comparison.gate is not None:
+            document["gate"] |= gate_document(comparison, comparison.gate)
+        print(json.dumps(document, indent=1, allow_nan=False))
     else:
         console().print(comparison_view(comparison))
+    if comparison.gate is not None and comparison.gate.verdict == "slower":
+        raise typer.Exit(EXIT_SLOWER)
+    raise typer.Exit(1 if runs and any(results.failed() for results in studies) else 0)
+
+
+def _run_in_turn(
+    given: list[Path], set_: list[str] | None, parent: Path, *, small: bool, data: Path | None, as_json: bool
+) -> list[Any]:
+    """Run two studies side by side, in the folders A-NAME and B-NAME, and return their results."""
+    from worldsize.report.views.side_by_side import TurnProgress
+    from worldsize.report.write.console import console
+    from worldsize.study.side_by_side import run_side_by_side
+
+    if len(given) != 2:
+        raise InputError(f"--runs was given {len(given)} studies, but takes turns between two; give two studies")
+    studies = []
+    for name, source in zip("AB", given, strict=True):
+        study = study_of(str(source), set_, None, folder=None, small=small, data=data, on=None)
+        study.folder = parent / f"{name}-{study.spec.name}"
+        studies.append(study)
+    shown = console(stderr=as_json)
+    try:
+        progress = [TurnProgress(shown, name, study) for name, study in zip("AB", studies, strict=True)]
+        return run_side_by_side(studies, progress)
+    except KeyboardInterrupt:
+        shown.print("Stopped. Finished trials are kept; the same command continues both studies.")
+        raise typer.Exit(130) from None
+
+
+def _refuse_without_runs(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value:
+            raise InputError(f"{name} is for studies that --runs runs; add --runs, or leave {name} out")
 
 
 def export(

@@ -142,8 +142,9 @@ def holm(differences: Sequence[Difference]) -> list[Difference]:
 def difference(first: Sample, other: Sample) -> tuple[Estimate, float | None]:
     """Return the difference and its p-value, by Welch's t test.
 
-    Repeats are not paired, because only repeats of the same study ran together. Interval and p-value are unknown if
-    either sample has a single repeat, or if all repeats have the same value.
+    Repeats are not paired: those of two studies rarely ran together, and if they did, drift that both share only makes
+    the test more careful. Interval and p-value are unknown if either sample has a single repeat, or if all repeats have
+    the same value.
     """
     gap = other.minus_unpaired(first)
     unknown = Estimate(value=gap.value)

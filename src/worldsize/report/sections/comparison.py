@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from worldsize.errors import visible
 from worldsize.report.blocks import Block, Column, Listing, Prose, Report, Section, Table, table
 from worldsize.report.words import quantities
 from worldsize.report.words.findings import number_of
+from worldsize.report.words.gate import gate_count, gate_sentence, more_repeats, place_words
 from worldsize.report.words.numbers import (
     LEVEL_WORDS,
     counted,
@@ -28,9 +29,8 @@ from worldsize.report.words.numbers import (
     with_range,
 )
 from worldsize.report.words.quantities import SPEEDUP, STEP_TIME, Quantity, test_metric
-from worldsize.report.words.settings import configuration
 from worldsize.report.write.console import plain_table
-from worldsize.spec.setting import Setting
+from worldsize.report.write.terminal import to_terminal
 
 MAX_LINES = 12
 """Maximum number of lines of a list in a terminal; --json has the rest."""
@@ -86,9 +86,7 @@ def comparison_report(comparison: StudyComparison) -> Report:
     """Return the comparison as blocks for the page and the terminal."""
     compared = comparison.compared
     others = [difference for difference in compared.significant if difference.quantity != THROUGHPUT]
-    opening = [Prose(role="answer", text=answer_sentence(comparison))]
-    if comparison.compared.differences:
-        opening.append(Prose(role="evidence", text=count_sentence(comparison)))
+    opening = [*_opening(comparison)]
     if caution := _caution(comparison):
         opening.append(Prose(role="caution", text=caution))
     opening += [
@@ -98,6 +96,10 @@ def comparison_report(comparison: StudyComparison) -> Report:
         )
         for name, results in zip(compared.names, comparison.studies, strict=True)
     ]
+    if comparison.gate is not None:
+        opening += [
+            Prose(role="next", text=why, command=command) for command, why in more_repeats(comparison, comparison.gate)
+        ]
     changes = [f"{name}: {line}" for name, lines in comparison.configuration.items() for line in lines]
     environment = [(key, " | ".join(values)) for key, values in comparison.environment.items()]
     sections: list[tuple[str, str, list[Block | None]]] = [
@@ -122,16 +124,35 @@ def comparison_report(comparison: StudyComparison) -> Report:
     )
 
 
+def _opening(comparison: StudyComparison) -> Iterator[Prose]:
+    """Yield the verdict of the gate, or else the main result, and its evidence."""
+    evidence = [count_sentence(comparison)] if comparison.compared.differences else []
+    if (gate := comparison.gate) is not None:
+        sentence = gate_sentence(comparison, gate)
+        yield Prose(role="doubt" if gate.verdict == "cannot_tell" else "answer", text=sentence)
+        evidence = [gate_count(gate), *evidence]
+    else:
+        yield Prose(role="answer", text=answer_sentence(comparison))
+    if text := " ".join(filter(None, evidence)):
+        yield Prose(role="evidence", text=text)
+
+
 def _listing(title: str, pairs: list[tuple[str, str]]) -> Listing | None:
     return Listing(title=title, pairs=tuple(pairs), is_open=True) if pairs else None
 
 
 def comparison_view(comparison: StudyComparison) -> Group:
     """Draw the comparison for a terminal."""
-    parts: list[Any] = [Text("")]
-    for block in (block for section in comparison_report(comparison).sections for block in section.blocks):
-        if isinstance(block, Prose):
-            style = {"answer": "bold", "caution": "yellow" if comparison.compared.significant else "dim"}
+    parts: list[Any] = [] if comparison.gate else [Text("")]
+    report = comparison_report(comparison)
+    commands = [block for block in report.all(Prose) if block.role == "next"]
+    for block in (block for section in report.sections for block in section.blocks):
+        if isinstance(block, Prose) and block.role == "next":
+            if block is commands[0]:
+                parts += [Text(""), to_terminal(commands)]
+        elif isinstance(block, Prose):
+            caution = "yellow" if comparison.compared.significant else "dim"
+            style = {"answer": "bold", "doubt": "bold yellow", "caution": caution}
             parts.append(Text(visible(block.text), style=style.get(block.role, "dim")))
         elif isinstance(block, Table):
             parts += [Text(""), _terminal_table(block), Text(visible(block.note), style="dim")]
@@ -196,7 +217,7 @@ def _lead(comparison: StudyComparison, name: str) -> str:
         ),
     )
     ratio, first = chosen.estimate, comparison.compared.names[0]
-    where = _place(chosen.setting, comparison.compared.common)
+    where = place_words(chosen.setting, comparison.compared.common)
     if chosen.significant is False:
         speed = f"{SPEEDUP.said(ratio.value)} as fast with {where}{with_range(ratio, SPEEDUP.said)}, within the noise"
         return f"{name} is not known to be faster or slower than {first}: {speed}"
@@ -228,7 +249,7 @@ def _speed_table(comparison: StudyComparison) -> Table | None:
 
 def _where(comparison: StudyComparison) -> Iterator[Column[Difference]]:
     """Yield a column for the setting, and with more than two studies one for the study compared with the first."""
-    yield Column(quantity=WHERE, of=lambda difference: _place(difference.setting, comparison.compared.common))
+    yield Column(quantity=WHERE, of=lambda difference: place_words(difference.setting, comparison.compared.common))
     if len(comparison.studies) > 2:
         yield Column(quantity=SIDE, of=lambda difference: difference.side)
 
@@ -266,7 +287,7 @@ def _unmatched(comparison: StudyComparison) -> Iterator[str]:
     ]
     for name, settings in comparison.compared.only.items():
         for setting in settings:
-            yield f"{name}: {_place(setting, everything)}"
+            yield f"{name}: {place_words(setting, everything)}"
 
 
 def _notes(comparison: StudyComparison) -> Iterator[str]:
@@ -304,23 +325,10 @@ def _caution(comparison: StudyComparison) -> str:
     if comparison.gap_s is not None:
         words.append(
             f"The studies ran up to {duration(comparison.gap_s)} apart. The intervals do not cover how the machine "
-            "changes over time. To be sure, run the studies again in the opposite order."
+            "changes over time. To be sure, run them in turn with `worldsize compare --runs`, or again in the "
+            "opposite order."
         )
     return " ".join(words)
-
-
-def _place(setting: Setting, among: Iterable[Setting]) -> str:
-    """Describe a setting by its workers and what distinguishes it: `4 workers, batch 64 per worker, fsdp`."""
-    others = list(among)
-    words = [counted(setting.workers, "worker")]
-    weak = setting.scaling == "weak"
-    batches = {other.batch_per_worker if weak else other.global_batch for other in others}
-    if len(batches) > 1:
-        words.append(f"batch {setting.batch_per_worker} per worker" if weak else f"global batch {setting.global_batch}")
-    if len({other.scaling for other in others}) > 1:
-        words.append(f"{setting.scaling} scaling")
-    how = configuration(setting, others)
-    return ", ".join([*words, how] if how else words)
 
 
 def _cut(line: str) -> str:
