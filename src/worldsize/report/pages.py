@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from worldsize.answer.evidence import Evidence
 from worldsize.answer.facets import Facet, facets
+from worldsize.answer.results import Results
 from worldsize.report.blocks import Block, Report, Section, Table
 from worldsize.report.figures.model import Figure
 from worldsize.report.sections.batch import batch, batch_model, batch_sheet
@@ -75,6 +76,16 @@ def section_plans(spec: StudySpec) -> list[SectionPlan]:
     return list({plan.key: plan for plan in (*asked, *EVERY)}.values())
 
 
+OPENING = ("answer", "findings")
+"""Sections before the failures, which come before all figures."""
+
+
+def _title(plan: SectionPlan, results: Results) -> str:
+    """Return the title of a section. With a single worker count, nothing scales."""
+    several = len({row.setting.workers for row in results.rows}) > 1
+    return "Speed" if plan is SCALING and not several else plan.title
+
+
 def study_report(evidence: Evidence, *, live: bool) -> Report:
     """Return the report of a study. `live`: the study is still running."""
     results = evidence.results
@@ -82,15 +93,19 @@ def study_report(evidence: Evidence, *, live: bool) -> Report:
     sections: list[tuple[str, str, list[Block]]] = [
         ("answer", "Answer", opening(evidence)),
         ("findings", "Findings", [findings] if findings else []),
-        *((plan.key, plan.title, list(plan.blocks(evidence))) for plan in section_plans(results.spec)),
+        *((plan.key, _title(plan, results), list(plan.blocks(evidence))) for plan in section_plans(results.spec)),
     ]
+    made = [Section(key=key, title=title, blocks=tuple(blocks)) for key, title, blocks in sections if blocks]
+    trials = trial_sections(evidence)
     ended, total = len(results.trials) - len(results.left()), len(results.trials)
     return Report(
         title=results.spec.name,
         subtitle=f"{results.spec.workload.name}: {facts.title} · {facts.train_samples:,} training samples",
         sections=(
-            *(Section(key=key, title=title, blocks=tuple(blocks)) for key, title, blocks in sections if blocks),
-            *trial_sections(evidence),
+            *(section for section in made if section.key in OPENING),
+            *(section for section in trials if section.key == "failures"),
+            *(section for section in made if section.key not in OPENING),
+            *(section for section in trials if section.key != "failures"),
         ),
         progress=f"Still running: {ended} of {total} trials are done. This page refreshes itself." if live else "",
     )

@@ -98,9 +98,13 @@ def test_a_terminal_obeys_nothing(report: Report, attack: str) -> None:
 
 def test_every_block_reaches_the_page(report: Report) -> None:
     attacked = hostile(report)
-    words = " ".join(outline(attacked).words.split())
+
+    def plain(text: str) -> str:
+        return " ".join(visible(text).replace("`", "").split())  # text between backticks is drawn as code
+
+    words = plain(outline(attacked).words)
     for block in (*attacked.all(Prose), *attacked.all(Code)):
-        assert " ".join(visible(block.text).split()) in words
+        assert plain(block.text) in words
     for findings in attacked.all(Findings):
-        assert all(" ".join(visible(finding.text).split()) in words for finding in findings.findings)
+        assert all(plain(finding.text) in words for finding in findings.findings)
     assert visible(HOSTILE)[:20] in words

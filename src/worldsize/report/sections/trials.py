@@ -14,7 +14,7 @@ from worldsize.folder.record import Failure
 from worldsize.report.blocks import Block, Listing, Section, Trial, TrialGroup, Trials
 from worldsize.report.words.numbers import counted, duration, metric_value
 
-MAX_OPEN = 5
+MAX_OPEN = 1
 """Maximum number of failures that are expanded when the page opens."""
 MAX_LOG_LINES = 20
 MAX_UNUSED = 8

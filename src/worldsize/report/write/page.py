@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
@@ -58,8 +59,15 @@ class Explanations:
         """The terms that have appeared so far."""
 
     def link(self, text: str) -> Markup:
-        """Return text as HTML. A term that appears for the first time becomes a link, with its meaning as a tooltip."""
-        html, position, shown = Markup(), 0, visible(text)
+        """Return text as HTML, with `...` as code.
+
+        A term that appears for the first time becomes a link, with its meaning as a tooltip.
+        """
+        parts = BETWEEN_BACKTICKS.split(visible(text))
+        return Markup().join(CODE.format(part) if index % 2 else self._link(part) for index, part in enumerate(parts))
+
+    def _link(self, shown: str) -> Markup:
+        html, position = Markup(), 0
         for term, start, end in find_terms(shown):
             if term not in self.terms:
                 self.terms.append(term)
@@ -72,6 +80,8 @@ class Explanations:
         return sorted(self.terms, key=lambda term: term.name.lower())
 
 
+BETWEEN_BACKTICKS = re.compile(r"`([^`\n]+)`")
+CODE = Markup("<code>{}</code>")
 LINK = Markup('<a class="term" href="#{}" title="{}">{}</a>')
 
 
