@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from worldsize.analysis.estimate import Estimate
@@ -86,6 +86,11 @@ def setting_columns(rows: Sequence[P], *, global_batch: bool = True) -> list[Col
     if global_batch:
         columns.append(Column(quantity=GLOBAL_BATCH, of=lambda row: row.setting.global_batch))
     return [*columns, *how_columns(rows)]
+
+
+def if_it_varies(column: Column[T], rows: Sequence[T]) -> Column[T]:
+    """Return the column, hidden in a terminal if all rows have the same value."""
+    return replace(column, terminal=len(set(map(column.of, rows))) > 1)
 
 
 HOW: dict[str, Callable[[Setting], Cell]] = {

@@ -55,7 +55,10 @@ def document(source: Results | Evidence) -> Document:
             "answer": [prose.text for prose in answer if prose.role in ("answer", "doubt")],
             **{role: [prose.text for prose in answer if prose.role == role] for role in ("evidence", "why", "next")},
             "commands": [prose.command for prose in answer if prose.command],
-            "cautions": cautions(results),
+            "cautions": [
+                *cautions(results),
+                *({"code": "trials-failed", "text": prose.text} for prose in answer if prose.role == "caution"),
+            ],
             "beyond": beyond_target(evidence),
             "findings": [
                 *other_findings(results),

@@ -14,6 +14,7 @@ from tests.made import Made, write_study
 from worldsize.answer.evidence import Evidence
 from worldsize.answer.facets import Facet, facets
 from worldsize.answer.results import Results
+from worldsize.folder.record import Failure
 from worldsize.machine import Machine
 from worldsize.report.blocks import Prose
 from worldsize.report.pages import EVERY, section_plans
@@ -71,7 +72,9 @@ def test_noise_that_leaves_two_counts_open(tmp_path: Path) -> None:
     said = told(results)
     assert said[0] == Prose(role="doubt", text="Too close to call: 1 or 2 workers.")
     assert re.search(
-        r"^2 workers are between \d\.\d+x and \d\.\d+x as fast as 1\. Best guess: [12] worker", said[1].text
+        r"^2 workers are between \d\.\d+x and \d\.\d+x as fast as 1\. They are worth using from 1\.33x on\. "
+        r"Best guess: [12] worker",
+        said[1].text,
     )
     assert re.search(r"--set probe\.repeats=\d+ --dir runs/scaling-more-repeats$", said[2].command)
 
@@ -118,6 +121,57 @@ def test_nothing_measured_yet(tmp_path: Path) -> None:
     results = study(tmp_path / "made", SCALING, 0.001)
     said = told(replace(results, records={}))
     assert said == [Prose(role="doubt", text="No trial has finished yet; run the study.")]
+
+
+STRATEGIES = """\
+name: strategies
+workload: digits
+axes: {workers: [2], batch_per_worker: [64], strategy: [ddp, zero, powersgd]}
+train: false
+repeats: 3
+"""
+
+
+def with_strategies(folder: Path, seconds: dict[str, float], noise: float) -> Results:
+    def times(trial: TrialSpec) -> dict[str, float]:
+        return {"forward": 0.004, "backward": 0.006, "communication": seconds[trial.strategy.name]}
+
+    return write_study(folder, STRATEGIES, Made(times=times, noise=noise, rank_noise=noise), Machine(cores=16, gpus=0))
+
+
+def test_a_strategy_is_recommended_only_if_it_is_clearly_faster(tmp_path: Path) -> None:
+    clear = told(with_strategies(tmp_path / "clear", {"ddp": 0.001, "zero": 0.004, "powersgd": 0.006}, 0.01))
+    assert clear[0] == Prose(role="answer", text="Use ddp.")
+    assert not any(prose.command for prose in clear)
+    close = told(with_strategies(tmp_path / "close", {"ddp": 0.001, "zero": 0.001, "powersgd": 0.03}, 0.05))
+    assert close[0].role == "doubt"
+    assert re.fullmatch(r"Too close to call: (ddp or zero|zero or ddp)\.", close[0].text)
+    assert re.match(r"Best guess: (ddp|zero)\. It processes ", close[1].text)
+    assert re.search(r"--set probe\.repeats=\d+ --dir runs/strategies-more-repeats$", close[-1].command)
+
+
+def test_the_first_tile_is_what_the_study_asks_for(tmp_path: Path) -> None:
+    results = with_strategies(tmp_path / "made", {"ddp": 0.001, "zero": 0.004, "powersgd": 0.006}, 0.01)
+    shown = tiles(results)
+    assert shown is not None
+    assert (shown.tiles[0].quantity.key, shown.tiles[0].value) == ("strategy", "ddp")
+
+
+def test_failed_trials_are_part_of_the_answer(tmp_path: Path) -> None:
+    results = study(tmp_path / "made", SCALING.replace("[1, 2, 4]", "[1, 2]"), exchange_s=0.02)
+    failure = Failure(rank=1, step=3, error="ValueError: no\nmore", log=())
+    records = {
+        name: record.model_copy(update={"outcome": "failed", "failure": failure})
+        if results.trials[name].workers == 2
+        else record
+        for name, record in results.records.items()
+    }
+    said = told(replace(results, records=records))
+    assert said[0].role == "doubt"
+    failed = next(prose for prose in said if prose.role == "caution")
+    assert failed.text == "3 of 6 trials failed. The first failed on rank 1: ValueError: no."
+    assert said[-1].command.endswith(" --retry-failed")
+    assert said[-1].text.startswith("after fixing the cause; the log is ")
 
 
 ASKED: dict[str, tuple[Facet, ...]] = {

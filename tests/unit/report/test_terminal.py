@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 
@@ -114,3 +115,12 @@ def test_control_characters_and_markup_are_shown_as_they_are() -> None:
     lines = shown([Prose(role="answer", text=bad), speeds(SPEEDS, name=bad)])
     assert not any(character in "".join(lines) for character in "\x1b\r")
     assert lines[0].startswith("[bold]\\x1b[31m\\x0d<b>&")
+
+
+@pytest.mark.parametrize("width", range(30, 60))
+def test_a_number_is_not_separated_from_its_unit(width: int) -> None:
+    text = "Exchanging gradients adds 2.26 ms to each 14.7 ms step, in 90 % intervals over 12 runs of 40 s each."
+    for block in (Prose(role="note", text=text), Prose(role="why", text=text)):
+        lines = shown([block], width)
+        assert " ".join(" ".join(lines).removeprefix("Why").split()) == text
+        assert not any(re.search(r"\d$", line) and re.match(r"\s*(ms|%|s)\b", after) for line, after in pairwise(lines))

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rich.console import Group
-from rich.text import Text
 
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.speed.compare import ALPHA, EFFICIENCY, METRIC, PARTS, STEPS, THROUGHPUT, Difference
 from worldsize.answer.comparison import StudyComparison
-from worldsize.errors import visible
 from worldsize.report.blocks import Block, Column, Listing, Prose, Report, Section, Table, table
 from worldsize.report.words import quantities
 from worldsize.report.words.findings import number_of
@@ -28,8 +25,7 @@ from worldsize.report.words.numbers import (
     percent,
     with_range,
 )
-from worldsize.report.words.quantities import SPEEDUP, STEP_TIME, Quantity, test_metric
-from worldsize.report.write.console import plain_table
+from worldsize.report.words.quantities import GLUED, SPEEDUP, STEP_TIME, Quantity, test_metric
 from worldsize.report.write.terminal import to_terminal
 
 MAX_LINES = 12
@@ -142,42 +138,16 @@ def _listing(title: str, pairs: list[tuple[str, str]]) -> Listing | None:
 
 
 def comparison_view(comparison: StudyComparison) -> Group:
-    """Draw the comparison for a terminal."""
-    parts: list[Any] = [] if comparison.gate else [Text("")]
-    report = comparison_report(comparison)
-    commands = [block for block in report.all(Prose) if block.role == "next"]
-    for block in (block for section in report.sections for block in section.blocks):
-        if isinstance(block, Prose) and block.role == "next":
-            if block is commands[0]:
-                parts += [Text(""), to_terminal(commands)]
-        elif isinstance(block, Prose):
-            caution = "yellow" if comparison.compared.significant else "dim"
-            style = {"answer": "bold", "doubt": "bold yellow", "caution": caution}
-            parts.append(Text(visible(block.text), style=style.get(block.role, "dim")))
-        elif isinstance(block, Table):
-            parts += [Text(""), _terminal_table(block), Text(visible(block.note), style="dim")]
-        elif isinstance(block, Listing):
-            lines = [_cut(visible(f"{name}: {text}" if name else text)) for name, text in block.pairs]
-            parts += [Text(""), Text(block.title), *(Text(f"  {line}") for line in lines[:MAX_LINES])]
-            if len(lines) > MAX_LINES:
-                parts.append(Text(f"  and {len(lines) - MAX_LINES} more, with --json", style="dim"))
-    return Group(*parts)
+    """Draw the comparison for a terminal. Of long lists, it shows only the beginning."""
+    blocks = [block for section in comparison_report(comparison).sections for block in section.blocks]
+    return to_terminal(_shortened(block) if isinstance(block, Listing) else block for block in blocks)
 
 
-def _terminal_table(block: Table) -> Any:
-    drawn = plain_table(block.title, gap=2)
-    for index, quantity in enumerate(block.quantities):
-        justify: Any = "left" if block.is_text(index) else "right"
-        drawn.add_column(quantity.heading, justify=justify, overflow="fold")
-    for row in block.rows:
-        cells = zip(block.quantities, row, strict=True)
-        drawn.add_row(
-            *(
-                Text(quantity.full(cell) if isinstance(cell, Estimate) else quantity.text(cell))
-                for quantity, cell in cells
-            )
-        )
-    return drawn
+def _shortened(listing: Listing) -> Listing:
+    pairs = [("", _cut(f"  {name}: {text}" if name else f"  {text}")) for name, text in listing.pairs]
+    more = len(pairs) - MAX_LINES
+    end = [("", f"  and {more} more, with --json")] if more > 0 else []
+    return replace(listing, pairs=(*pairs[:MAX_LINES], *end))
 
 
 def answer_sentence(comparison: StudyComparison) -> str:
@@ -274,10 +244,18 @@ def _table(comparison: StudyComparison, shown: list[Difference]) -> Table | None
         ),
         Column(
             quantity=Quantity(key="difference", title="difference"),
-            of=lambda difference: formats(difference).difference.full(difference.estimate),
+            of=lambda difference: _with_range(formats(difference).difference, difference.estimate),
         ),
     ]
     return table("differences", OTHERS, shown, columns, note=f"Only differences that are more than noise. {RANGES}")
+
+
+def _with_range(quantity: Quantity, estimate: Estimate) -> str:
+    """`-1.99 (-2.05 to -1.93) ms`: short, because text that is too long for a terminal is cut."""
+    interval = quantity.range(estimate)
+    if not interval or quantity.unit in GLUED:
+        return quantity.full(estimate)
+    return f"{quantity.text(estimate.value)} ({interval}) {quantity.unit}"
 
 
 def _unmatched(comparison: StudyComparison) -> Iterator[str]:

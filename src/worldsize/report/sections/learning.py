@@ -10,8 +10,8 @@ from worldsize.analysis.learning.variants import TargetSummary, VariantSummary
 from worldsize.answer.curves import Trained
 from worldsize.answer.evidence import Evidence
 from worldsize.answer.results import Results
-from worldsize.report.blocks import Cell, Column, Table, setting_columns, table
-from worldsize.report.figures.model import Figure, Panel, axis_for, colors_of_series, line, worker_axis
+from worldsize.report.blocks import Cell, Column, Table, if_it_varies, setting_columns, table
+from worldsize.report.figures.model import Figure, Line, Panel, axis_for, colors_of_series, line, worker_axis
 from worldsize.report.sections.curves import MAX_CURVES
 from worldsize.report.sections.optimizers import STEPS_TO_TARGET
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, duration, integer, metric_value, whole
@@ -138,7 +138,8 @@ def optimizers(evidence: Evidence) -> Table | None:
     rows = learned(evidence)
     if len({row.variant for row in rows}) < 2:
         return None
-    columns = [_variant_column(), *setting_columns(rows), *_result_columns(evidence, rows)]
+    settings = [if_it_varies(column, rows) for column in setting_columns(rows)]
+    columns = [_variant_column(), *settings, *_result_columns(evidence, rows)]
     title = "Optimizers and learning rates, best first"
     return _table(evidence, "optimizers", title, rows, columns)
 
@@ -179,7 +180,8 @@ def _table(
     evidence: Evidence, key: str, title: str, rows: Sequence[Learned], columns: Sequence[Column[Learned]]
 ) -> Table | None:
     answer = evidence.results.answer.row
-    note = f"{LEVEL_WORDS}s over runs."
+    repeated = any(row.summary.repeats > 1 for row in rows)
+    note = f"{LEVEL_WORDS}s over runs." if repeated else "One run each, so there are no intervals."
     if any(row.trained.peak_lr != row.summary.lr for row in rows):
         note += " The learning rate column includes the learning-rate rule, which adjusts it to the global batch."
     if any(row.target and not row.target.always for row in rows):
@@ -218,8 +220,13 @@ def outcome(evidence: Evidence) -> Figure | None:
         title=f"From {first.setting.workers} to {last.setting.workers} workers{where}, "
         + " and ".join(filter(None, changes)),
         panels=tuple(panel for panel in panels if panel.marks),
-        note="More workers pay off if training gets shorter while loss and metric stay within the bands. "
-        f"Bands: {LEVEL_WORDS}s over repeats. Each point is the best variant of its setting."
+        note=(
+            "More workers pay off if training gets shorter while loss and metric stay within the bands. "
+            f"Bands: {LEVEL_WORDS}s over repeats."
+            if any(isinstance(mark, Line) and mark.low for panel in panels for mark in panel.marks)
+            else "More workers pay off if training gets shorter while loss and metric stay the same. One run each."
+        )
+        + " Each point is the best variant of its setting."
         + more_words(len(all_groups) - len(groups), "series"),
     )
 

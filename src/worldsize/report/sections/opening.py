@@ -20,9 +20,12 @@ from worldsize.report.sections.steps import queue_words
 from worldsize.report.words.answers import only_one_count
 from worldsize.report.words.findings import IN_THE_ANSWER, LARGEST_BATCH, is_bad, is_doubt, sentence
 from worldsize.report.words.headline import headline
+from worldsize.report.words.numbers import counted
 from worldsize.report.words.quantities import (
+    BATCH_PER_WORKER,
     EFFICIENCY,
     EPOCH_TIME,
+    GLOBAL_BATCH,
     LEARNING_RATE,
     SECONDS,
     SPEEDUP,
@@ -32,6 +35,9 @@ from worldsize.report.words.quantities import (
     test_metric,
     throughput,
 )
+
+STRATEGY = Quantity(key="strategy", title="strategy")
+PRECISION = Quantity(key="precision", title="precision")
 
 
 def opening(evidence: Evidence) -> list[Block]:
@@ -52,7 +58,30 @@ def tiles(results: Results) -> Tiles | None:
     asked, rankings = facets(results.spec), results.variant_rankings
     if asked and asked[0] in ("optimizer", "weights") and rankings:
         return Tiles(tiles=tuple(_training_tiles(rankings[0].variants[0], results.facts)))
-    return Tiles(tiles=tuple(_speed_tiles(results.answer.row, results.facts))) if results.answer.row else None
+    if results.answer.row is None:
+        return None
+    return Tiles(tiles=(_first_tile(results, results.answer.row), *_speed_tiles(results.answer.row, results.facts)))
+
+
+def _first_tile(results: Results, row: ScalingRow) -> Tile:
+    """Return what the study asks for: a batch, a strategy, a precision, or else a number of workers."""
+    asked, setting = facets(results.spec), row.setting
+    workers = counted(setting.workers, "worker")
+    first = next((facet for facet in asked if facet != "workers" or len(_counts(results)) > 1), None)
+    if first == "strategy":
+        return Tile(quantity=STRATEGY, value=setting.strategy.label, note=workers)
+    if first == "precision":
+        return Tile(quantity=PRECISION, value=setting.precision, note=workers)
+    if first in ("batch", "largest-batch"):
+        if setting.scaling == "strong":
+            return Tile(quantity=GLOBAL_BATCH, value=setting.global_batch, note=workers)
+        return Tile(quantity=BATCH_PER_WORKER, value=setting.batch_per_worker, note=workers)
+    batch = f"batch {setting.batch_per_worker:,} per worker, {setting.global_batch:,} in total"
+    return Tile(quantity=WORKERS, value=setting.workers, note=batch)
+
+
+def _counts(results: Results) -> set[int]:
+    return {row.setting.workers for row in results.rows}
 
 
 def _training_tiles(best: VariantSummary, facts: WorkloadFacts) -> Iterator[Tile]:
@@ -66,8 +95,6 @@ def _training_tiles(best: VariantSummary, facts: WorkloadFacts) -> Iterator[Tile
 
 def _speed_tiles(row: ScalingRow, facts: WorkloadFacts) -> Iterator[Tile]:
     setting, pace = row.setting, throughput(facts)
-    batch = f"batch {setting.batch_per_worker:,} per worker, {setting.global_batch:,} in total"
-    yield Tile(quantity=WORKERS, value=setting.workers, note=batch)
     yield _tile(replace(pace, title=pace.heading, unit=""), row.samples_per_s)
     if setting.workers > row.baseline_workers:
         yield _tile(SPEEDUP.titled(f"speedup over {row.baseline_workers}"), row.speedup)
@@ -117,11 +144,14 @@ def _unsaid(results: Results) -> list[dict[str, str]]:
             (place, finding) for place, place_results in results.by_place.items() for finding in _unsaid(place_results)
         ]
         return [{"code": finding["code"], "text": f"On {place}: {finding['text']}"} for place, finding in placed]
-    answer = results.answer
+    said = " ".join(prose.text for prose in headline(results, None))
     return [
-        {"code": finding.code, "text": sentence(finding)}
-        for finding in answer.findings
-        if not is_doubt(finding) and finding.code != IN_THE_ANSWER and not finding.code.startswith(LARGEST_BATCH)
+        {"code": finding.code, "text": text}
+        for finding in results.answer.findings
+        if not is_doubt(finding)
+        and finding.code not in IN_THE_ANSWER
+        and not finding.code.startswith(LARGEST_BATCH)
+        and (text := sentence(finding)) not in said
     ]
 
 

@@ -24,6 +24,7 @@ from worldsize.report.figures.model import (
     spans_decades,
     with_gaps,
 )
+from worldsize.report.words.headline import either, ties
 from worldsize.report.words.numbers import LEVEL_WORDS, counted, metric_value, whole
 from worldsize.report.words.quantities import LEARNING_RATE, Quantity, test_metric
 from worldsize.report.words.settings import distinguished
@@ -116,7 +117,7 @@ def optimizer_curves(evidence: Evidence, ranking: VariantRanking) -> Figure | No
         key="curves",
         title=f"All {len(ranked)} variants diverged"
         if diverged == len(ranked)
-        else f"{ranked[0].name} is the best of {len(ranked)} variants" + (f"; {diverged} diverged" if diverged else ""),
+        else f"{_best_words(ranking)} of {len(ranked)} variants" + (f"; {diverged} diverged" if diverged else ""),
         panels=tuple(
             Panel(x=x, y=replace(y, title=f"{name}: {quantity.heading}"), marks=(*target, *marks))
             for name, marks in drawn.items()
@@ -154,7 +155,8 @@ def _strong(drawn: Line, hue: str) -> Line:
 
 
 def _thin(drawn: Line, hue: str) -> Line:
-    return replace(drawn, color=hue, opacity=THIN, in_legend=False, symbol="none")
+    symbol = "none" if len(drawn.x) > 1 else drawn.symbol  # a curve of one epoch is a point
+    return replace(drawn, color=hue, opacity=THIN, in_legend=False, symbol=symbol)
 
 
 def _common_axis(lines: Sequence[Line], goal: Goal | None, *, log: bool) -> Axis:
@@ -286,8 +288,7 @@ def convergence(evidence: Evidence) -> Figure | None:
     )
     return Figure(
         key="convergence",
-        title=f"{shown[0].name} converges best"
-        + (f"; {diverged} of {len(shown)} variants diverged" if diverged else f" of {len(shown)} variants"),
+        title=f"Loss of {len(shown)} variants" + (f"; {diverged} diverged" if diverged else ""),
         panels=(panel,),
         note="Lower curves learn faster. One color per optimizer: strong for its best learning rate, faint for "
         f"the others. Means over repeats.{crossed}" + _where(evidence, ranking) + more,
@@ -329,7 +330,7 @@ def steps_by_rate(evidence: Evidence) -> Figure | None:
     limits = [_edge_line(name, edge, hues[name], y) for name, edge in edges.items()]
     return Figure(
         key="steps-by-rate",
-        title=_rate_title(ranked[0], quantity, of(ranked[0])),
+        title=_rate_title(ranking, ranked[0], quantity, of(ranked[0])),
         panels=(Panel(x=Axis(title=LEARNING_RATE.title, log=True), y=y, marks=(*limits, *lines, *crosses)),),
         note="".join(
             (
@@ -345,8 +346,16 @@ def steps_by_rate(evidence: Evidence) -> Figure | None:
     )
 
 
-def _rate_title(best: Contender, quantity: Quantity, value: Estimate | None) -> str:
-    if value is None:  # the best overall did not reach the target
+def _best_words(ranking: VariantRanking) -> str:
+    """`adam rate 0.01 is the best`, or that several variants are equally good."""
+    equal = ties(ranking)
+    if not equal:
+        return f"{ranking.best_variants[0].variant} is the best"
+    return f"{either(ranking.best_variants[0].variant, *(variant.variant for variant in equal))} may be the best"
+
+
+def _rate_title(ranking: VariantRanking, best: Contender, quantity: Quantity, value: Estimate | None) -> str:
+    if value is None or ties(ranking):  # the best overall did not reach the target, or is not alone
         return f"{quantity.title} by learning rate".capitalize()
     if quantity is STEPS_TO_TARGET:
         return f"{best.name} reaches the target in the fewest steps: {quantity.said(value.value)}"

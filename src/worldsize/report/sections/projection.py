@@ -169,6 +169,8 @@ def _series_blocks(rows: Sequence[Projection]) -> Iterator[Block]:
     choice = choose_in_series(rows)
     chosen, following, uncertain = choice.knee, choice.following, choice.unsure
     lead = "Use"
+    if base.series_id:
+        lead = f"For {base.series_id}, use"
     if sum(row.measured for row in rows) == 1:
         yield Prose(role="doubt", text="Not enough evidence: only one worker count was measured.")
         lead = "Best guess:"

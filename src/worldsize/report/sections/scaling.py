@@ -13,7 +13,7 @@ from worldsize.answer.laws import LawRow
 from worldsize.answer.predict.predict import Prediction
 from worldsize.answer.predict.prices import Basis, PricePoint
 from worldsize.answer.results import Results
-from worldsize.report.blocks import Column, Table, setting_columns, table
+from worldsize.report.blocks import Column, Table, if_it_varies, setting_columns, table
 from worldsize.report.figures.model import (
     Axis,
     Figure,
@@ -48,12 +48,13 @@ def scaling_table(evidence: Evidence) -> Table | None:
     results = evidence.results
     rows, facts = results.rows, results.facts
     several = len({row.setting.workers for row in rows}) > 1
+    repeated = any(row.repeats > 1 for row in rows)
     ratios = [
         Column[ScalingRow](quantity=SPEEDUP, of=lambda row: row.speedup),
         Column[ScalingRow](quantity=EFFICIENCY, of=lambda row: row.efficiency),
     ]
     columns: list[Column[ScalingRow]] = [
-        *(_if_it_varies(column, rows) for column in setting_columns(rows)),
+        *(column if column.quantity is WORKERS else if_it_varies(column, rows) for column in setting_columns(rows)),
         Column(quantity=STEP_TIME, of=lambda row: row.step_s),
         Column(quantity=throughput(facts), of=lambda row: row.samples_per_s),
         Column(quantity=EPOCH_TIME, of=lambda row: row.samples_per_s.time_for(facts.train_samples), terminal=False),
@@ -70,14 +71,10 @@ def scaling_table(evidence: Evidence) -> Table | None:
         columns,
         note=f"{results.spec.name}: {facts.title}. "
         + (f"{mode.capitalize()}: {meaning(mode)} " if several else "")
-        + f"Step time is the median over steps of the slowest worker. {LEVEL_WORDS.capitalize()}s over runs.",
+        + "Step time is the median over steps of the slowest worker. "
+        + (f"{LEVEL_WORDS.capitalize()}s over runs." if repeated else "One run each, so there are no intervals."),
         marked=_recommended(results, rows) if results.answer.verdict == "use" else None,
     )
-
-
-def _if_it_varies(column: Column[ScalingRow], rows: Sequence[ScalingRow]) -> Column[ScalingRow]:
-    """Return the column, hidden in a terminal if all rows have the same value. Workers are always shown."""
-    return replace(column, terminal=column.quantity is WORKERS or len(set(map(column.of, rows))) > 1)
 
 
 def _recommended(results: Results, rows: Sequence[ScalingRow]) -> ScalingRow | None:

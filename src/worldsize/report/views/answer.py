@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from worldsize.answer.evidence import Evidence
@@ -28,7 +28,7 @@ MAIN_TABLES: dict[Facet, tuple[str, ...]] = {
 """Tables that can support the answer, by what a study varies. The first one that the study has is shown."""
 MAX_ROWS = 12
 """Maximum number of table rows without `--details`."""
-ALREADY_SHOWN = ("next-count-not-worth-it", "close-call", "largest-count-measured", "one-repeat")
+ALREADY_SHOWN = ("largest-count-measured", "one-repeat")
 """Codes of findings that the headline or the table already shows."""
 
 
@@ -41,7 +41,7 @@ def answer_blocks(evidence: Evidence, *, details: bool) -> Iterator[Block]:
     findings = tuple(
         FindingText(code=finding["code"], text=finding["text"], is_bad=is_bad(finding["code"])) for finding in others
     )
-    shown = findings if details else tuple(finding for finding in findings if finding.is_bad)
+    shown = findings if details else tuple(_once(finding for finding in findings if finding.is_bad))
     if shown:
         yield Findings(findings=shown)
     all_tables = tables(evidence)
@@ -55,6 +55,16 @@ def answer_blocks(evidence: Evidence, *, details: bool) -> Iterator[Block]:
     yield from (Prose(role="note", text=words) for words in queue_words(evidence))
     more = "" if details else "    More tables: add --details"
     yield Prose(role="note", text=f"Report: {visible(str(results.folder.path / 'report' / 'index.html'))}{more}")
+
+
+def _once(findings: Iterable[FindingText]) -> Iterator[FindingText]:
+    """Yield the first finding of each code, with the number of others that have it."""
+    by_code: dict[str, list[FindingText]] = {}
+    for finding in findings:
+        by_code.setdefault(finding.code, []).append(finding)
+    for first, *others in by_code.values():
+        more = f" {len(others)} more like this: add --details." if others else ""
+        yield replace(first, text=first.text + more)
 
 
 def _short(table: Table) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from worldsize.answer.results import Results, load
@@ -13,7 +13,8 @@ from worldsize.errors import WorldsizeError, visible
 from worldsize.folder.lock import lock_holder
 from worldsize.report.words.headline import headline
 from worldsize.report.words.numbers import counted
-from worldsize.report.write.console import plain_table
+from worldsize.report.write.console import ACCENT
+from worldsize.report.write.terminal import Paragraph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,15 +76,17 @@ def _answer(results: Results) -> str:
 
 
 def overview_view(studies: list[StudyOverview], root: Path) -> Group:
-    """Show one study per line; if there are none, say how to run one."""
+    """Show the state and the answer of each study; if there are none, say how to run one."""
     if not studies:
         return Group(
             Text(f"No studies in {visible(str(root))} yet. `worldsize run` runs the built-in quickstart study.")
         )
-    table = plain_table(gap=2)
-    for header in ("study", "state", "answer", "folder"):
-        table.add_column(header, overflow="fold")
+    width = max(len(visible(study.folder)) for study in studies)
+    parts: list[RenderableType] = []
     for study in studies:
-        error = visible(study.error).partition("\n")[0]
-        table.add_row(visible(study.name), study.state, study.answer or error, visible(study.folder))
-    return Group(table, Text("`worldsize status FOLDER` shows one study in detail.", style="dim"))
+        named = f", {visible(study.name)}" if study.name != Path(study.folder).name and not study.error else ""
+        head = f"{visible(study.folder):<{width}}"
+        parts.append(Text.assemble((head, f"bold {ACCENT}"), f"  {study.state}{named}"))
+        if text := study.answer or visible(study.error).partition("\n")[0]:
+            parts.append(Paragraph(text, indent=2))
+    return Group(*parts, Text("`worldsize status FOLDER` shows one study in detail.", style="dim"))

@@ -9,7 +9,6 @@ from textwrap import indent
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from worldsize.data.catalog import WorkloadFacts
@@ -19,8 +18,11 @@ from worldsize.launch.slurm.target import job_of
 from worldsize.plan.cost import Cost
 from worldsize.plan.grid import Site
 from worldsize.plan.plan import Launch, Plan, full_grid
-from worldsize.report.words.numbers import as_written, counted, duration, number, percent
-from worldsize.report.write.console import ACCENT, plain_table
+from worldsize.report.blocks import Column, setting_columns, table
+from worldsize.report.words.numbers import counted, duration, integer, number, percent, rate, rough_duration
+from worldsize.report.words.quantities import LEARNING_RATE, Quantity
+from worldsize.report.write.console import ACCENT
+from worldsize.report.write.terminal import TerminalTable
 from worldsize.spec.optimizer import Search
 from worldsize.spec.study import StudySpec, TrialSpec
 from worldsize.spec.training import steps_per_epoch
@@ -34,12 +36,13 @@ def plan_view(study: Study, cost: Cost, everything: bool, command_that_fits: str
     kinds = Counter(trial.kind for trial in plan.trials.values())
     kinds_words = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     basis = "from steps measured before" if cost.measured else "rough: nothing is measured yet"
+    time = duration(cost.wall_s) if cost.measured else rough_duration(cost.wall_s)
     parts: list[Any] = [
         Text.assemble((spec.name, "bold"), f": {spec.workload.name}, {facts.title}"),
         Text(
             f"{counted(len(plan.trials), 'trial')} ({kinds_words}) in "
-            f"{counted(len(plan.launches), 'launch', 'launches')}; about {duration(cost.wall_s)}, "
-            f"{number(cost.worker_s)} worker-seconds ({basis})"
+            f"{counted(len(plan.launches), 'launch', 'launches')}; about {time}, "
+            f"{_worker_time(cost.worker_s)} ({basis})"
         ),
         *[Text(words) for words in job_words(study.sites, cost)],
         *[Text(words) for words in _more_to_come(spec)],
@@ -113,36 +116,61 @@ def _more_to_come(spec: StudySpec) -> Iterator[str]:
         yield "Training may end early, so steps and times are upper limits"
 
 
-def _steps_table(plan: Plan, facts: WorkloadFacts) -> Table:
+def _worker_time(seconds: float) -> str:
+    return f"{number(seconds / 3600)} worker-hours" if seconds >= 3600 else f"{integer(seconds)} worker-seconds"
+
+
+def _steps_table(plan: Plan, facts: WorkloadFacts) -> TerminalTable:
     """Return a table of steps = epochs x samples / global batch, for each setting."""
-    table = plain_table(gap=2)
-    for header in ("workers", "batch/worker", "global batch", "optimizer", "rate", "steps/epoch", "steps", "epochs"):
-        table.add_column(header, justify="right")
     seen: dict[tuple[Any, ...], TrialSpec] = {}
     for trial in (trial for trial in plan.trials.values() if trial.kind != "pretrain"):
-        key = (trial.workers, trial.batch_per_worker, trial.accumulation, trial.kind == "train" and trial.optimizer)
-        seen.setdefault(key, trial)
-    trained = [trial for trial in seen.values() if trial.train] or list(seen.values())
-    for trial in sorted(trained, key=_place_in_table):
-        epoch_steps = steps_per_epoch(facts.train_samples, trial.global_batch)
-        cells = [str(trial.workers), str(trial.batch_per_worker), str(trial.global_batch)]
-        if trial.train:
-            steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
-            cells += [
-                trial.optimizer.family,
-                as_written(trial.peak_lr),
-                str(epoch_steps),
-                str(steps),
-                as_written(steps / epoch_steps),
-            ]
-        else:
-            cells += ["", "", str(epoch_steps), "search" if trial.largest else "probe", ""]
-        table.add_row(*cells)
-    return table
+        seen.setdefault((trial.setting, trial.variant if trial.train else None), trial)
+    trials = sorted([trial for trial in seen.values() if trial.train] or seen.values(), key=_place_in_table)
+    columns: list[Column[TrialSpec]] = [
+        *setting_columns(trials),
+        Column(quantity=OPTIMIZER, of=lambda trial: _optimizer(trial) if trial.train else None),
+        Column(quantity=LEARNING_RATE, of=lambda trial: trial.peak_lr if trial.train else None),
+        Column(quantity=STEPS_PER_EPOCH, of=lambda trial: steps_per_epoch(facts.train_samples, trial.global_batch)),
+        Column(quantity=STEPS_OR_KIND, of=lambda trial: _steps(trial, facts)),
+        Column(quantity=EPOCHS, of=lambda trial: _epochs(trial, facts)),
+    ]
+    made = table("plan", "", trials, columns)
+    assert made is not None
+    return TerminalTable(made)
+
+
+OPTIMIZER = Quantity(key="optimizer", title="optimizer")
+STEPS_PER_EPOCH = Quantity(key="steps_per_epoch", title="steps per epoch", short="steps/\nepoch", digits=integer)
+STEPS_OR_KIND = Quantity(key="steps", title="steps", digits=integer)
+EPOCHS = Quantity(key="epochs", title="epochs", digits=lambda value: integer(value) if value >= 10 else rate(value))
+
+
+def _optimizer(trial: TrialSpec) -> str:
+    """`momentum 0.9, linear rule, pretrained`"""
+    return trial.family_label
+
+
+def _steps(trial: TrialSpec, facts: WorkloadFacts) -> int | str:
+    if trial.train:
+        return trial.train.total_steps(facts.train_samples, trial.global_batch)
+    return "search" if trial.largest else "probe"
+
+
+def _epochs(trial: TrialSpec, facts: WorkloadFacts) -> float | None:
+    if not trial.train:
+        return None
+    epoch_steps = steps_per_epoch(facts.train_samples, trial.global_batch)
+    return trial.train.total_steps(facts.train_samples, trial.global_batch) / epoch_steps
 
 
 def _place_in_table(trial: TrialSpec) -> tuple[Any, ...]:
-    return trial.batch_per_worker, trial.workers, trial.optimizer.family, trial.optimizer.momentum, trial.peak_lr
+    return (
+        trial.global_batch if trial.scaling == "strong" else trial.batch_per_worker,
+        trial.workers,
+        trial.strategy.label,
+        trial.family_label,
+        trial.peak_lr,
+    )
 
 
 def launch_command(study: Study, launch: Launch, number: int) -> str:

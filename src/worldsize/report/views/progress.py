@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,12 +21,53 @@ from worldsize.launch.target import Progress
 from worldsize.plan.cost import CORE_FLOP_PER_S, LAUNCH_START_S, StepTimes, trial_s
 from worldsize.plan.plan import Plan
 from worldsize.report.views.status import failure_view
-from worldsize.report.words.numbers import byte_size, counted, duration, metric_value, number
+from worldsize.report.words.numbers import byte_size, counted, duration, metric_value, number, rate
 from worldsize.report.write.publish import LivePage
 from worldsize.spec.study import TrialSpec
 from worldsize.study.study import Study, runs_again
 
 OUTCOME_WORDS = {"plateaued": "no longer improved", "stopped": "stopped early, far behind the others"}
+
+
+RESULT_WIDTH = 22
+"""Space for the result of a trial, so that the time left is below that of other trials."""
+
+
+def _labels(plan: Plan) -> dict[str, str]:
+    """Name each trial by its workers and by everything else that differs between the trials of the study."""
+    trials = list(plan.trials.values())
+
+    def varies(of: Callable[[TrialSpec], object]) -> bool:
+        return len(set(map(of, trials))) > 1
+
+    repeated = {trial.kind for trial in trials if trial.repeat}
+    named: list[tuple[bool, Callable[[TrialSpec], str]]] = [
+        (varies(lambda trial: trial.kind), lambda trial: trial.kind),
+        (varies(_batch), _batch),
+        (varies(lambda trial: trial.strategy), lambda trial: trial.strategy.label),
+        (varies(lambda trial: trial.precision), lambda trial: trial.precision),
+        (varies(lambda trial: trial.accumulation), lambda trial: f"{trial.accumulation}x accumulation"),
+        (varies(lambda trial: trial.place), lambda trial: trial.place),
+        (True, _optimizer),
+        (True, lambda trial: f"run {trial.repeat + 1}" if trial.kind in repeated else ""),
+    ]
+    return {
+        trial.id: ", ".join(
+            filter(None, [counted(trial.workers, "worker"), *(words(trial) for shown, words in named if shown)])
+        )
+        for trial in trials
+    }
+
+
+def _batch(trial: TrialSpec) -> str:
+    if trial.largest:
+        return ""
+    size = trial.batch_per_worker if trial.scaling == "weak" else trial.global_batch
+    return f"{'' if trial.scaling == 'weak' else 'global '}batch {size:,}"
+
+
+def _optimizer(trial: TrialSpec) -> str:
+    return f"{trial.family_label}, lr {rate(trial.peak_lr)}" if trial.kind == "train" else ""
 
 
 class StudyProgress(Progress):
@@ -46,6 +87,13 @@ class StudyProgress(Progress):
         self._total = len(plan.trials)
         self._live: Bars | None = None
         self._study_bar = self._trial_bar = TaskID(0)
+        self._labels = _labels(plan)
+        self._errors: set[str] = set()
+        """Errors whose log has been shown."""
+        self._ms: dict[str, float] = {}
+        """Time per step of each trial, in milliseconds, as last reported."""
+        self._started: set[str] = set()
+        """Trials of launches that have started, so that their start takes no more time."""
         self._steps: dict[str, int | None] = {}
         self._shown = ""
         """Id of the trial whose bar is shown: the one that started last, if several run at once."""
@@ -75,18 +123,22 @@ class StudyProgress(Progress):
             if not self._shown:
                 self._live.reset(self._trial_bar, total=None, description=launch_id, words="starting workers")
         else:
-            self.note(f"{launch_id}: {counted(len(trials), 'trial')} ({self._progress_words()})")
+            workers = counted(max((trial.workers for trial in trials), default=1), "worker")
+            self.note(f"Starting {workers} for {counted(len(trials), 'trial')}{self._time_left(', about ')}")
+        self._started |= {trial.id for trial in trials}
 
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
         if event["event"] == "progress":
             self._step_s[trial.setting] = trial.global_batch / event["samples_per_s"]
+            self._ms[trial.id] = 1e3 * self._step_s[trial.setting]
         if self._live is None:
             return
         if kind_of(event) == "start":
             self._steps[trial.id] = event.get("steps")
         if kind_of(event) == "start" or not self._shown:
             self._shown = trial.id
-            self._live.reset(self._trial_bar, total=self._steps.get(trial.id), description=trial.id, words="")
+            label = self._labels.get(trial.id, trial.id)
+            self._live.reset(self._trial_bar, total=self._steps.get(trial.id), description=label, words="")
         match kind_of(event) if trial.id == self._shown else "":
             case "progress":
                 pace = event["samples_per_s"] * self._facts.units_per_sample
@@ -107,14 +159,16 @@ class StudyProgress(Progress):
         if trial.id == self._shown:
             self._shown = ""
         if record.outcome == "failed":
-            self._console.print(failure_view(record))
+            error = record.failure.error if record.failure else ""
+            self._console.print(failure_view(record, log=error not in self._errors))
+            self._errors.add(error)
         elif self._live is None or trial.kind == "train":
             self._console.print(self._ended_line(trial, record), soft_wrap=True)
         self._show_study()
 
     def plan_grew(self, plan: Plan) -> None:
         added = [trial_id for trial_id in plan.trials if trial_id not in self._plan.trials]
-        self._plan, self._total = plan, len(plan.trials)
+        self._plan, self._total, self._labels = plan, len(plan.trials), _labels(plan)
         self._left += added
         self.note(f"The study continues with {counted(len(added), 'more trial')}")
         self._show_study()
@@ -123,21 +177,31 @@ class StudyProgress(Progress):
         self._console.print(Text(visible(text)), soft_wrap=True)
 
     def _ended_line(self, trial: TrialSpec, record: TrialRecord) -> Text:
-        tested = "".join(f", test {name} {metric_value(value)}" for name, value in record.metrics.items())
-        result = duration(record.wall_s) + tested
+        """`[ 8/18]  2 workers, train, momentum 0.9, lr 0.05   test accuracy 0.9660   28 s left`"""
+        done = self._total - len(self._left)
+        width = max(map(len, self._labels.values()), default=0)
+        label = self._labels.get(trial.id, trial.id)
+        lead = f"[{done:>{len(str(self._total))}}/{self._total}]  {label:<{width}}  "
+        left = "" if self._live else self._time_left("  ")
+        return Text(f"{lead}{self._result(trial, record):<{RESULT_WIDTH}}{left}".rstrip())
+
+    def _result(self, trial: TrialSpec, record: TrialRecord) -> str:
         if record.outcome == "diverged":
-            result = f"diverged at step {record.diverged_at_step}"
-        elif record.outcome == "out_of_memory":
-            rank = f" on rank {record.failure.rank}" if record.failure else ""
-            result = f"out of memory{rank}"
-        elif record.tries:
+            return f"diverged at step {record.diverged_at_step}"
+        if record.outcome == "out_of_memory":
+            return "out of memory" + (f" on rank {record.failure.rank}" if record.failure else "")
+        if record.tries:
             fitting = [attempt.batch_per_worker for attempt in record.tries if attempt.outcome == "finished"]
-            result += (
-                f", tried {counted(len(record.tries), 'batch', 'batches')}; the largest that fits is {max(fitting)}"
-            )
-        elif record.outcome in OUTCOME_WORDS:
-            result += f", {OUTCOME_WORDS[record.outcome]} after {counted(len(record.epochs), 'epoch')}"
-        return Text(f"{trial.id}: {result}" + ("" if self._live else f" ({self._progress_words()})"))
+            largest = f"the largest that fits is {max(fitting):,}" if fitting else "none fits"
+            return f"tried {counted(len(record.tries), 'batch', 'batches')}; {largest}"
+        if record.outcome in OUTCOME_WORDS:
+            return f"{OUTCOME_WORDS[record.outcome]} after {counted(len(record.epochs), 'epoch')}"
+        name = self._facts.metric if self._facts.metric in record.metrics else "loss"
+        if name in record.metrics:
+            return f"test {name} {metric_value(record.metrics[name])}"
+        if trial.id in self._ms:
+            return f"{number(self._ms[trial.id])} ms/step"
+        return f"finished in {duration(record.wall_s)}"
 
     def _show_study(self) -> None:
         if self._live:
@@ -145,13 +209,15 @@ class StudyProgress(Progress):
             self._live.update(self._study_bar, completed=done, total=self._total, words=self._progress_words())
 
     def _progress_words(self) -> str:
-        done = self._total - len(self._left)
-        return f"{done} of {self._total} done" + (f", {duration(max(self.eta_s(), 1))} left" if self._left else "")
+        return f"{self._total - len(self._left)} of {self._total} done{self._time_left(', ')}"
+
+    def _time_left(self, lead: str) -> str:
+        return f"{lead}{duration(max(round(self.eta_s()), 1))} left" if self._left else ""
 
     def eta_s(self) -> float:
         """Return the estimated time left, in seconds. Before any step is measured it is a guess."""
         left = set(self._left)
-        launches = sum(any(trial_id in left for trial_id in launch.trials) for launch in self._plan.launches)
+        launches = sum(bool(left.intersection(launch.trials) - self._started) for launch in self._plan.launches)
         return launches * LAUNCH_START_S + sum(self._expected_s(self._plan.trials[trial_id]) for trial_id in left)
 
     def _expected_s(self, trial: TrialSpec) -> float:

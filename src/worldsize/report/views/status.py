@@ -46,14 +46,17 @@ def status_view(results: Results, running: str | None, holder: LockFile | None) 
     if holder:
         now = f"; now running {running}" if running else ""
         parts.append(Text(f"Run by process {holder.pid} on {holder.host}{now}"))
+    seen: set[str] = set()
     for record in results.failed():
-        parts.append(failure_view(record))
+        error = record.failure.error if record.failure else ""
+        parts.append(failure_view(record, log=error not in seen))
+        seen.add(error)
     for trial_id in results.damaged:
         parts.append(Text(f"{trial_id}: the record is damaged; the next run keeps it aside and runs the trial again"))
     return Group(*parts)
 
 
-def failure_view(record: TrialRecord) -> Text:
+def failure_view(record: TrialRecord, *, log: bool = True) -> Text:
     """Show why a trial failed, with the end of its log."""
     assert record.failure is not None
     failure = record.failure
@@ -61,7 +64,7 @@ def failure_view(record: TrialRecord) -> Text:
     step = f", after step {failure.step}" if failure.step is not None else ""
     first_line = visible(failure.error).partition("\n")[0]
     text = Text.assemble((f"{record.trial} failed", "bold red"), f" ({where}{step}): {first_line}")
-    for line in failure.log[-5:]:
+    for line in failure.log[-5:] if log else ():
         text.append(f"\n    {visible(line)}", style="dim")
     return text
 

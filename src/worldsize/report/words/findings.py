@@ -15,8 +15,8 @@ from worldsize.report.words.settings import HOW, WORDS
 
 MOST_REPEATS = 100
 """The most repeats to ask for. If more are needed, the machine is too noisy."""
-IN_THE_ANSWER = "next-count-not-worth-it"
-"""Code of the finding about the next larger count, which the answer itself includes."""
+IN_THE_ANSWER = ("next-count-not-worth-it", "close-call", "trials-failed")
+"""Codes of findings that the answer itself includes."""
 LARGEST_BATCH = "largest-batch-"
 """Prefix of the codes for the result of a search for the largest batch."""
 
@@ -112,8 +112,8 @@ FINDINGS: dict[str, FindingKind] = {
     ),
     "target-not-reached": FindingKind(
         level="problem",
-        text="{trials:.0f} of {of:.0f} trials ran all {epochs:.0f} epochs without reaching {metric_name} {sign} "
-        "{value}.",
+        text="{trials:.0f} of {of:.0f} trials ran all {epochs:.0f} epochs without reaching {metric_name} of "
+        "{sign} {value}.",
     ),
     # Worth knowing.
     "next-count-not-worth-it": FindingKind(
@@ -241,7 +241,7 @@ FINDINGS: dict[str, FindingKind] = {
     "measure-next": FindingKind(text="Measure {workers:.0f} workers to narrow these intervals the most."),
     "measure-two-nodes": FindingKind(
         text="A machine like this runs up to {places:.0f} worker(s). To go further, measure {workers:.0f} workers "
-        "on two machines, or describe your network with --network."
+        "on two machines, or describe your network with `worldsize predict --network`."
     ),
 }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.padding import Padding
 from rich.text import Text
 
 from worldsize.analysis.estimate import Estimate
@@ -69,9 +69,32 @@ def _draw(block: Block) -> Iterator[RenderableType]:
         yield from (_text(f"{name}: {value}" if name else value) for name, value in block.pairs)
 
 
-def _text(words: str, *, style: str = "") -> Text:
-    """Return text with its control characters made visible, before anything is measured or wrapped."""
-    return Text(visible(words), style=style)
+UNSPLIT = re.compile(r"(?<=\d) (?=%|(?:ms|us|s|min|h|KB|MB|GB|GB/s)\b)")
+"""The space between a number and its unit, where no line may end."""
+KEPT = "\ue000"
+"""Stands for such a space while lines are wrapped: a character of private use, as wide as a space."""
+
+
+@dataclass
+class Paragraph:
+    """Text, wrapped at the width of the terminal, but not between a number and its unit."""
+
+    words: str
+    style: str = ""
+    label: Text | None = None
+    """Stands before the first line. The others are indented as far, as is the first without a label."""
+    indent: int = 0
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # Control characters become visible before anything is measured or wrapped.
+        text = Text(UNSPLIT.sub(KEPT, visible(self.words)))
+        for index, line in enumerate(text.wrap(console, options.max_width - self.indent)):
+            lead = self.label if self.label is not None and index == 0 else " " * self.indent
+            yield Text.assemble(lead, (line.plain.rstrip().replace(KEPT, " "), self.style))
+
+
+def _text(words: str, *, style: str = "") -> Paragraph:
+    return Paragraph(words, style)
 
 
 def _prose(block: Prose) -> Iterator[RenderableType]:
@@ -81,9 +104,9 @@ def _prose(block: Prose) -> Iterator[RenderableType]:
     label = Text(f"{LABELS[block.role]:<{INDENT}}", style=f"bold {ACCENT}")
     if block.command:
         yield _Command(label, visible(block.command))
-        yield Padding(_text(f"({block.text})", style="dim"), (0, 0, 0, INDENT))
+        yield Paragraph(f"({block.text})", style="dim", indent=INDENT)
     else:
-        yield _Labeled(label, _text(block.text))
+        yield Paragraph(block.text, label=label, indent=INDENT)
 
 
 @dataclass
@@ -108,19 +131,6 @@ class _Command:
 
 
 @dataclass
-class _Labeled:
-    """A label and a text, all lines of which are indented by the width of the label."""
-
-    label: Text
-    text: Text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = self.text.wrap(console, options.max_width - INDENT)
-        for index, line in enumerate(lines):
-            yield Text.assemble(self.label if index == 0 else " " * INDENT, line)
-
-
-@dataclass
 class TerminalTable:
     """A table that fits the terminal.
 
@@ -142,7 +152,8 @@ class TerminalTable:
         while len(columns) > 1 and _least_width(columns) > options.max_width:
             columns.pop()
         columns = _cut(columns, options.max_width)
-        yield _text(self.table.title, style="bold")
+        if self.table.title:
+            yield _text(self.table.title, style="bold")
         yield from _lines(columns, self.table.marked)
         dropped = len(shown) - len(columns)
         notes = [
