@@ -60,7 +60,7 @@ FIRST: dict[Facet, tuple[SectionPlan, ...]] = {
     "workers": (SCALING, STEPS, COMMUNICATION),
     "largest-batch": (BATCH, HARDWARE),
     "batch": (BATCH, LEARNING),
-    "strategy": (SCALING, COMMUNICATION, LEARNING),
+    "strategy": (SCALING, STEPS, COMMUNICATION, LEARNING),
     "precision": (SCALING, HARDWARE, LEARNING),
     "optimizer": (LEARNING,),
     "weights": (LEARNING,),

@@ -207,7 +207,7 @@ OPENING = {
     "optimizers-mnist": "learning scaling",
     "quickstart": "scaling step communication",
     "steering-scaling": "scaling step communication",
-    "strategies": "scaling communication learning",
+    "strategies": "scaling step communication learning",
 }
 """The sections that the page of each study opens with."""
 

@@ -46,8 +46,10 @@ from worldsize.report.words.settings import more_words, name_of_series
 def scaling_table(evidence: Evidence) -> Table | None:
     """Return step time, throughput, speedup and efficiency of each setting."""
     results = evidence.results
-    rows, facts = results.rows, results.facts
+    rows, facts = list(results.rows), results.facts
     several = len({row.setting.workers for row in rows}) > 1
+    if not several and len({row.setting.global_batch for row in rows}) == 1:  # strategies and precisions: fastest first
+        rows.sort(key=lambda row: -row.samples_per_s.value)
     repeated = any(row.repeats > 1 for row in rows)
     ratios = [
         Column[ScalingRow](quantity=SPEEDUP, of=lambda row: row.speedup),
@@ -66,7 +68,7 @@ def scaling_table(evidence: Evidence) -> Table | None:
     baseline = counted(min((row.baseline_workers for row in rows), default=1), "worker")
     return table(
         "scaling",
-        f"{mode.capitalize()} relative to {baseline}" if several else f"Throughput with {baseline}",
+        f"{mode.capitalize()} relative to {baseline}" if several else f"Throughput with {baseline}{_order(rows)}",
         rows,
         columns,
         note=f"{results.spec.name}: {facts.title}. "
@@ -75,6 +77,10 @@ def scaling_table(evidence: Evidence) -> Table | None:
         + (f"{LEVEL_WORDS.capitalize()}s over runs." if repeated else "One run each, so there are no intervals."),
         marked=_recommended(results, rows) if results.answer.verdict == "use" else None,
     )
+
+
+def _order(rows: Sequence[ScalingRow]) -> str:
+    return ", fastest first" if len(rows) > 1 and len({row.setting.global_batch for row in rows}) == 1 else ""
 
 
 def _recommended(results: Results, rows: Sequence[ScalingRow]) -> ScalingRow | None:
