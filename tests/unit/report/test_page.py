@@ -334,3 +334,13 @@ def test_forms_of_terms(text: str, names: list[str]) -> None:
 def test_text_between_backticks_is_code() -> None:
     linked = Explanations().link("Set `repeats: 3 <b>` to `find")
     assert linked == "Set <code>repeats: 3 &lt;b&gt;</code> to `find"
+
+
+def test_a_table_has_its_main_columns_on_a_phone(made: Report) -> None:
+    page = to_page(made, print_files=False, live=False)
+    sheets = re.findall(r'<div class="sheet" id="table-(\w[\w-]*)">.*?<thead>(.*?)</thead>', page, re.DOTALL)
+    assert sheets
+    for key, head in sheets:
+        columns = re.findall(r"<th scope=\"col\"([^>]*)>", head)
+        assert any("minor" not in column for column in columns), key
+    assert any("minor" in head for _, head in sheets)

@@ -29,7 +29,7 @@ from worldsize.study.study import Study, runs_again
 OUTCOME_WORDS = {"plateaued": "no longer improved", "stopped": "stopped early, far behind the others"}
 
 
-RESULT_WIDTH = 22
+RESULT_WIDTH = 24
 """Space for the result of a trial, so that the time left is below that of other trials."""
 
 
