@@ -33,7 +33,7 @@ repeats: 1
 interconnect_probe_s: 0
 oversubscribe: true
 """
-"""4 probes in one launch, then one training trial each on 1 and 2 workers."""
+"""Two launches of 2 probes, then one training trial each on 1 and 2 workers."""
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

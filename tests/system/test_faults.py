@@ -22,10 +22,10 @@ def outcomes(folder: Path) -> dict[str, str]:
     return {trial[:4]: record.outcome for trial, record in worldsize.load(folder).records.items()}
 
 
-THROUGHPUT = SMALL.replace("train: {steps: 30}\n", "")
-"""The 4 probes alone: one launch."""
 TWO_WORKERS = SMALL.replace("workers: [1, 2]", "workers: [2]")
-"""2 probes in one launch, then training."""
+"""2 probes, each in a launch of its own, then training."""
+THROUGHPUT = TWO_WORKERS.replace("train: {steps: 30}\n", "").replace("repeats: 2", "repeats: 4")
+"""4 probes, each in a launch of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +124,13 @@ def test_the_same_command_continues_whatever_ended_the_driver(endings: dict[str,
 
 @pytest.mark.long
 def test_a_driver_killed_in_the_middle_is_continued_with_training(folder: Path, start: Start) -> None:
-    driver = start(fault="slow:0:0003:0")
-    wait_for(lambda: len(records(folder)) >= 3)
+    driver = start(fault="slow:0:0004:0")
+    wait_for(lambda: len(records(folder)) >= 4)
     driver.kill()
     driver.communicate()
     wait_for(lambda: not processes_of(folder), 10)  # workers end with the driver, before anything resumes
     before = records(folder)
-    assert 3 <= len(before) < 6
+    assert 4 <= len(before) < 6
     second = start()
     output, _ = second.communicate()
     assert second.returncode == 0, output
@@ -164,6 +164,16 @@ def test_a_killed_rank_is_tried_again(ended: Path, endings: dict[str, Ending]) -
     assert_tried_again(endings["last"].code, endings["last"].output, ended, "0003")
 
 
+def test_of_trials_that_take_turns_the_one_in_progress_is_blamed(folder: Path, start: Start) -> None:
+    """None of them has a record when the rank is killed, and all of them run again."""
+    (folder.parent / "small.yaml").write_text(SMALL.replace("train: {steps: 30}\n", ""))
+    first, second, *_ = worldsize.Study(folder.parent / "small.yaml", folder=folder).plan.trials.values()
+    blamed = second if second.workers == 2 else first
+    driver = start(fault=f"kill:1:{blamed.id[:4]}:8:once")
+    output, _ = driver.communicate()
+    assert_tried_again(driver.returncode, output, folder, blamed.id[:4])
+
+
 def assert_tried_again(code: int, output: str, folder: Path, trial: str) -> None:
     assert code == 0, output
     assert "killed by SIGKILL" in output
@@ -191,7 +201,7 @@ def _read_all(descriptor: int) -> str:
 @pytest.mark.long
 def test_a_killed_torchrun_leaves_no_rank(folder: Path, start: Start) -> None:
     driver = start(fault="slow:0:0003:0")
-    wait_for(lambda: len(records(folder)) >= 1)
+    wait_for(lambda: _events(folder, "0003"))
     (torchrun,) = [
         child for child in psutil.Process(driver.pid).children() if "torch.distributed.run" in child.cmdline()
     ]
@@ -210,7 +220,7 @@ def test_a_rank_that_leaves_early_with_exit_0_has_failed(folder: Path, start: St
     output, _ = driver.communicate()
     assert driver.returncode == 1, output
     assert outcomes(folder) == {f"000{n}": "failed" if n == 4 else "finished" for n in range(6)}
-    assert len(list(folder.glob("launches/*"))) == 4  # it was tried twice
+    assert len(list(folder.glob("launches/*"))) == 5  # it was tried twice
 
 
 @pytest.mark.long
@@ -252,7 +262,7 @@ def test_a_full_disk_stops_the_study_and_the_same_command_continues_it(tmp_path:
         output, _ = driver.communicate()
         assert driver.returncode == 1, output
         assert "the disk is full: " in output
-        assert re.search(r"The 3 left need about \d+ MB, and \S+ has 0 MB free", output)
+        assert re.search(r"The 4 left need about \d+ MB, and \S+ has 0 MB free", output)
         assert processes_of(folder) == []
         assert records(folder) == before
         again = start("--dir", str(folder))

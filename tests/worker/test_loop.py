@@ -23,7 +23,7 @@ from worldsize.worker.optimizers import lr_of_step
 from worldsize.worker.parallel import make_strategy
 from worldsize.worker.parallel.shards import epoch_shares
 from worldsize.worker.parallel.team import Team
-from worldsize.worker.probe import median_precision, probe
+from worldsize.worker.probe import median_precision, timed_steps, whole_batches
 from worldsize.worker.workloads.base import Split, Workload, batch
 
 SAMPLES, TEST_SAMPLES = 103, 37
@@ -178,30 +178,35 @@ def test_evaluation_counts_and_averages(tmp_path: Path) -> None:
     assert here.strategy.module.training
 
 
-def test_a_probe_stops_when_its_median_is_known(tmp_path: Path) -> None:
+def timed(here: Trainer) -> bool:
+    """Time steps as a search for the largest batch does; return whether their median is precise."""
+    assert here.trial.probe is not None
+    _, reached = timed_steps(here, whole_batches(here), here.trial.probe, here.trial.probe.warmup_steps)
+    return reached
+
+
+def test_timing_stops_when_the_median_is_known(tmp_path: Path) -> None:
     now = iter(range(0, 10**12, 1_000_000))
     here = trainer(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=5))
     here.clock = CpuStepClock(lambda: next(now))  # a reading a millisecond, seven a step
-    result = probe(here, here.trial.probe)  # type: ignore[arg-type]
-    assert result.precision_reached
+    assert timed(here)
     assert here.step == 5 + 5 + 36  # warm-up, five steps, then a block of a quarter of a second
 
 
-def test_a_probe_stops_when_its_time_is_up(tmp_path: Path) -> None:
+def test_timing_stops_when_its_time_is_up(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ticks = iter(np.cumsum(rng.lognormal(17, 1.5, 10_000)).astype(int).tolist())  # steps of about 24 ms, wildly uneven
     here = trainer(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=2, tolerance=0.001))
     here.clock = CpuStepClock(lambda: next(ticks))
-    result = probe(here, here.trial.probe)  # type: ignore[arg-type]
-    assert result.precision_reached is False
+    assert not timed(here)
     assert 2 <= here.clock.seconds()[5:].sum() < 5
 
 
-def test_a_probe_of_long_steps_takes_no_more_of_them_than_its_time_holds(tmp_path: Path) -> None:
+def test_timing_of_long_steps_takes_no_more_of_them_than_its_time_holds(tmp_path: Path) -> None:
     now = iter(range(0, 10**13, 40_000_000))
     here = trainer(tmp_path, kind="probe", train=None, probe=ProbeSpec(max_seconds=1.5))
     here.clock = CpuStepClock(lambda: next(now))  # a reading every 40 ms, seven a step
-    probe(here, here.trial.probe)  # type: ignore[arg-type]
+    timed(here)
     assert here.step == 5 + 5 + 1  # warm-up, five steps of 0.28 s, and one for the 0.1 s that are left
 
 

@@ -115,14 +115,14 @@ def block_length(steps: int) -> int:
     return max(1, int(steps ** (1 / 3) + 0.5))
 
 
-def bootstrap_medians(step_s: Floats, rng: np.random.Generator) -> Floats:
-    """Return the medians of circular block bootstrap resamples of one series."""
-    step_s = step_s[:: -(-len(step_s) // MAX_STEPS)]
-    length = block_length(len(step_s))
-    blocks = -(-len(step_s) // length)
-    starts = rng.integers(0, len(step_s), (REPLICATES, blocks, 1))
-    indices = (starts + np.arange(length)) % len(step_s)
-    return np.asarray(np.median(step_s[indices.reshape(REPLICATES, -1)[:, : len(step_s)]], axis=1))
+def bootstrap(series: Floats, rng: np.random.Generator, statistic: Callable[..., Floats] = np.median) -> Floats:
+    """Return a statistic of each circular block bootstrap resample of one series."""
+    series = series[:: -(-len(series) // MAX_STEPS)]
+    length = block_length(len(series))
+    blocks = -(-len(series) // length)
+    starts = rng.integers(0, len(series), (REPLICATES, blocks, 1))
+    indices = (starts + np.arange(length)) % len(series)
+    return np.asarray(statistic(series[indices.reshape(REPLICATES, -1)[:, : len(series)]], axis=1))
 
 
 def warmup_end(step_s: Floats) -> int:
@@ -262,12 +262,13 @@ class Sample:
         return from_logs(self.estimate(level))
 
 
-def median_step(repeats: Mapping[int, Floats], seed: int = 0) -> Sample:
-    """Return the mean over repeats of log(median over steps). Its exp is the geometric mean of the medians."""
+def mean_of_blocks(repeats: Mapping[int, Floats], seed: int = 0) -> Sample:
+    """Return the mean over repeats of the mean over blocks of log(step time). Its exp is a geometric mean."""
     rng = np.random.default_rng(seed)
-    spreads = [float(np.log(bootstrap_medians(steps, rng)).std()) for steps in repeats.values()]
-    medians = {repeat: math.log(float(np.median(steps))) for repeat, steps in repeats.items()}
-    return Sample.of(medians, floor=math.hypot(*spreads) / len(spreads))
+    logs = {repeat: np.log(blocks) for repeat, blocks in repeats.items()}
+    spreads = [float(bootstrap(blocks, rng, np.mean).std()) for blocks in logs.values()]
+    means = {repeat: float(blocks.mean()) for repeat, blocks in logs.items()}
+    return Sample.of(means, floor=math.hypot(*spreads) / len(spreads))
 
 
 def from_logs(logged: Estimate) -> Estimate:

@@ -36,6 +36,7 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
     for outcome in ("failed", "diverged", "stopped"):
         if outcome in outcomes:
             yield Finding(code=f"trials-{outcome}", numbers={"trials": outcomes.count(outcome)})
+    yield from _crowded(results)
     yield from _stolen(results)
     if results.spec.adaptive:
         yield _adaptive(results)
@@ -58,7 +59,17 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
         yield Finding(code="trials-left", numbers={"trials": len(results.left())})
 
 
+def _crowded(results: Results) -> Iterator[Finding]:
+    """Other processes on the cores of the workers."""
+    crowded = [share for share in results.crowded if share > 0]
+    if results.is_crowded:
+        numbers = {"trials": len(crowded), "of": len(results.crowded), "percent": 100 * float(np.median(crowded))}
+        yield Finding(code="machine-busy", numbers={**numbers, "most": 100 * max(crowded)})
+
+
 def _stragglers(results: Results) -> Iterator[Finding]:
+    if results.is_crowded:  # the rank beside the other process is slow, for no reason of its own
+        return
     for step in results.steps:
         slow = straggler(step.parts)
         if slow is not None:

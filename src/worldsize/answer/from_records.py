@@ -18,10 +18,10 @@ from worldsize.analysis.learning.variants import TrainingRun
 from worldsize.analysis.projection.overhead import Overhead
 from worldsize.analysis.projection.step_model import Node, StepTiming, threads_per_core
 from worldsize.analysis.speed.breakdown import WAITING, Exposed, Traffic, exposed
-from worldsize.analysis.speed.hardware import Usage, usage
+from worldsize.analysis.speed.hardware import Usage, crowded_share, usage
 from worldsize.analysis.speed.largest_batch import BatchTry
 from worldsize.analysis.speed.network import Link, Network, Wire, fit_link, node_layout
-from worldsize.analysis.speed.scaling import TimedTrial, block_means
+from worldsize.analysis.speed.scaling import TimedTrial, period_means
 from worldsize.folder.launches import LaunchFolder, launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
@@ -74,12 +74,15 @@ def probes_first(pairs: Iterable[TrialResult]) -> dict[Setting, list[TrialResult
 def measured(folder: StudyFolder, pairs: Iterable[TrialResult]) -> Iterator[TimedTrial]:
     for trial, record in pairs:
         step_s = folder.step_s(record)[: 0 if record.outcome == "diverged" else None]
+        period = trial.strategy.period
+        blocks = folder.counted_steps(record).blocks
         yield TimedTrial(
             setting=trial.setting,
             kind="probe" if trial.kind == "probe" else "train",
             repeat=trial.repeat,
             launch=record.launch,
-            step_s=block_means(step_s, trial.strategy.period),
+            step_s=period_means(step_s, period),
+            blocks=None if blocks is None else blocks[::period],  # a block has whole periods
         )
 
 
@@ -139,6 +142,18 @@ def usages(folder: StudyFolder, pairs: list[TrialResult]) -> list[list[Usage]]:
         samples_by_rank = [_rows_of_try(record, columns, rows) for rows in folder.telemetry(record)]
         by_trial.append([usage(columns, rows) for rows in samples_by_rank if len(rows) > 1])
     return [ranks for ranks in by_trial if ranks]
+
+
+def crowded_shares(folder: StudyFolder, pairs: Iterable[TrialResult]) -> Iterator[float]:
+    """Yield the share of the cores that other processes used, for each trial on a single host that recorded it."""
+    for trial, record in pairs:
+        cores, hosts = record.environment.get("host_cores"), record.environment.get("hosts")
+        if not isinstance(cores, int) or not isinstance(hosts, list) or len(set(map(str, hosts))) != 1:
+            continue
+        for ranks in usages(folder, [(trial, record)]):
+            share = crowded_share(ranks, cores=cores, needed=trial.workers * trial.threads_per_worker)
+            if share is not None:
+                yield share
 
 
 def _rows_of_try(record: TrialRecord, columns: Sequence[str], rows: Floats) -> Floats:

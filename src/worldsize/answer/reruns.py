@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.results import Results
+from worldsize.folder.launches import launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.spec.optimizer import USUAL_MOMENTUM
 from worldsize.spec.setting import Setting
@@ -69,6 +70,21 @@ def trial_runs(results: Results) -> TrialRuns:
             )
         )
     return TrialRuns(runs=tuple(runs), common=common, environments=tuple(json.loads(key) for key in environments))
+
+
+USUAL_PASS_S = 30.0
+
+
+def pass_s(results: Results) -> float:
+    """Return the wall time of one more repeat of the probes, start of the processes included, as far as it is known."""
+    passes: list[float] = []
+    for launch in launch_folders(results.folder):
+        prepared, end = launch.launch, launch.end
+        if prepared is None or end is None or prepared.kind != "probe" or end.culprit is not None:
+            continue
+        repeats = {results.trials[name].repeat for name in prepared.trials if name in results.trials}
+        passes.append(end.wall_s / max(len(repeats), 1))
+    return sum(passes) / len(passes) if passes else USUAL_PASS_S
 
 
 def _common(results: Results) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from worldsize.analysis.speed.recommend import Answer, recommend
 from worldsize.analysis.speed.scaling import ScalingRow, Series, SettingTimes, scaling, setting_times
 from worldsize.answer import from_records
 from worldsize.answer.as_dict import as_dict, columns, flat
-from worldsize.answer.findings import findings
+from worldsize.answer.findings import FEW_SHARE, findings
 from worldsize.data.catalog import WorkloadFacts, metric_bounds
 from worldsize.errors import InputError, StoreError
 from worldsize.folder.files import read_model
@@ -163,6 +163,19 @@ class Results:
         """CPU time that the hypervisor withheld during each trial, for the trials that recorded it."""
         with_telemetry = [(self.trials[name], record) for name, record in self.records.items() if record.telemetry]
         return [withheld for ranks in from_records.usages(self.folder, with_telemetry) if (withheld := stolen(ranks))]
+
+    @cached_property
+    def crowded(self) -> list[float]:
+        """Share of the cores that other processes used during each trial, 0 if they left enough cores free. Only for
+        trials on a single host that recorded it."""
+        pairs = [(self.trials[name], record) for name, record in self.records.items() if record.telemetry]
+        return list(from_records.crowded_shares(self.folder, pairs))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether other processes used the cores that the study needed. Then no limit is derived from its timings."""
+        crowded = [share for share in self.crowded if share > 0]
+        return len(crowded) > max(1, FEW_SHARE * len(self.crowded))
 
     @cached_property
     def mfus(self) -> dict[Setting, Estimate]:

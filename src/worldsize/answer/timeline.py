@@ -104,7 +104,7 @@ def one_step(results: Results, pairs: Sequence[TrialResult]) -> OneStep | None:
     return OneStep(
         setting=trial.setting,
         trial=trial.id,
-        step=step + record.warmup_steps,
+        step=int(results.folder.counted_steps(record).steps[step]),
         step_s=float(step_s[step]),
         spans=tuple(names),
         begin_s=tuple((exchange_end_s.max() - exchange_end_s)[:MAX_RANKS].tolist()),

@@ -159,8 +159,11 @@ def study_of(
     machine: Machine | None = None,
 ) -> Study:
     """Build the study from the options. Errors name the option that a value came from."""
-    from worldsize.spec.file import StudyFile, find_study
+    from worldsize.spec.file import StudyFile, find_study, is_study_folder
     from worldsize.study.study import Study
+
+    if folder is None and is_study_folder(study):
+        folder = Path(study)
 
     file = StudyFile.read(find_study(study))
     if small:

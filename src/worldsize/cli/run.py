@@ -17,6 +17,7 @@ from worldsize.cli.arguments import (
     StudyArgument,
     WorkersOption,
     command_that_fits,
+    seconds,
     study_of,
 )
 from worldsize.errors import InputError, Problem
@@ -35,6 +36,15 @@ def run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take over a study whose lock is held by a process that is gone.")
     ] = False,
+    more_s: Annotated[
+        float | None,
+        typer.Option(
+            "--time",
+            metavar="40s",
+            parser=seconds,
+            help="Afterwards, measure for about this long to decide a close call.",
+        ),
+    ] = None,
     on: OnOption = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="Slurm: submit a test job of one minute first.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Slurm: submit the jobs and exit.")] = False,
@@ -66,7 +76,9 @@ def run(
         progress_console.print(note, style="dim")
     try:
         with watch(the_study, progress_console, retry_failed=retry_failed) as progress:
-            results = the_study.run(progress=progress, retry_failed=retry_failed, take_over=take_over, jobs=jobs)
+            results = the_study.run(
+                progress=progress, retry_failed=retry_failed, take_over=take_over, jobs=jobs, more_s=more_s
+            )
     except KeyboardInterrupt:
         progress_console.print("Stopped. Finished trials are kept; the same command continues the study.")
         raise typer.Exit(130) from None

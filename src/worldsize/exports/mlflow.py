@@ -90,8 +90,10 @@ def _metrics(
         for name, value in step_row(results, results.trials[trial_id]).items():
             if name.endswith("_s") and isinstance(value, float):
                 yield f"median_{name}", value, record.wall_s, 0
-        for index, seconds in enumerate(results.folder.step_s(record).max(axis=1).tolist()) if steps else ():
-            yield "each_step_s", seconds, record.wall_s, index + record.warmup_steps
+        if steps:
+            numbers = results.folder.counted_steps(record).steps.tolist()
+            for number, seconds in zip(numbers, results.folder.step_s(record).max(axis=1).tolist(), strict=True):
+                yield "each_step_s", seconds, record.wall_s, number
 
 
 def _key(name: str) -> str:

@@ -48,15 +48,15 @@ def tables(results: Results) -> list[ExportTable]:
 
 
 def span_tables(results: Results) -> Iterator[ExportTable]:
-    """Yield the seconds of every step of every rank after warm-up: a table per trial, to keep only one in memory."""
+    """Yield the seconds of every step of every rank that counts: a table per trial, to keep only one in memory."""
     for trial in results.trials.values():
         if _has_spans(results, trial):
             record = results.records[trial.id]
-            spans = results.folder.span_s(record)
+            spans, steps = results.folder.span_s(record), results.folder.counted_steps(record).steps.tolist()
             columns = ("step", "rank", *(f"{name}_s" for name in SPANS))
             rows = tuple(
-                (step + record.warmup_steps, rank, *spans[step, rank].tolist())
-                for step in range(spans.shape[0])
+                (step, rank, *spans[index, rank].tolist())
+                for index, step in enumerate(steps)
                 for rank in range(spans.shape[1])
             )
             yield ExportTable(name=safe_name(trial.id), columns=columns, rows=rows)

@@ -59,8 +59,9 @@ def _scalars(
             if name.endswith("_s") and isinstance(value, float):
                 yield f"step/{name}", 0, record.wall_s, value
         if steps:
-            for index, seconds in enumerate(results.folder.step_s(record).max(axis=1).tolist()):
-                yield "step/each_s", index + record.warmup_steps, record.wall_s, seconds
+            numbers = results.folder.counted_steps(record).steps.tolist()
+            for number, seconds in zip(numbers, results.folder.step_s(record).max(axis=1).tolist(), strict=True):
+                yield "step/each_s", number, record.wall_s, seconds
 
 
 def _tag(name: str) -> str:

@@ -33,6 +33,8 @@ class LaunchFile(Frozen):
     threads: Count
     memory_limit_gb: float | None
     """Memory limit per worker, in 10^9 bytes."""
+    keep_freed_memory: bool = True
+    """Whether processes keep the memory that they free. Does not apply with a memory limit on the CPU."""
     device: Literal["cpu", "cuda"]
     backend: Literal["gloo", "nccl"]
     trials: tuple[str, ...]

@@ -22,6 +22,10 @@ SPANS = ("data", "copy", "forward", "backward", "communication", "optimizer", "r
 backward, until the last gradient of the rank is ready; communication after that, including waiting for slower ranks;
 the optimizer; everything else. They add up to the duration of the step."""
 
+BLOCKS = ("first_step", "steps", "cold_steps", "at_s", "disturbed")
+"""Columns of the blocks of a probe: the row of its first step in the spans; its number of steps; how many of its first
+steps do not count, because the ranks had just been woken; Unix time; and 1 if other work disturbed it."""
+
 Outcome = Literal["finished", "diverged", "plateaued", "stopped", "out_of_memory", "failed"]
 """finished: ran to its end or to its target; the epochs tell whether it reached the target. plateaued: ended because
 the metric no longer improved. stopped: pruned because others of its search were better. out_of_memory: its batch does
@@ -103,6 +107,8 @@ class TrialRecord(Frozen):
     warmup_steps: int = 0
     """Number of first steps that are recorded but excluded from the statistics."""
     spans: tuple[ArrayFile, ...] = ()
+    blocks: ArrayFile | None = None
+    """Probes that took turns with others: float64, one row per measured block, with the columns BLOCKS."""
     noise: tuple[ArrayFile, ...] = ()
     """If the study measures the noise scale: float32, one file per rank, one row per step, with |g|^2 of each part of
     the batch that the rank processed, then of the whole batch. NaN for partial batches."""

@@ -16,6 +16,7 @@ runs/<name>/
   trials/0007-w4-b128-sgd-r0/
     spec.json           everything that the worker needs to run the trial
     events.jsonl        events that rank 0 appends while the trial runs
+    blocks.npy          the blocks of a probe that took turns with others: which steps, when, and whether disturbed
     spans-rank03.npy    raw spans of the steps, one file per rank; spans-b256-rank03.npy for a batch that a search tried
     noise-rank03.npy    squared norms of gradients, if `train.measure_noise_scale` is set
     losses.npy          the loss of each step
@@ -32,6 +33,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +42,7 @@ import numpy.typing as npt
 
 from worldsize.errors import DamagedError, StoreError
 from worldsize.folder.files import TEMPORARY, damage_named, read_lines, write_atomic
-from worldsize.folder.record import SPAN_UNIT_S, SPANS, ArrayFile, TrialRecord, from_json, to_json
+from worldsize.folder.record import BLOCKS, SPAN_UNIT_S, SPANS, ArrayFile, TrialRecord, from_json, to_json
 from worldsize.machine import MOST_TEXT_BYTES, open_regular, read_regular
 from worldsize.spec.base import FILE_NAME
 from worldsize.spec.study import TrialSpec
@@ -96,6 +98,18 @@ def save_array(path: Path, rank: int, array: npt.NDArray[Any]) -> ArrayFile:
 def is_name(name: object) -> bool:
     """Whether it is a safe name of a file or folder, or a safe job id."""
     return isinstance(name, str) and re.fullmatch(FILE_NAME, name) is not None and not name.endswith("\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedSteps:
+    """The steps of a trial that count."""
+
+    steps: npt.NDArray[np.int64]
+    """Their numbers, which are their rows in the spans."""
+    blocks: npt.NDArray[np.int64] | None = None
+    """Number of the block of each of them. None: the trial did not take turns with others."""
+    disturbed: float = 0.0
+    """Share of the blocks that other work disturbed."""
 
 
 class StudyFolder:
@@ -197,6 +211,7 @@ class StudyFolder:
         per_rank_files: list[tuple[Sequence[ArrayFile], str, int | None]] = [
             (record.spans, "<u4", width),
             *((attempt.spans, "<u4", width) for attempt in record.tries),
+            ([record.blocks] if record.blocks else [], "<f8", len(BLOCKS)),
             (record.exposed, "<u4", 2),
             (record.noise, "<f4", None),
             *(((file,), "<f8", len(record.telemetry_columns)) for file in record.telemetry),
@@ -208,11 +223,22 @@ class StudyFolder:
                     raise ValueError(f"{file.name} does not have the columns of its kind")
                 if array.shape != arrays[0].shape:
                     raise ValueError(f"{file.name} does not have the rows and columns of the file of the first rank")
+        if record.blocks is not None:
+            self._check_blocks(record)
         if record.losses is not None and self._arrays(record, [record.losses], check=True)[0].ndim != 1:
             raise ValueError(f"{record.losses.name} is not a list of losses")
         if record.weights is not None:
             with open_regular(self.trial(record.trial) / record.weights.name) as weights:
                 _verify_checksum(hashlib.file_digest(weights, "sha256").hexdigest(), record.weights)
+
+    def _check_blocks(self, record: TrialRecord) -> None:
+        """Raise ValueError if a block has no steps that count, or steps that were not recorded."""
+        assert record.blocks is not None
+        first, length, cold = self._arrays(record, [record.blocks])[0].T[:3]
+        steps = len(self._arrays(record, record.spans[:1])[0]) if record.spans else 0
+        whole = all(bool(np.all(column == np.floor(column))) for column in (first, length, cold))
+        if not whole or not np.all((first >= 0) & (cold >= 0) & (cold < length) & (first + length <= steps)):
+            raise ValueError(f"{record.blocks.name} does not fit the recorded steps")
 
     def _arrays(
         self, record: TrialRecord, files: Sequence[ArrayFile], *, check: bool = False
@@ -244,11 +270,32 @@ class StudyFolder:
         return np.asarray(self.span_s(record).sum(axis=2))
 
     def span_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
-        """Return the seconds of each span after warm-up, as an array of steps x ranks x SPANS."""
+        """Return the seconds of each span of the steps that count, as an array of steps x ranks x SPANS."""
         arrays = self._arrays(record, record.spans)
         if not arrays:
             return np.zeros((0, 1, len(SPANS)))
-        return np.stack([array[record.warmup_steps :] for array in arrays], axis=1) * SPAN_UNIT_S
+        counted = self.counted_steps(record, len(arrays[0]))
+        return np.stack([array[counted.steps] for array in arrays], axis=1) * SPAN_UNIT_S
+
+    def counted_steps(self, record: TrialRecord, steps: int | None = None) -> CountedSteps:
+        """Return which of the recorded steps count. Warm-up does not, nor do the first steps of a block.
+
+        Blocks that other work disturbed are left out, unless that would leave out more than half. `steps`: how many
+        were recorded, if known.
+        """
+        if record.blocks is None:
+            total = len(self._arrays(record, record.spans[:1])[0]) if steps is None else steps
+            return CountedSteps(steps=np.arange(record.warmup_steps, total))
+        rows = self._arrays(record, [record.blocks])[0]
+        first, length, cold, _, disturbed = rows.T
+        undisturbed = np.flatnonzero(disturbed == 0)
+        kept = undisturbed if 2 * len(undisturbed) >= len(rows) else np.arange(len(rows))
+        spans = [np.arange(first[block] + cold[block], first[block] + length[block]) for block in kept]
+        return CountedSteps(
+            steps=np.concatenate([np.zeros(0), *spans]).astype(np.int64),
+            blocks=np.repeat(np.arange(len(kept)), [len(span) for span in spans]),
+            disturbed=float(np.mean(disturbed != 0)) if len(rows) else 0.0,
+        )
 
     def exposed(self, record: TrialRecord) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
         """Return which steps exchanged gradients (1 or 0), and the seconds of each step with one column per rank."""

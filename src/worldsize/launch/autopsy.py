@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +103,18 @@ def killed_ranks(report: str) -> list[tuple[int, int]]:
 def any_trial_began(launch: Path) -> bool:
     """Return whether any trial began. If not, the launch itself failed."""
     return any(TRIAL_MARK in _text(path) for path in launch.glob("rank*.log"))
+
+
+def current_trial(launch: Path, left: Sequence[str]) -> str:
+    """Return which of the trials without a record was running when the launch ended.
+
+    Trials that take turns have no record until all of them are done. A rank that failed names its trial; else it is the
+    one that rank 0 worked on last.
+    """
+    named = [failure.trial for failure in LaunchFolder(launch).failures if failure.trial is not None]
+    marks = [line for line in _text(launch / "rank00.log").splitlines() if line.startswith(TRIAL_MARK)]
+    last = [line.removeprefix(TRIAL_MARK) for line in marks[-1:]]
+    return next((trial_id for trial_id in [*named, *last] if trial_id in left), left[0])
 
 
 def trial_log(launch: Path, trial_id: str, rank: int | None = None) -> list[str]:

@@ -9,6 +9,12 @@ from typing import Literal
 
 LARGEST_MMAP_THRESHOLD = 32 * 1024**2
 """Maximum that glibc accepts, in bytes."""
+KEEP_FREED_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(2 * 1024**3),
+    "MALLOC_TRIM_THRESHOLD_": str(4 * 1024**3),
+    "MALLOC_TOP_PAD_": str(256 * 1024**2),
+}
+"""Settings with which glibc keeps freed memory in the process, and requests it from the system in large pieces."""
 
 
 def torchrun_command(folder: Path, launch_id: str, workers: int, python: str = sys.executable) -> list[str]:
@@ -63,19 +69,31 @@ def mpi_environment(*, root: bool, oversubscribe: bool) -> dict[str, str]:
     return settings
 
 
-def worker_environment(threads: int, cpu_limit_gb: float | None = None) -> dict[str, str]:
+def worker_environment(
+    threads: int, cpu_limit_gb: float | None = None, *, keep_freed_memory: bool = True
+) -> dict[str, str]:
     """Return the variables that a worker needs in addition to the inherited environment.
 
-    Thread counts must be set before torch is imported; otherwise its thread pools have one thread per core. A memory
-    limit on a CPU worker also fixes two settings of glibc's allocator. Otherwise, what fits would depend on earlier
-    allocations: glibc adapts the size above which freed memory goes back to the system, and after a failed allocation
-    it tries a second arena, which keeps its memory.
+    Thread counts must be set before torch is imported; otherwise its thread pools have one thread per core.
     """
     variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    return variables | _allocator(cpu_limit_gb, keep_freed_memory)
+
+
+def _allocator(cpu_limit_gb: float | None, keep_freed_memory: bool) -> dict[str, str]:
+    """Return settings of glibc's allocator.
+
+    By default, glibc returns large blocks to the system when they are freed, and each step of training requests them
+    again: thousands of page faults per step, a different number in every process. `KEEP_FREED_MEMORY` avoids them.
+
+    With a memory limit on the CPU, freed memory must go back, and what fits must not depend on earlier allocations.
+    But glibc adapts the size above which it returns memory, and after a failed allocation it tries a second arena,
+    which keeps its memory. Both settings are therefore fixed.
+    """
     if cpu_limit_gb is not None:
         threshold = min(int(cpu_limit_gb * 1e9) // 512, LARGEST_MMAP_THRESHOLD)
-        variables |= {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(threshold)}
-    return variables
+        return {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(threshold)}
+    return dict(KEEP_FREED_MEMORY) if keep_freed_memory else {}
 
 
 def backend_for(device: Literal["cpu", "cuda"], workers: int, gpus: int) -> Literal["gloo", "nccl"]:

@@ -14,7 +14,7 @@ from typing import Literal
 import psutil
 
 from worldsize.folder.launches import LaunchEnd, LaunchFolder, ProcessFile, Reason
-from worldsize.launch.commands import mpi_environment, mpirun_command, torchrun_command, worker_environment
+from worldsize.launch.commands import mpi_environment, mpirun_command, torchrun_command
 from worldsize.launch.follow import Follower
 from worldsize.launch.stacks import dump_stacks
 from worldsize.launch.target import OnEvent, PreparedLaunch, Progress, RunningLaunch
@@ -35,7 +35,7 @@ class LocalTarget:
     poll_s: float = POLL_S
 
     def start(self, prepared: PreparedLaunch, on_event: OnEvent) -> LocalRunning:
-        environment = os.environ | worker_environment(prepared.threads, prepared.cpu_limit_gb)
+        environment = os.environ | prepared.environment
         command = torchrun_command(prepared.folder.path, prepared.launch_id, prepared.workers)
         if self.launcher == "mpirun":
             command = mpirun_command(prepared.folder.path, prepared.launch_id, prepared.workers)

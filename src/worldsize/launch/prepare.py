@@ -64,6 +64,7 @@ def _write(
             workers=workers,
             threads=spec.threads_per_worker,
             memory_limit_gb=memory_limit_gb(spec, device, workers, psutil.virtual_memory().available),
+            keep_freed_memory=spec.keep_freed_memory,
             device=device,
             backend=backend_for(device, workers, _gpus(site, workers)),
             trials=launch.trials,

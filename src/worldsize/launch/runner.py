@@ -11,6 +11,7 @@ from worldsize.data.catalog import WorkloadFacts
 from worldsize.errors import DiskFullError, LaunchError
 from worldsize.folder.launches import LaunchEnd, kind_of
 from worldsize.folder.study_folder import StudyFolder
+from worldsize.launch.autopsy import current_trial
 from worldsize.launch.prepare import prepare
 from worldsize.launch.target import PreparedLaunch, Progress, RunningLaunch, RunSite, open_launches
 from worldsize.launch.verdict import finish_launch, finish_trial, set_aside_if_damaged
@@ -95,8 +96,10 @@ class Run:
         for place, site in self._sites.items():
             while self._has_room(place, site) and (waiting := self._next(place)) is not None:
                 launch, left = waiting
+                trials = [self._plan.trials[trial_id] for trial_id in left]
+                self._progress.launch_comes(trials)
                 prepared = prepare(self._folder, self._plan, self._facts, site, launch, left)
-                self._progress.launch_started(prepared.launch_id, [self._plan.trials[trial_id] for trial_id in left])
+                self._progress.launch_started(prepared.launch_id, trials)
                 self._running.append(site.target.start(prepared, self._on_event))
 
     def _has_room(self, place: str, site: RunSite) -> bool:
@@ -148,7 +151,8 @@ class Run:
             self._finish_trial(prepared, trial_id)
         left = prepared.left()
         retries = self._sites[prepared.place].spec.retries
-        finish_launch(prepared, end, self._plan.trials[left[0]] if left else None, retries, self._progress)
+        in_progress = self._plan.trials[current_trial(prepared.path, left)] if left else None
+        finish_launch(prepared, end, in_progress, retries, self._progress)
         if end.reason == "cancelled":
             self._cancelled |= dict.fromkeys(left, end)
 

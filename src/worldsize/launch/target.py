@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from worldsize.folder.launches import LaunchEnd, LaunchFolder, launch_folders
 from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder
+from worldsize.launch.commands import worker_environment
 from worldsize.plan.grid import Site
 from worldsize.plan.plan import Plan
 from worldsize.spec.study import TrialSpec
@@ -30,6 +31,7 @@ class PreparedLaunch:
     workers: int
     threads: int
     cpu_limit_gb: float | None
+    keep_freed_memory: bool
     hang_timeout_s: float
     place: str = ""
     """Name of the place if the study has several places, else empty."""
@@ -41,6 +43,11 @@ class PreparedLaunch:
     @property
     def files(self) -> LaunchFolder:
         return LaunchFolder(self.path)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that its workers need in addition to the inherited environment."""
+        return worker_environment(self.threads, self.cpu_limit_gb, keep_freed_memory=self.keep_freed_memory)
 
     def left(self) -> list[str]:
         return [trial_id for trial_id in self.trials if not self.folder.has_record(trial_id)]
@@ -58,6 +65,7 @@ class PreparedLaunch:
             workers=launch.workers,
             threads=launch.threads,
             cpu_limit_gb=launch.memory_limit_gb if launch.device == "cpu" else None,
+            keep_freed_memory=launch.keep_freed_memory,
             hang_timeout_s=hang_timeout_s,
             place=launch.place,
         )
@@ -112,6 +120,9 @@ def open_launches(folder: StudyFolder, place: str, hang_timeout_s: float) -> lis
 
 class Progress:
     """Called when something happens in a run. Does nothing; override the methods of interest."""
+
+    def launch_comes(self, trials: Sequence[TrialSpec]) -> None:
+        """Called before a launch of these trials is prepared. It starts when this returns."""
 
     def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None: ...
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None: ...

@@ -19,25 +19,25 @@ WITHOUT_FAULT = ("interrupted", "cancelled", "preempted")
 
 
 def finish_launch(
-    prepared: PreparedLaunch, end: LaunchEnd, first_left: TrialSpec | None, retries: int, progress: Progress
+    prepared: PreparedLaunch, end: LaunchEnd, in_progress: TrialSpec | None, retries: int, progress: Progress
 ) -> None:
-    """Blame the first trial that is left, if any, and write end.json last.
+    """Blame the trial that was in progress, if any, and write end.json last.
 
     Records decide which trials are done, not the return code: a rank may crash on exit after all work is done.
     """
     # A time limit is no failure if at least one trial was finished. The others run in the next launch.
     cut_short = end.reason == "time limit" and len(prepared.left()) < len(prepared.trials)
-    if first_left is None or end.reason in WITHOUT_FAULT or cut_short:
+    if in_progress is None or end.reason in WITHOUT_FAULT or cut_short:
         _write_end(prepared, end)
         return
     try:
-        cause = _blame(prepared, first_left, end, retries, progress)
+        cause = _blame(prepared, in_progress, end, retries, progress)
     except (LaunchError, InputError, DiskFullError) as error:
         # No trial is to blame, but the launch has ended. Close it, or the next driver would adopt a dead launch.
         with suppress(OSError):  # on a full disk it stays open, and the next driver sees that its processes are gone
             _write_end(prepared, end, cause=str(error).partition("\n")[0])
         raise
-    _write_end(prepared, end, culprit=first_left.id, cause=cause.failure.error)
+    _write_end(prepared, end, culprit=in_progress.id, cause=cause.failure.error)
 
 
 def _write_end(

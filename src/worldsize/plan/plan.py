@@ -1,8 +1,9 @@
 """Turn a StudySpec into TrialSpecs, grouped into launches, in the order in which they run.
 
-Efficiency compares worker counts, so drift of the machine must not look like an effect of the count. Therefore probes
-of all counts share one launch with the largest count, in a random order. Each training launch has one count, and the
-rounds go through the counts in alternating order.
+Efficiency compares worker counts, so drift of the machine must not look like an effect of the count. Therefore the
+probes of one repeat share a launch with the largest count, in which they take turns. Each repeat has a launch of its
+own, because processes differ: a repeat in the same processes would hide that. Each training launch has one count, and
+the rounds go through the counts in alternating order.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def full_grid(spec: StudySpec) -> list[TrialSpec]:
 
 
 def with_probes(plan: Plan, spec: StudySpec, passes: Sequence[Sequence[StudyPoint]]) -> Plan:
-    """Return the plan with more probes at the end, in one launch per place. Each pass probes all its points once.
+    """Return the plan with more probes at the end. Each pass probes all its points once.
 
     Repeat numbers continue those of the plan, because the analysis pairs repeats with the same number.
     """
@@ -125,12 +126,20 @@ def _by_place(spec: StudySpec, points: Sequence[StudyPoint]) -> dict[str, list[S
 def _probing(
     spec: StudySpec, passes: Sequence[Sequence[StudyPoint]], rng: random.Random, first_repeat: int = 0
 ) -> list[Draft]:
-    """Return one launch per place, with the largest count of its points."""
+    """Return a launch per place and pass, with the largest count of its points. A pass of a place is one repeat.
+
+    A round of an adaptive study is one launch: its passes repeat counts, so that rounds can be compared.
+    """
     drafts = []
     for place, place_points in _by_place(spec, [point for points in passes for point in points]).items():
         place_passes = [[point for point in points if point.place == place] for points in passes]
+        trials = _probe_order(spec, place_passes, rng, first_repeat)
         workers = max(point.workers for point in place_points)
-        drafts.append(Draft("probe", workers, _probe_order(spec, place_passes, rng, first_repeat), place))
+        if spec.adaptive:
+            drafts.append(Draft("probe", workers, trials, place))
+        else:
+            by_repeat = itertools.groupby(trials, key=lambda trial: trial.repeat)
+            drafts += [Draft("probe", workers, list(members), place) for _, members in by_repeat]
     return drafts
 
 

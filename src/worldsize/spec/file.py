@@ -188,15 +188,23 @@ def builtin_studies() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
+def is_study_folder(study: str | Path) -> bool:
+    """Whether this is the folder of a study, and not the name of a built-in study."""
+    return str(study) not in builtin_studies() and (Path(study) / "study.yaml").is_file()
+
+
 def find_study(study: str) -> Path:
-    """Return the path of a study, given as a path or as the name of a built-in study."""
+    """Return the path of a study, given as a file, a study folder or the name of a built-in study."""
     builtin = builtin_studies()
     if study in builtin:
         return builtin[study]
     path = Path(study)
     if path.is_file():
         return path
-    raise InputError(f"study {shorten(study)} is neither a file nor a built-in study. {did_you_mean(study, builtin)}")
+    if is_study_folder(study):
+        return path / "study.yaml"
+    known = "neither a file, a study folder nor a built-in study"
+    raise InputError(f"study {shorten(study)} is {known}. {did_you_mean(study, builtin)}")
 
 
 class StudyFile:

@@ -172,11 +172,11 @@ class ProbeSpec(Frozen):
     """How throughput is measured: for a few seconds per point, without training to the end."""
 
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    """Stop when the relative half-width of the 90 % interval of the median step time is at most this."""
+    """Stop when the relative half-width of the 90 % interval of each step time is at most this."""
     max_seconds: PositiveFloat = 5.0
-    """Stop after this time in any case, but not before the warm-up and five more steps."""
+    """Stop after this much time of each setting in any case, but not before the warm-up and five more steps."""
     warmup_steps: Count = 5
-    """Number of first steps that are recorded but excluded from the statistics."""
+    """Least number of first steps that are recorded but excluded from the statistics."""
     repeats: Count | None = None
     """Number of repeats of each probe. Default: `repeats` of the study."""
 
@@ -216,6 +216,9 @@ class StudySpec(Frozen):
     """Number of CPU threads per worker."""
     memory_limit_gb: PositiveFloat | None = None
     """Memory limit per worker, in 10^9 bytes: GPU memory, or on CPUs the memory that the process can allocate."""
+    keep_freed_memory: bool = True
+    """Whether workers keep the memory that they free, instead of returning it to the system and requesting it again in
+    each step. Does not apply to CPU workers with a memory limit."""
     oversubscribe: bool = False
     """Allow more workers than cores or GPUs. They share them and run slower."""
     retries: Annotated[int, Field(ge=0, le=10)] = 1

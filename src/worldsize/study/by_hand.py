@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from worldsize.errors import InputError
-from worldsize.launch.commands import mpirun_command, node_commands, worker_environment
+from worldsize.launch.commands import mpirun_command, node_commands
 from worldsize.launch.slurm.target import prepare_by_hand
 from worldsize.launch.target import PreparedLaunch
 from worldsize.machine import Machine
@@ -44,7 +44,7 @@ def _commands(spec: StudySpec, prepared: PreparedLaunch, hosts: list[str], port:
     if spec.slurm is not None:
         yield shlex.join(["sbatch", str(prepare_by_hand(prepared, spec))])
         return
-    variables = [f"{key}={value}" for key, value in worker_environment(prepared.threads, prepared.cpu_limit_gb).items()]
+    variables = [f"{key}={value}" for key, value in prepared.environment.items()]
     prefix = f"env {shlex.join(variables)} WORLDSIZE_LAUNCHED_AT=$(date +%s) "
     if spec.run_on == "mpi":
         yield prefix + shlex.join(mpirun_command(prepared.folder.path, prepared.launch_id, prepared.workers))

@@ -40,6 +40,7 @@ from worldsize.study.checks import (
     megabytes,
     require_same_study,
 )
+from worldsize.study.more_time import with_more_time
 from worldsize.study.search_rounds import next_search_round
 
 
@@ -156,12 +157,16 @@ class Study:
         take_over: bool = False,
         retry_failed: bool = False,
         jobs: JobOptions | None = None,
+        more_s: float | None = None,
     ) -> Results:
         """Run the trials without a record. After a KeyboardInterrupt, the same call continues.
 
-        `take_over` takes over from a driver that no longer runs. `retry_failed` runs failed trials again.
+        `take_over` takes over from a driver that no longer runs. `retry_failed` runs failed trials again. `more_s` then
+        spends about this many seconds on more repeats of the counts between which the answer is open.
         """
-        for _ in self.turns(progress=progress, take_over=take_over, retry_failed=retry_failed, jobs=jobs):
+        for _ in self.turns(
+            progress=progress, take_over=take_over, retry_failed=retry_failed, jobs=jobs, more_s=more_s
+        ):
             pass
         return load(self.folder)
 
@@ -172,6 +177,7 @@ class Study:
         take_over: bool = False,
         retry_failed: bool = False,
         jobs: JobOptions | None = None,
+        more_s: float | None = None,
     ) -> Generator[None, None, None]:
         """Do the same as `run`, and yield before each launch, while nothing is running. So studies can take turns."""
         progress, jobs = progress or Progress(), jobs or JobOptions()
@@ -189,6 +195,9 @@ class Study:
                 if not (yield from run.turns(detach=jobs.detach)):
                     break
                 plan = self._search_on(plan, progress)
+                if plan is None and more_s is not None and not self._left().trials:
+                    results = load(self.folder)
+                    plan, more_s = self._store(with_more_time(self.spec, results.plan, results, more_s), progress), None
 
     def prepare(self) -> list[PreparedLaunch]:
         """Write launches for the trials without a record, to be started by hand, and return them.
@@ -280,15 +289,19 @@ class Study:
 
     def _search_on(self, plan: Plan, progress: Progress) -> Plan | None:
         """Return the plan with the next round of its searches, after storing it; None if the searches are done."""
-        results, home = load(self.folder), self._study_folder
+        results = load(self.folder)
         if results.damaged:  # the next run sets them aside and repeats their trials before the search continues
             return None
         climb = next_adaptive_round(self.spec, plan, results) if self.spec.adaptive else None
         more = climb or next_search_round(self.spec, plan, results.records)
-        if more is not None:
-            write_model(home.plan_file, read_plan(home).model_copy(update={"plan": more}))
-            progress.plan_grew(more)
-        return more
+        return None if more is None else self._store(more, progress)
+
+    def _store(self, plan: Plan, progress: Progress) -> Plan:
+        """Store a plan that grew before it runs, and return it."""
+        home = self._study_folder
+        write_model(home.plan_file, read_plan(home).model_copy(update={"plan": plan}))
+        progress.plan_grew(plan)
+        return plan
 
     def _write(self) -> None:
         write_model(self._study_folder.plan_file, PlanFile(plan=self.plan, device=self._devices, facts=self.facts))

@@ -1,8 +1,8 @@
 """The training loop, the same for every workload, strategy and device. It can be read from top to bottom.
 
 `run_steps` is the loop. `train` calls it epoch by epoch, evaluates in between and asks `ending` whether to stop.
-`worker/probe.py` calls it until the median step time is precise enough, and `worker/largest_batch.py` does the same for
-one batch size after another. `clock` times every step of every rank; `phases` times everything above the step.
+`worker/probe.py` calls it for short blocks of steps, and `worker/largest_batch.py` for one batch size after another.
+`clock` times every step of every rank; `phases` times everything above the step.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class Result:
     diverged_at_step: int | None = None
     precision_reached: bool | None = None
     warmup_steps: int = 0
+    blocks: npt.NDArray[np.float64] | None = None
+    """The measured blocks of a probe, with the columns BLOCKS."""
     exposed: npt.NDArray[np.uint32] | None = None
     """Steps with and without the exchange of gradients, from a probe with several workers."""
     tries: tuple[Try, ...] = ()

@@ -1,18 +1,24 @@
-"""Probes: time steps until their median is precise enough, then measure what exchanging gradients adds to them."""
+"""Probes: time blocks of steps, in turns with other probes, then measure what exchanging gradients adds to a step."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from worldsize.folder.record import BLOCKS
 from worldsize.spec.study import ProbeSpec
 from worldsize.worker.loop import Result, Trainer, run_steps
 from worldsize.worker.measure.step_clock import step_clock_for
+from worldsize.worker.measure.telemetry import TurnTelemetry
 from worldsize.worker.parallel.shards import Share
+from worldsize.worker.turns import Turn, was_disturbed
 
 PROBE_BLOCK_S = 0.25
 """Time between two checks of the precision."""
@@ -20,7 +26,7 @@ PROBE_FIRST_STEPS = 5
 PROBE_MIN_STEPS = 20
 """With fewer steps, the precision of a median is uncertain. If they take too long, the time limit applies."""
 NORMAL_90 = 1.645
-BLOCKS = (1, 0, 0, 1, 1, 0, 0, 1)
+EXCHANGED = (1, 0, 0, 1, 1, 0, 0, 1)
 """Blocks with (1) and without (0) the exchange of gradients. In this order, drift affects both kinds alike."""
 BLOCK_STEPS = 6
 FEW_BLOCK_STEPS = 3
@@ -29,15 +35,57 @@ DROPPED = 2
 """Marks the first step of a block, which is not used."""
 
 
-def probe(trainer: Trainer, spec: ProbeSpec) -> Result:
-    """Time steps, then measure what exchanging gradients adds to them."""
-    shares = whole_batches(trainer)
-    trainer.journal.say("start", seconds=spec.max_seconds)
-    step_s, reached = timed_steps(trainer, shares, spec, spec.warmup_steps)
-    trainer.phases.enter("exchange")
-    exposed = exchange_blocks(trainer, shares, float(np.median(step_s)), spec.max_seconds)
-    trainer.phases.enter("gaps")
-    return Result(precision_reached=reached, warmup_steps=spec.warmup_steps, exposed=exposed)
+@dataclass(kw_only=True)
+class Probing:
+    """A probe that takes turns with the other probes of its group, as seen by one rank of its team."""
+
+    trainer: Trainer
+    telemetry: TurnTelemetry
+    shares: Iterator[Share]
+    started_at: float
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """Seconds spent on this probe, by phase."""
+    warmup_steps: int = 0
+    blocks: list[tuple[float, ...]] = field(default_factory=list)
+    """The measured blocks, with the columns BLOCKS."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Assign the time in this context to a phase of the launch and of this probe."""
+        self.trainer.phases.enter(name)
+        yield
+        self.phases_s[name] = self.phases_s.get(name, 0.0) + self.trainer.phases.enter("gaps")
+
+    def run(self, turn: Turn) -> tuple[npt.NDArray[np.float64], bool]:
+        """Run a turn. Return the seconds of each step on this rank, and whether other work disturbed any rank."""
+        trainer, first_step, at_s = self.trainer, self.trainer.step, time.time()
+        with self.phase("warm-up" if turn.warm_up else "training"):
+            self.telemetry.begin()
+            run_steps(trainer, itertools.islice(self.shares, turn.steps))
+            grown = self.telemetry.end()
+            step_s = trainer.clock.seconds(first_step)
+            (disturbed,) = trainer.team.max([float(was_disturbed(grown))])
+        if turn.warm_up:
+            self.warmup_steps += turn.steps
+        else:
+            self.blocks.append((first_step, turn.steps, turn.cold_steps, at_s, disturbed))
+        return step_s, bool(disturbed)
+
+    def result(self, *, precision_reached: bool | None) -> Result:
+        """Measure what the exchange of gradients adds to the steps, and return the result of the probe."""
+        spec = self.trainer.trial.probe
+        assert spec is not None
+        with self.phase("exchange"):
+            self.telemetry.begin()
+            median_s = float(np.median(self.trainer.clock.seconds(self.warmup_steps)))
+            exposed = exchange_blocks(self.trainer, self.shares, median_s, spec.max_seconds)
+            self.telemetry.end()
+        return Result(
+            precision_reached=precision_reached,
+            warmup_steps=self.warmup_steps,
+            blocks=np.array(self.blocks, dtype=np.float64).reshape(-1, len(BLOCKS)),
+            exposed=exposed,
+        )
 
 
 def whole_batches(trainer: Trainer) -> Iterator[Share]:
@@ -80,8 +128,8 @@ def exchange_blocks(
     """
     if not trainer.strategy.can_skip_exchange:
         return None
-    block_count = len(BLOCKS) if step_s * len(BLOCKS) * BLOCK_STEPS <= max_seconds else 2
-    blocks = BLOCKS[: trainer.team.from_first(block_count)]
+    block_count = len(EXCHANGED) if step_s * len(EXCHANGED) * BLOCK_STEPS <= max_seconds else 2
+    blocks = EXCHANGED[: trainer.team.from_first(block_count)]
     long_blocks_fit = step_s * len(blocks) * BLOCK_STEPS <= max_seconds
     length = trainer.team.from_first(BLOCK_STEPS if long_blocks_fit else FEW_BLOCK_STEPS)
     state = (trainer.clock, trainer.losses, trainer.step, trainer.samples)

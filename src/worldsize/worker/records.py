@@ -66,6 +66,7 @@ class Recorder:
             columns=SPANS,
             warmup_steps=result.warmup_steps,
             spans=arrays.get("spans", ()),
+            blocks=self._save_blocks(trial.id, result),
             tries=tuple(tries),
             exposed=arrays.get("exposed", ()),
             noise=arrays.get("noise", ()),
@@ -103,6 +104,11 @@ class Recorder:
             self._compute_facts[key] = facts
         return self._compute_facts[key]
 
+    def _save_blocks(self, trial_id: str, result: Result) -> ArrayFile | None:
+        if result.blocks is None:
+            return None
+        return save_array(self._folder.trial(trial_id) / "blocks.npy", 0, result.blocks)
+
     def _save_weights(self, trial_id: str, measured: Measurements) -> ArrayFile | None:
         if measured.trained_model is None or measured.result.outcome == "diverged":
             return None
@@ -136,7 +142,9 @@ def environment(device: torch.device, backend: str) -> dict[str, Any]:
         "host": socket.gethostname(),
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
+        "host_cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "keeps_freed_memory": "MALLOC_TRIM_THRESHOLD_" in os.environ,
         "device": device.type,
         "backend": backend,
         "python": platform.python_version(),

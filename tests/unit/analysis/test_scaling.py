@@ -14,7 +14,7 @@ import pytest
 from worldsize.analysis.estimate import Estimate, Sample
 from worldsize.analysis.learning.variants import TrainingRun, summaries, variant_rankings
 from worldsize.analysis.speed.recommend import Answer, learns_less, recommend
-from worldsize.analysis.speed.scaling import LaunchFit, Series, TimedTrial, block_means, scaling, setting_times
+from worldsize.analysis.speed.scaling import LaunchFit, Series, TimedTrial, period_means, scaling, setting_times
 from worldsize.answer.as_dict import columns, flat
 from worldsize.report.words.findings import sentence
 from worldsize.report.words.numbers import duration, number
@@ -265,18 +265,18 @@ def test_nothing_is_recommended_when_all_training_diverged() -> None:
 def test_what_happens_every_eighth_step_is_in_the_mean_of_eight() -> None:
     steps = np.full((83, 2), 0.01)
     steps[7::8] = 0.21
-    means = block_means(steps, 8)
+    means = period_means(steps, 8)
     assert means.shape == (10, 2)
     assert means == pytest.approx(0.035)
-    assert block_means(steps[:3], 8) == pytest.approx(np.array([[0.01, 0.01]]))
-    assert block_means(steps, 1) is steps
+    assert period_means(steps[:3], 8) == pytest.approx(np.array([[0.01, 0.01]]))
+    assert period_means(steps, 1) is steps
 
 
 def test_optimisers_do_not_count_as_repeats() -> None:
     one = trial(1, 64, 0.01, metric=0.9, kind="train")
     (point,) = setting_times([one.measured, replace(one, variant="adam").measured])
     assert list(point.repeats) == [0]
-    assert len(point.repeats[0]) == 100
+    assert len(point.repeats[0]) == 10  # two runs of 50 steps of 10 ms, in blocks of a tenth of a second
 
 
 def test_counts_that_no_longer_learn_are_not_recommended_and_it_says_why() -> None:

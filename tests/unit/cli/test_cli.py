@@ -60,7 +60,7 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_plan_shows_epochs_steps_rates_launches_and_commands(home: Path) -> None:
     answer = CliRunner().invoke(app, ["plan", "cli.yaml", "--all"])
     assert answer.exit_code == 0, answer.output
-    assert "12 trials (6 probe, 6 train) in 5 launches" in answer.output
+    assert "12 trials (6 probe, 6 train) in 7 launches" in answer.output
     assert "--nproc-per-node=2 -m worldsize.worker runs/cli 0001-probe-w2" in answer.output
     rows = [line.split() for line in answer.output.splitlines()]
     assert ["1", "100", "100", "sgd", "0.05", "120", "360", "3"] in rows
@@ -134,7 +134,7 @@ def test_plan_says_what_data_is_missing_and_plans_all_the_same(home: Path, monke
     [
         (["run", "cli.yaml", "--set", "train.epochs=-1"], "--set train.epochs=-1: train.epochs=-1"),
         (["run", "cli.yaml", "--set", "oversubscribe=false", "--workers", "1,110"], "workers=110 is more than the"),
-        (["run", "nowhere.yaml"], "neither a file nor a built-in study"),
+        (["run", "nowhere.yaml"], "neither a file, a study folder nor a built-in study"),
         (["status", "."], "is not a study folder"),
         (["plan", "cli.yaml", "--set", "axes.batch=[1]"], 'unknown key "batch" in "axes". Did you mean'),
     ],

@@ -177,7 +177,7 @@ def test_a_launch_whose_trials_lie_elsewhere_is_not_adopted(folder: StudyFolder)
     study = Study.from_text(STUDY, folder=folder.path, machine=Machine(cores=4, gpus=0))
     for trial_id in folder.trial_ids():
         (folder.trial(trial_id) / "record.json").unlink()
-    (work,) = study.prepare()
+    work, *_ = study.prepare()
     launch = read_json(work.path / "launch.json")
     write_json(work.path / "launch.json", {**launch, "trials": ["../../escape/x"]})
     with pytest.raises(StoreError, match="is not a folder in"):

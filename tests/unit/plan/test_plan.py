@@ -46,17 +46,23 @@ def test_every_point_is_probed_and_trained_in_every_repeat() -> None:
     assert [trial for launch in plan.launches for trial in launch.trials] == list(plan.trials)
 
 
-def test_probes_of_all_counts_share_one_launch_at_the_largest() -> None:
+def test_probes_of_all_counts_share_one_launch_per_repeat_at_the_largest() -> None:
     plan = make_plan(spec())
-    first, *others = plan.launches
-    assert (first.kind, first.workers, len(first.trials)) == ("probe", 4, 18)
+    probing, others = plan.launches[:3], plan.launches[3:]
+    assert [(launch.kind, launch.workers, len(launch.trials)) for launch in probing] == [("probe", 4, 6)] * 3
+    assert [{plan.trials[trial].repeat for trial in launch.trials} for launch in probing] == [{0}, {1}, {2}]
     assert all(launch.kind == "train" for launch in others)
+
+
+def test_a_round_of_an_adaptive_study_is_one_launch() -> None:
+    plan = make_plan(spec(adaptive=True, train=None))
+    assert [(launch.kind, len(launch.trials)) for launch in plan.launches] == [("probe", 18)]
 
 
 def test_probe_repeats_are_interleaved_in_a_seeded_order() -> None:
     def order(seed: int) -> list[tuple[int, int, int]]:
         plan = make_plan(spec(seed=seed))
-        trials = [plan.trials[trial_id] for trial_id in plan.launches[0].trials]
+        trials = [trial for trial in plan.trials.values() if trial.kind == "probe"]
         return [(trial.repeat, trial.workers, trial.batch_per_worker) for trial in trials]
 
     passes = order(0)

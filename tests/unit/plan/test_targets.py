@@ -61,8 +61,8 @@ def study(text: str = STUDY, *options: str, folder: Path | None = None) -> Study
 def test_every_target_has_its_own_launches() -> None:
     made = study()
     found = [launch.id(number) for number, launch in enumerate(made.plan.launches, start=1)]
-    assert found[:2] == ["0001-probe-w4-t4", "0002-probe-w4-v100"]
-    assert [launch.workers for launch in made.plan.launches if launch.place == "v100"] == [4, 2, 4, 2]
+    assert found[:4] == ["0001-probe-w4-t4", "0002-probe-w4-t4", "0003-probe-w4-v100", "0004-probe-w4-v100"]
+    assert [launch.workers for launch in made.plan.launches if launch.place == "v100"] == [4, 4, 2, 4, 2]
     for launch in made.plan.launches:
         assert {made.plan.trials[trial_id].place for trial_id in launch.trials} == {launch.place}
         assert all(trial_id.endswith(f"-{launch.place}") for trial_id in launch.trials)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from worldsize.machine import Machine
 from worldsize.plan.grid import sites
 from worldsize.report.write import page as page_module
 from worldsize.report.write import publish as live
-from worldsize.report.write.publish import EVERY_S, LivePage, publish
+from worldsize.report.write.publish import EVERY_S, PAGE_SHARE, LivePage, publish
 from worldsize.spec.place import OnSlurm, SlurmSpec
 
 
@@ -35,6 +36,7 @@ class Process:
 
     started: ClassVar[list[list[str]]] = []
     running = False
+    takes: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self, argv: list[str], **_: object) -> None:
         Process.started.append(argv)
@@ -46,12 +48,13 @@ class Process:
         Process.running = False
 
     def wait(self) -> int:
+        Process.takes()
         return 0
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    Process.started, Process.running = [], False
+    Process.started, Process.running, Process.takes = [], False, lambda: None
     monkeypatch.setattr(live.subprocess, "Popen", Process)
     return Process.started
 
@@ -61,6 +64,7 @@ def test_a_page_follows_trials_that_leave_a_core_free(tmp_path: Path, started: l
     trial, record = next((results.trials[name], each) for name, each in results.records.items())
     clock = Clock()
     page = LivePage(Progress(), tmp_path, sites(results.spec, Machine(cores=8, gpus=0)), clock=clock)
+    page.launch_comes([trial])
     page.trial_ended(trial, record)
     assert started == [
         ["nice", "-n", "19", sys.executable, "-m", "worldsize.cli.main", "report", str(tmp_path), "--live"]
@@ -78,14 +82,25 @@ def test_a_page_follows_trials_that_leave_a_core_free(tmp_path: Path, started: l
 
 def test_a_full_machine_is_left_alone_until_the_next_launch(tmp_path: Path, started: list[list[str]]) -> None:
     results = load(made_study(tmp_path / "made").path)
-    trial, record = next((results.trials[name], each) for name, each in results.records.items())
-    full = sites(results.spec, Machine(cores=trial.workers, gpus=0))
-    page = LivePage(Progress(), tmp_path, full, clock=Clock())
-    page.launch_started("0001", [trial])
-    page.trial_ended(trial, record)
+    trials = sorted(results.trials.values(), key=lambda trial: trial.workers)
+    small, large = trials[0], trials[-1]
+    full = sites(results.spec, Machine(cores=large.workers, gpus=0))
+    clock = Clock()
+    page = LivePage(Progress(), tmp_path, full, clock=clock)
+    page.launch_comes([small, large])
+    page.trial_ended(small, results.records[small.id])  # the launch also measures the count that needs all cores
     assert not started
-    page.launch_started("0002", [trial])
+    Process.takes = lambda: setattr(clock, "now", clock.now + 3)
+    page.launch_comes([large])
     assert len(started) == 1
+    assert clock.now == 3  # the next launch waited for the page
+    Process.takes = lambda: None
+    clock.now = 3 + 3 / PAGE_SHARE - 1
+    page.launch_comes([large])
+    assert len(started) == 1  # a page that takes long is made less often
+    clock.now += 2
+    page.launch_comes([large])
+    assert len(started) == 2
 
 
 def test_a_page_follows_trials_that_run_elsewhere(tmp_path: Path, started: list[list[str]]) -> None:
@@ -95,6 +110,7 @@ def test_a_page_follows_trials_that_run_elsewhere(tmp_path: Path, started: list[
     full = sites(results.spec.model_copy(update={"run_on": slurm}), Machine(cores=1, gpus=0))
     assert full[""].machine.cores == trial.workers
     page = LivePage(Progress(), tmp_path, full, clock=Clock())
+    page.launch_comes([trial])
     page.trial_ended(trial, record)
     assert len(started) == 1
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from worldsize.analysis.estimate import Estimate, Floats, Sample, bootstrap_medians, log_interval, mean_interval
+from worldsize.analysis.estimate import Estimate, Floats, Sample, bootstrap, log_interval, mean_interval
 from worldsize.analysis.speed.network import ring_bytes
 from worldsize.spec.setting import Setting
 
@@ -158,7 +158,7 @@ def exposed(blocks: Sequence[Floats], kinds: Sequence[npt.NDArray[Any]], seed: i
     if not pairs:
         return None
     rng = np.random.default_rng(seed)
-    replicates = np.mean([bootstrap_medians(on, rng) - bootstrap_medians(off, rng) for on, off in pairs], axis=0)
+    replicates = np.mean([bootstrap(on, rng) - bootstrap(off, rng) for on, off in pairs], axis=0)
     medians = np.array([(np.median(on), np.median(off)) for on, off in pairs])
     with_s, without_s = (float(mean) for mean in medians.mean(axis=0))
     added = Sample.of(dict(enumerate((medians[:, 0] - medians[:, 1]).tolist())), floor=float(replicates.std()))

@@ -142,6 +142,22 @@ def foreign_cores(ranks: Sequence[Usage]) -> float | None:
     return max(float(np.mean(host)) - sum(own), 0.0) if host and len(own) == len(ranks) else None
 
 
+CROWDED_SHARE = 0.1
+"""Other processes that use less than this share of the cores are not worth a finding."""
+
+
+def crowded_share(ranks: Sequence[Usage], *, cores: int, needed: int) -> float | None:
+    """Return the share of the cores of a host that other processes used; 0 if they left enough cores free.
+
+    `needed`: cores that the ranks need, all of which must run on this host. None: not recorded.
+    """
+    foreign = foreign_cores(ranks)
+    if foreign is None:
+        return None
+    in_the_way = foreign >= CROWDED_SHARE * cores and foreign + needed > (1 + CROWDED_SHARE / 2) * cores
+    return min(foreign / cores, 1.0) if in_the_way else 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stolen:
     """CPU time that a hypervisor withheld from a host during training, and all that it wanted, in core-seconds."""

@@ -18,6 +18,9 @@ from worldsize.spec.setting import Setting
 LEAST_MARGINAL_EFFICIENCY = 0.5
 """More workers pay as long as a doubling saves at least this share of the time that perfect scaling would save."""
 
+LEAST_GAIN = 1 / (1 - LEAST_MARGINAL_EFFICIENCY / 2)
+"""The gain of a doubling with this marginal efficiency."""
+
 
 def marginal_efficiency(gain: float, growth: float) -> float:
     """Return the time that a doubling of workers saves, relative to perfect scaling, which saves half of the time.
@@ -55,7 +58,7 @@ METRIC_SLACK = 0.01
 """A setting whose metric is certainly worse than the best by more than this share is not recommended, however fast."""
 NOISE_OF_ONE_RUN = 0.05
 """Assumed noise of a single run, which does not show its own, as a share of the best metric."""
-CAUTIONS = ("cpu-stolen",)
+CAUTIONS = ("machine-busy", "cpu-stolen")
 """Codes of findings that cast doubt on the measurements. They are shown below the answer and with projections."""
 
 
@@ -238,6 +241,25 @@ def _marginal(smaller: ScalingRow, larger: ScalingRow) -> Estimate:
     return larger.pace.gain_over(smaller.pace).exp().map(lambda gain: marginal_efficiency(gain, growth))
 
 
+def _close_call(row: ScalingRow, rows: Sequence[ScalingRow]) -> Finding | None:
+    """Return the finding that noise leaves open whether the recommended count or one beside it pays.
+
+    `workers` is the other count, and `repeats_needed` the repeats that would decide between the two.
+    """
+    below = [other for other in rows if other.setting.workers < row.setting.workers]
+    above = [other for other in rows if other.setting.workers > row.setting.workers]
+    steps = [(_knee(below), row)] if below else []
+    steps += [(row, other) for other in above[:1]]
+    for smaller, larger in steps:
+        if _undecided(smaller, larger):
+            other = smaller if larger is row else larger
+            gain, growth = larger.pace.gain_over(smaller.pace), larger.setting.workers / smaller.setting.workers
+            needed = gain.repeats_for(abs(gain.value - math.log2(growth) * math.log(LEAST_GAIN)))
+            numbers = {"workers": float(other.setting.workers), "repeats_needed": float(needed)}
+            return Finding(code="close-call", numbers=numbers)
+    return None
+
+
 def _repeats_needed(row: ScalingRow) -> int:
     """Return the repeats that narrow the interval to WIDE. Its width shrinks with the square root of the repeats."""
     return max(row.repeats + 2, math.ceil(row.repeats * max(2.0, (row.speedup.relative_width / WIDE) ** 2)))
@@ -262,8 +284,8 @@ def _remarks(row: ScalingRow, series: Series, best: float | None) -> tuple[Findi
             "efficiency": following.efficiency.value,
         }
         remarks.append(Finding(code="next-count-not-worth-it", numbers=gained))
-        if _undecided(row, following) and following in _comparable(row, series, best):
-            remarks.append(Finding(code="close-call", numbers={"workers": float(following.setting.workers)}))
+    if (close := _close_call(row, _comparable(row, series, best))) is not None:
+        remarks.append(close)
     if not larger and len(series.rows) > 1:
         remarks.append(Finding(code="largest-count-measured", numbers={"workers": row.setting.workers}))
     if min(row.repeats, series.rows[0].repeats) == 1:

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from worldsize.analysis.estimate import Estimate, Floats, Sample, median_step, warmup_end
+from worldsize.analysis.estimate import Estimate, Floats, Sample, mean_of_blocks, warmup_end
 from worldsize.analysis.learning.variants import VariantSummary
 from worldsize.spec.setting import SeriesKey, Setting, setting_order
 
@@ -25,14 +26,16 @@ class TimedTrial:
     repeat: int
     launch: str
     step_s: Floats
-    """Step times after warm-up, one row per step, one column per rank."""
+    """Times of the steps that count, one row per step, one column per rank."""
+    blocks: npt.NDArray[np.int64] | None = None
+    """Number of the block of each step. None: the steps ran one after another, without turns of other settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingTimes:
     setting: Setting
     repeats: dict[int, Floats]
-    """Step times of the slowest rank, by repeat number."""
+    """Step times of the slowest rank, by repeat number: the median of each block of steps."""
     launches: dict[int, str]
     """The launch of each repeat."""
 
@@ -53,18 +56,38 @@ def setting_times(trials: Iterable[TimedTrial]) -> list[SettingTimes]:
     return sorted(points, key=lambda point: setting_order(point.setting))
 
 
+BLOCK_S = 0.1
+BLOCK_STEPS = 3
+"""Steps that ran one after another are cut into blocks of this duration, and of at least this many steps."""
+
+
 def _repeats(trials: list[TimedTrial]) -> dict[int, Floats]:
-    """Return step times by repeat. Trials of one repeat that differ only in their variant run at the same speed, so
-    their steps are pooled."""
+    """Return the medians of the blocks by repeat. Trials of one repeat that differ only in their variant run at the
+    same speed, so their blocks are pooled."""
     by_repeat: dict[int, list[Floats]] = defaultdict(list)
     for trial in trials:
         # A step ends when its slowest rank ends, so rank 0 alone would hide a straggler.
         slowest = trial.step_s.max(axis=1)
-        by_repeat[trial.repeat].append(slowest[warmup_end(slowest) :])
+        if trial.blocks is None:
+            slowest = slowest[warmup_end(slowest) :]
+        by_repeat[trial.repeat].append(block_medians(slowest, trial.blocks))
     return {repeat: np.concatenate(steps) for repeat, steps in by_repeat.items()}
 
 
-def block_means(step_s: Floats, period: int) -> Floats:
+def block_medians(step_s: Floats, blocks: npt.NDArray[np.int64] | None = None) -> Floats:
+    """Return the median step of each block.
+
+    The median ignores a hiccup of a few steps. The mean over blocks does not ignore that a machine is slow for seconds
+    at a time: such times count by how long they last, as they do in training.
+    """
+    if blocks is None:
+        length = max(BLOCK_STEPS, round(BLOCK_S / float(np.median(step_s))))
+        blocks = np.minimum(np.arange(len(step_s)) // length, max(len(step_s) // length - 1, 0))
+    edges = np.flatnonzero(np.diff(blocks)) + 1
+    return np.array([np.median(block) for block in np.split(step_s, edges)])
+
+
+def period_means(step_s: Floats, period: int) -> Floats:
     """Return the means of `period` consecutive steps. If only one step in `period` exchanges gradients, a median of
     single steps would miss the exchange."""
     if period == 1 or not len(step_s):
@@ -215,7 +238,7 @@ def paces(points: Iterable[SettingTimes], *, adaptive: bool = False) -> list[lis
 
 
 def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
-    steps = {point.setting: median_step(point.repeats) for point in group}
+    steps = {point.setting: mean_of_blocks(point.repeats) for point in group}
     launches = {point.setting: point.launches for point in group}
     side_by_side = not adaptive or len(_launch_names(launches)) == 1
     if side_by_side:

@@ -106,6 +106,8 @@ def outlook(results: Results) -> Outlook | None:
     if row is None or results.largest or len({other.setting.workers for other in results.rows}) < 2:
         return None
     prediction = predict(results, Question(workers=doublings(results)))
+    if results.is_crowded:
+        return prediction, None
     current = next((option for option in prediction.options if option.workers == row.setting.workers), None)
     further = [option for option in prediction.options if current and option.workers > current.workers]
     # If the model no longer learns at the next count, that is the limit, and the answer already says so.

@@ -133,6 +133,8 @@ def job_of(
         nodes=nodes,
         workers_per_node=workers // nodes,
         threads=spec.threads_per_worker,
-        environment=tuple(worker_environment(spec.threads_per_worker, cpu_limit_gb).items()),
+        environment=tuple(
+            worker_environment(spec.threads_per_worker, cpu_limit_gb, keep_freed_memory=spec.keep_freed_memory).items()
+        ),
         python=sys.executable,
     )

@@ -19,7 +19,7 @@ from worldsize.report.blocks import Block, Code, Findings, FindingText, Prose, T
 from worldsize.report.sections.steps import queue_words
 from worldsize.report.words.answers import only_one_count
 from worldsize.report.words.findings import IN_THE_ANSWER, LARGEST_BATCH, is_bad, is_doubt, sentence
-from worldsize.report.words.headline import headline
+from worldsize.report.words.headline import headline, says_busy
 from worldsize.report.words.numbers import counted
 from worldsize.report.words.quantities import (
     BATCH_PER_WORKER,
@@ -44,7 +44,7 @@ def opening(evidence: Evidence) -> list[Block]:
     """Return the answer, what casts doubt on it, its numbers in large type, and the recommended study file."""
     results = evidence.results
     blocks: list[Block] = [*headline(results, evidence.outlook)]
-    blocks += [Prose(role="caution", text=finding["text"]) for finding in cautions(results)]
+    blocks += [Prose(role="caution", text=finding["text"]) for finding in cautions_below(results)]
     if (numbers := tiles(results)) is not None:
         blocks.append(numbers)
     if (study := recommended_study(results)) is not None:
@@ -121,6 +121,12 @@ def findings_block(evidence: Evidence) -> Findings | None:
 def cautions(results: Results) -> list[dict[str, str]]:
     """Return sentences that cast doubt on the answer; empty if the answer is not about speed."""
     return [finding for finding in _unsaid(results) if finding["code"] in CAUTIONS] if _asks_for_speed(results) else []
+
+
+def cautions_below(results: Results) -> list[dict[str, str]]:
+    """Return the cautions that the headline does not mention."""
+    said = {"machine-busy"} if says_busy(results) else set()
+    return [finding for finding in cautions(results) if finding["code"] not in said]
 
 
 def other_findings(results: Results) -> list[dict[str, str]]:

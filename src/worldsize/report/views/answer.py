@@ -10,7 +10,7 @@ from worldsize.answer.facets import Facet, facets
 from worldsize.errors import visible
 from worldsize.report.blocks import Block, Findings, FindingText, Prose, Table
 from worldsize.report.pages import tables
-from worldsize.report.sections.opening import cautions, other_findings
+from worldsize.report.sections.opening import cautions_below, other_findings
 from worldsize.report.sections.steps import queue_words
 from worldsize.report.words.findings import is_bad
 from worldsize.report.words.headline import headline
@@ -36,7 +36,7 @@ def answer_blocks(evidence: Evidence, *, details: bool) -> Iterator[Block]:
     """Yield the blocks that answer a study in the terminal."""
     results = evidence.results
     yield from headline(results, evidence.outlook)
-    yield from (Prose(role="caution", text=finding["text"]) for finding in cautions(results))
+    yield from (Prose(role="caution", text=finding["text"]) for finding in cautions_below(results))
     others = [finding for finding in other_findings(results) if finding["code"] not in ALREADY_SHOWN]
     findings = tuple(
         FindingText(code=finding["code"], text=finding["text"], is_bad=is_bad(finding["code"])) for finding in others

@@ -81,6 +81,12 @@ FINDINGS: dict[str, FindingKind] = {
         "noisy: find out what else runs on the machine, then raise probe.repeats.",
     ),
     # What casts doubt on the measurements.
+    "machine-busy": FindingKind(
+        level="caution",
+        text="Not a clean measurement: other processes used {percent} of the CPU (median of {trials:.0f} of {of:.0f} "
+        "trials; up to {most}), on cores that the workers needed. Stop the other work and run the study again in a "
+        "new folder.",
+    ),
     "cpu-stolen": FindingKind(
         level="caution",
         text="Not a quiet machine: during {trials:.0f} of {of:.0f} trials the hypervisor withheld {percent} of the CPU "

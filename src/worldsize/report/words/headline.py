@@ -11,15 +11,16 @@ from dataclasses import replace
 from worldsize.analysis.estimate import Estimate
 from worldsize.analysis.learning.variants import VariantRanking, VariantSummary
 from worldsize.analysis.speed.largest_batch import LargestBatch
-from worldsize.analysis.speed.recommend import LEAST_MARGINAL_EFFICIENCY, NOISE_OF_ONE_RUN, WIDE, Finding
+from worldsize.analysis.speed.recommend import LEAST_GAIN, NOISE_OF_ONE_RUN, WIDE, Finding
 from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.facets import Facet, facets
 from worldsize.answer.predict.predict import Outlook
+from worldsize.answer.reruns import pass_s
 from worldsize.answer.results import Results
 from worldsize.report.blocks import Prose
 from worldsize.report.words.answers import configuration_of, target_words
-from worldsize.report.words.findings import METRIC, number_of, sentence
-from worldsize.report.words.numbers import LEVEL_WORDS, counted, rate, whole
+from worldsize.report.words.findings import METRIC, PERCENT, number_of, sentence
+from worldsize.report.words.numbers import LEVEL_WORDS, counted, rate, rough_duration, whole
 from worldsize.report.words.quantities import EFFICIENCY, SPEEDUP, STEP_TIME, STEPS, test_metric, throughput
 
 MAX_OTHERS = 3
@@ -103,6 +104,9 @@ def _use_workers(results: Results, outlook: Outlook | None) -> Iterator[Prose]:
     how = configuration_of(results, row)
     where = " and ".join(filter(None, [how, _batch_words(results, row)]))
     use = f"Use {counted(row.setting.workers, 'worker')}{f' with {where}' if where else ''}"
+    if (busy := codes.get("machine-busy")) is not None:
+        yield from _busy(results, row, busy)
+        return
     if doubt is not None or "close-call" in codes:
         other = int(number_of(doubt or codes["close-call"], "workers"))
         yield from _too_close(results, row, _row_at(results, row, other), doubt or codes["close-call"])
@@ -121,6 +125,21 @@ def _use_workers(results: Results, outlook: Outlook | None) -> Iterator[Prose]:
     if following is not None:
         yield Prose(role="evidence", text=_faster(following, base))
     yield from _why_and_next(results, row, following, outlook)
+
+
+def _busy(results: Results, row: ScalingRow, busy: Finding) -> Iterator[Prose]:
+    percent = PERCENT.said(number_of(busy, "percent"))
+    yield Prose(role="doubt", text=f"Not a clean measurement: other processes used {percent} of the CPU.")
+    yield Prose(
+        role="evidence",
+        text=f"Best guess: {counted(row.setting.workers, 'worker')}. Stop the other work and measure again.",
+    )
+    yield _next(results, {}, "again", "the same study in a new folder")
+
+
+def says_busy(results: Results) -> bool:
+    """Return whether the headline says that the machine was busy."""
+    return headline(results, None)[0].text.startswith("Not a clean measurement")
 
 
 def _batch_words(results: Results, row: ScalingRow) -> str:
@@ -163,8 +182,7 @@ def _larger(results: Results, row: ScalingRow) -> list[ScalingRow]:
 
 
 MAX_REPEATS = 100
-"""The most repeats to suggest. If more are needed, the machine is too noisy, and a few are enough to see that."""
-FEW_REPEATS = 10
+"""If more repeats are needed to decide, either the machine is too noisy, or both counts are equally good."""
 
 
 def _too_close(results: Results, row: ScalingRow, other: ScalingRow, doubt: Finding) -> Iterator[Prose]:
@@ -184,22 +202,25 @@ def _too_close(results: Results, row: ScalingRow, other: ScalingRow, doubt: Find
         text += f" They are worth using from {SPEEDUP.said(least)} on."
     guess = f"Best guess: {counted(row.setting.workers, 'worker')}{_learned_less(row, smaller, larger, least)}."
     yield Prose(role="evidence", text=f"{text} {guess}")
-    known = "repeats_needed" in doubt.numbers
-    needed = int(number_of(doubt, "repeats_needed")) if known else 2 * larger.repeats
-    if needed > MAX_REPEATS:
-        why = "first stop other work on this machine: the runs differ too much"
-        yield _next(results, {"probe.repeats": FEW_REPEATS}, "more-repeats", why)
+    needed = int(number_of(doubt, "repeats_needed"))
+    if needed <= MAX_REPEATS:
+        more_s = max(needed - larger.repeats, 1) * pass_s(results)
+        command = ["worldsize", "run", str(results.folder.path), "--time", f"{max(10 * round(more_s / 10), 10)}s"]
+        why = f"about {rough_duration(more_s)} more would decide"
+        yield Prose(role="next", text=why, command=shlex.join(command))
+    elif doubt.code == "too-noisy":
+        yield _next(results, {}, "again", "first stop other work on this machine: the runs differ too much")
     else:
-        why = f"about {needed} runs would decide" if known else "more runs may decide"
-        yield _next(results, {"probe.repeats": needed}, "more-repeats", why)
+        cheaper = f"{counted(smaller.setting.workers, 'worker')} cost{'s' if smaller.setting.workers == 1 else ''} less"
+        text = f"More repeats would not decide soon: both are about equally good, and {cheaper}."
+        yield Prose(role="evidence", text=text)
 
 
 def _least_speedup(smaller: ScalingRow, larger: ScalingRow) -> float | None:
     """Return the speedup from which the larger count is recommended; None if the smaller is not the baseline."""
     if smaller.setting.workers != larger.baseline_workers:
         return None
-    doublings = math.log2(larger.setting.workers / smaller.setting.workers)
-    return float((1 - LEAST_MARGINAL_EFFICIENCY / 2) ** -doublings)
+    return float(LEAST_GAIN ** math.log2(larger.setting.workers / smaller.setting.workers))
 
 
 def _learned_less(row: ScalingRow, smaller: ScalingRow, larger: ScalingRow, least: float | None) -> str:

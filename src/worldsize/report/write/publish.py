@@ -134,7 +134,9 @@ def to_json(numbers: Document) -> str:
 
 
 EVERY_S = 20.0
-"""Minimum time between updates of the page. The page of a large study takes seconds to make."""
+"""Minimum time between updates of the page."""
+PAGE_SHARE = 0.05
+"""Maximum share of the time that updates take. The page of a large study takes seconds to make."""
 
 
 def last_page(results: Results) -> str:
@@ -149,8 +151,8 @@ def last_page(results: Results) -> str:
 class LivePage(Progress):
     """Wraps the progress display and updates the page as trials end.
 
-    If the workers leave a core free, the page is updated after each trial. Otherwise it is updated only between
-    launches, while the next one starts, because making a page would disturb a measurement.
+    Making a page would disturb a measurement on the same machine. If all workers of the launch leave a core free, the
+    page is made beside them. Otherwise it is made between launches, and the next launch waits for it.
     """
 
     def __init__(
@@ -163,14 +165,23 @@ class LivePage(Progress):
         self._inner, self._folder, self._clock = inner, folder, clock
         self._sites = sites
         self._process: subprocess.Popen[bytes] | None = None
-        self._last = -EVERY_S
+        self._next_at = -EVERY_S
+        self._leaves_core_free: dict[str, bool] = {}
+        """By trial: whether its launch leaves a core free."""
         self.ended = 0
         """Number of trials that have ended so far."""
 
-    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None:
-        self._inner.launch_started(launch_id, trials)
+    def launch_comes(self, trials: Sequence[TrialSpec]) -> None:
+        beside = self._can_run_beside(trials)
+        self._leaves_core_free |= {trial.id: beside for trial in trials}
         if self.ended:
             self._write()
+        if self._process is not None and not beside:
+            self._wait()
+        self._inner.launch_comes(trials)
+
+    def launch_started(self, launch_id: str, trials: Sequence[TrialSpec]) -> None:
+        self._inner.launch_started(launch_id, trials)
 
     def trial_event(self, trial: TrialSpec, event: dict[str, Any]) -> None:
         self._inner.trial_event(trial, event)
@@ -178,8 +189,7 @@ class LivePage(Progress):
     def trial_ended(self, trial: TrialSpec, record: TrialRecord) -> None:
         self._inner.trial_ended(trial, record)
         self.ended += 1
-        site = self._sites[trial.place]
-        if site.spec.slurm is not None or trial.workers * trial.threads_per_worker < site.machine.cores:
+        if self._leaves_core_free.get(trial.id, False):
             self._write()
 
     def plan_grew(self, plan: Plan) -> None:
@@ -194,12 +204,23 @@ class LivePage(Progress):
             self._process.kill()
             self._process.wait()
 
+    def _can_run_beside(self, trials: Sequence[TrialSpec]) -> bool:
+        site = self._sites[trials[0].place]
+        cores = max(trial.workers * trial.threads_per_worker for trial in trials)
+        return site.spec.slurm is not None or cores < site.machine.cores
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        began = self._clock()
+        self._process.wait()
+        self._next_at = max(self._next_at, self._clock() + (self._clock() - began) / PAGE_SHARE)
+
     def _write(self) -> None:
         """Start an update of the page in another process, unless one still runs or was started recently."""
         busy = self._process is not None and self._process.poll() is None
-        if busy or self._clock() - self._last < EVERY_S:
+        if busy or self._clock() < self._next_at:
             return
-        self._last = self._clock()
+        self._next_at = self._clock() + EVERY_S
         self._process = subprocess.Popen(
             ["nice", "-n", "19", sys.executable, "-m", "worldsize.cli.main", "report", str(self._folder), "--live"],
             stdin=subprocess.DEVNULL,

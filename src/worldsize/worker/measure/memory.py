@@ -13,6 +13,7 @@ import re
 import resource
 from pathlib import Path
 
+import psutil
 import torch
 
 from worldsize.errors import InputError
@@ -66,6 +67,15 @@ def free_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
     else:
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def free_bytes(device: torch.device, sharing: int) -> float:
+    """Return the memory that this rank can still use if `sharing` ranks share what is free, within its limit."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0]) / sharing
+    free: float = psutil.virtual_memory().available / sharing
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return free if limit == resource.RLIM_INFINITY else min(free, limit - allocated_bytes())
 
 
 def allocated_bytes() -> int:

@@ -6,8 +6,10 @@ the driver or the container does not offer its values.
 
 from __future__ import annotations
 
+import resource
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +25,45 @@ BYTES_PER_WORD = 4
 
 
 class ProcessMeter:
-    """The meter of this rank: all of its threads, but no child processes."""
+    """The meter of this rank: all of its threads. CPU time includes its child processes, such as data loaders."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Path = Path("/proc/self/task")) -> None:
         self._process = psutil.Process()
+        self._tasks = tasks
 
     def sources(self) -> dict[str, MeterSource]:
-        return {"process cpu": self.cpu, "process memory": self.memory, "process disk": self.disk}
+        return {
+            "process cpu": self.cpu,
+            "process memory": self.memory,
+            "process faults": self.faults,
+            "process delay": self.delay,
+            "process disk": self.disk,
+        }
 
     def cpu(self) -> dict[str, float]:
         # This has a finer resolution than /proc, which counts hundredths of a second.
-        return {"process_cpu_s": time.process_time()}
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return {"process_cpu_s": time.process_time() + ended.ru_utime + ended.ru_stime + sum(self._children_s())}
+
+    def _children_s(self) -> Iterator[float]:
+        """Yield the CPU time of each running child process."""
+        for task in self._tasks.iterdir():
+            for child in (task / "children").read_text().split():
+                with suppress(psutil.Error):
+                    times = psutil.Process(int(child)).cpu_times()
+                    yield times.user + times.system + times.children_user + times.children_system
 
     def memory(self) -> dict[str, float]:
         return {"process_memory_bytes": self._process.memory_info().rss}
+
+    def faults(self) -> dict[str, float]:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return {"process_page_faults": used.ru_minflt + used.ru_majflt}
+
+    def delay(self) -> dict[str, float]:
+        """Return the time that the main thread was ready to run but had no core: others were running on it."""
+        _, waited_ns, _ = (self._tasks.parent / "schedstat").read_text().split()
+        return {"process_delay_s": int(waited_ns) * 1e-9}
 
     def disk(self) -> dict[str, float]:
         """Return bytes read from and written to storage, without the page cache and sockets."""

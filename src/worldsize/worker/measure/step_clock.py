@@ -56,9 +56,9 @@ class CpuStepClock:
         self._rows.append(self._row)
         self._row = [0] * len(SPANS)
 
-    def seconds(self) -> npt.NDArray[np.float64]:
-        """Return the seconds of each step."""
-        return np.array(self._rows, dtype=np.float64).reshape(-1, len(SPANS)).sum(axis=1) / 1e9
+    def seconds(self, first: int = 0) -> npt.NDArray[np.float64]:
+        """Return the seconds of each step, from step `first` on."""
+        return np.array(self._rows[first:], dtype=np.float64).reshape(-1, len(SPANS)).sum(axis=1) / 1e9
 
     def spans(self) -> npt.NDArray[np.uint32]:
         """Return one row per step and one column per span, in units of SPAN_UNIT_S. A row adds up to the step."""
@@ -97,9 +97,9 @@ class CudaStepClock(CpuStepClock):
     def end_step(self) -> None:
         self._marks.append((STEP_END, self._event()))
 
-    def seconds(self) -> npt.NDArray[np.float64]:
+    def seconds(self, first: int = 0) -> npt.NDArray[np.float64]:
         self._resolve()
-        return super().seconds()
+        return super().seconds(first)
 
     def spans(self) -> npt.NDArray[np.uint32]:
         self._resolve()

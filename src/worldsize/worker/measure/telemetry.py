@@ -22,8 +22,9 @@ from worldsize.worker.parallel.team import Crew
 COLUMNS = (
     "at_s",  # seconds since the trial began
     "samples",  # trained on since the trial began, over all ranks
-    "telemetry_cpu_s",  # CPU time of the sampling thread
+    "telemetry_cpu_s",  # CPU time of the sampling
     *("process_cpu_s", "process_memory_bytes", "process_read_bytes", "process_written_bytes"),
+    *("process_page_faults", "process_delay_s"),
     *("host_cpu_s", "host_stolen_s", "host_memory_bytes", "host_read_bytes", "host_written_bytes"),
     *("host_sent_bytes", "host_received_bytes", "host_loopback_bytes"),
     *("host_rdma_sent_bytes", "host_rdma_received_bytes"),
@@ -31,8 +32,17 @@ COLUMNS = (
     *("gpu_power_w", "gpu_energy_j", "gpu_core_mhz", "gpu_memory_mhz", "gpu_temperature_c"),
     *("gpu_throttled_power", "gpu_throttled_thermal", "gpu_throttled_other"),
 )
-"""CPU seconds, joules, samples and bytes read, written, sent or received are counters; the rest are current values."""
 INDEX = {name: number for number, name in enumerate(COLUMNS)}
+COUNTERS = [
+    INDEX[name]
+    for name in (
+        *("at_s", "samples", "telemetry_cpu_s", "process_cpu_s", "process_read_bytes", "process_written_bytes"),
+        *("process_page_faults", "process_delay_s", "host_cpu_s", "host_stolen_s", "host_read_bytes"),
+        *("host_written_bytes", "host_sent_bytes", "host_received_bytes", "host_loopback_bytes"),
+        *("host_rdma_sent_bytes", "host_rdma_received_bytes", "gpu_energy_j"),
+    )
+]
+"""Columns that only grow. The others are current values."""
 
 PERIOD_S = 0.5
 MAX_ROWS = 7_200
@@ -61,7 +71,7 @@ class Telemetry:
         self._now, self._note = now, note
         self._reported: set[str] = set()
         self._rows: list[list[float]] = []
-        self._began = 0.0
+        self._began = self._cpu_s = 0.0
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -85,15 +95,16 @@ class Telemetry:
         return np.array(self._rows, dtype=np.float64).reshape(-1, len(COLUMNS))
 
     def sample(self) -> list[float]:
-        row = [math.nan] * len(COLUMNS)
+        row, cpu_s = [math.nan] * len(COLUMNS), time.thread_time()
         row[INDEX["at_s"]] = self._now() - self._began
-        row[INDEX["telemetry_cpu_s"]] = time.thread_time()
         for name, source in self._sources.items():
             try:
                 for column, value in source().items():
                     row[INDEX[column]] = float(value)
             except Exception as error:
                 self._report_once(name, error)
+        self._cpu_s += time.thread_time() - cpu_s
+        row[INDEX["telemetry_cpu_s"]] = self._cpu_s
         return row
 
     def _sample_until(self, rows: list[list[float]], stopped: threading.Event) -> None:
@@ -111,6 +122,37 @@ class Telemetry:
         if name not in self._reported:
             self._reported.add(name)
             self._note(f"telemetry: {name} unavailable: {type(error).__name__}: {error}")
+
+
+class TurnTelemetry:
+    """Telemetry of a trial that takes turns with others: one row per turn, on a clock that stops between its turns."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._rows: list[npt.NDArray[np.float64]] = []
+        self._before = np.zeros(len(COLUMNS))
+
+    def begin(self) -> None:
+        """Begin a turn."""
+        self._before = np.array(self._telemetry.sample())
+        if not self._rows:
+            first = self._before.copy()
+            first[COUNTERS] = np.where(np.isnan(first[COUNTERS]), np.nan, 0.0)
+            self._rows.append(first)
+
+    def end(self) -> dict[str, float]:
+        """End the turn. Return by how much each counter grew in it."""
+        row = np.array(self._telemetry.sample())
+        grown = row[COUNTERS] - self._before[COUNTERS]
+        row[COUNTERS] = self._rows[-1][COUNTERS] + grown
+        self._rows.append(row)
+        if len(self._rows) >= MAX_ROWS:
+            del self._rows[1:-1:2]
+        return {COLUMNS[column]: float(value) for column, value in zip(COUNTERS, grown, strict=True)}
+
+    def rows(self) -> npt.NDArray[np.float64]:
+        """Return one row per turn, with the columns COLUMNS."""
+        return np.array(self._rows, dtype=np.float64).reshape(-1, len(COLUMNS))
 
 
 def telemetry_of(crew: Crew, samples: Callable[[], int]) -> Telemetry:

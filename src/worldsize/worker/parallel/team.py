@@ -84,6 +84,7 @@ class Crew:
             device_id=self.device if backend == "nccl" else None,
         )
         # Every rank must take part in creating each group, even if it is not a member, and in the same order.
+        self._announced = 0
         self._groups = {n: dist.new_group(list(range(n))) for n in counts if 1 < n < self.workers}
 
     def team(self, workers: int) -> Team | None:
@@ -92,6 +93,12 @@ class Crew:
             return None
         return Team(rank=self.rank, workers=workers, device=self.device, group=self._groups.get(workers))
 
+    @property
+    def ranks_sharing_memory(self) -> int:
+        """Number of ranks on this host, or on this GPU."""
+        on_host = int(os.environ.get("LOCAL_WORLD_SIZE", self.workers))
+        return -(-on_host // torch.cuda.device_count()) if self.device.type == "cuda" else on_host
+
     def publish(self, key: str, value: str) -> None:
         self.store.set(key, value)
 
@@ -99,6 +106,14 @@ class Crew:
         """Wait until a rank publishes the key, without using CPU, and return its value."""
         self.store.wait([key], IDLE_TIMEOUT)
         return bytes(self.store.get(key)).decode()
+
+    def announce(self, text: str | None) -> str:
+        """Pass a text of rank 0 to all ranks; the others wait for it. All ranks must call this in the same order."""
+        self._announced += 1
+        key = f"announced/{self._announced}"
+        if self.rank == 0:
+            self.publish(key, text or "")
+        return self.wait_for(key)
 
     def leave(self) -> None:
         dist.destroy_process_group()

@@ -1,0 +1,48 @@
+"""Spend more time on a study that is finished: more repeats of the probes that leave the answer open."""
+
+from __future__ import annotations
+
+from worldsize.answer.reruns import pass_s
+from worldsize.answer.results import Results
+from worldsize.errors import InputError
+from worldsize.plan.grid import StudyPoint, study_points
+from worldsize.plan.plan import Plan, with_probes
+from worldsize.spec.setting import Setting
+from worldsize.spec.study import StudySpec
+
+MOST_PASSES = 100
+
+
+def with_more_time(spec: StudySpec, plan: Plan, results: Results, seconds: float) -> Plan:
+    """Return the plan with as many more passes over the open counts as fit into this time, but at least one."""
+    if spec.probe is None:
+        raise InputError(
+            f"time={seconds:g}: more time adds repeats of probes, and this study has none; "
+            "raise `repeats` and use a new folder"
+        )
+    points = [
+        point
+        for at_place in results.by_place.values()
+        for point in _points(study_points(spec), open_settings(at_place))
+    ]
+    if not points:
+        raise InputError(f"time={seconds:g}: nothing has been measured yet; run the study without it first")
+    passes = max(1, min(round(seconds / pass_s(results)), MOST_PASSES))
+    return with_probes(plan, spec, [points] * passes)
+
+
+def open_settings(results: Results) -> list[Setting]:
+    """Return the settings whose comparison decides the answer: those of a close call, else the recommended series."""
+    row = results.answer.row
+    if row is None:
+        return [other.setting for other in results.rows]
+    series = [other.setting for other in results.rows if other.setting.series == row.setting.series]
+    close = next((finding for finding in results.answer.findings if finding.code == "close-call"), None)
+    counts = {row.setting.workers, close.numbers["workers"]} if close else {setting.workers for setting in series}
+    return [setting for setting in series if setting.workers in counts]
+
+
+def _points(points: list[StudyPoint], settings: list[Setting]) -> list[StudyPoint]:
+    """Return one point for each setting. Points that differ only in what is trained share a probe."""
+    by_setting = {point.setting: point for point in reversed(points)}
+    return [by_setting[setting] for setting in settings if setting in by_setting]
