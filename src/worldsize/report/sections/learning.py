@@ -14,7 +14,15 @@ from worldsize.report.blocks import Cell, Column, Table, if_it_varies, setting_c
 from worldsize.report.figures.model import Figure, Line, Panel, axis_for, colors_of_series, line, worker_axis
 from worldsize.report.sections.curves import MAX_CURVES
 from worldsize.report.sections.optimizers import STEPS_TO_TARGET
-from worldsize.report.words.numbers import LEVEL_WORDS, counted, duration, integer, metric_value, whole
+from worldsize.report.words.numbers import (
+    LEVEL_WORDS,
+    counted,
+    duration,
+    integer,
+    metric_difference,
+    metric_value,
+    whole,
+)
 from worldsize.report.words.quantities import LEARNING_RATE, RUNS, VARIANT, Quantity, test_metric
 from worldsize.report.words.settings import lines_over_workers, more_words
 from worldsize.spec.setting import Setting
@@ -47,7 +55,7 @@ GAP = Quantity(
     key="gap",
     title="train − test",
     short="train\n− test",
-    digits=metric_value,
+    digits=metric_difference,
     about="How much better the metric is on training samples than on test samples; positive means overfitting.",
 )
 DIVERGED = Quantity(

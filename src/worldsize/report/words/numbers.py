@@ -18,6 +18,11 @@ def metric_value(value: float) -> str:
     return f"{value:.4f}" if 0.001 <= abs(value) < 100 or value == 0 else f"{value:.4g}"
 
 
+def metric_difference(value: float) -> str:
+    """Format a difference of metrics with four decimals, like the metrics; an end of its interval may be almost 0."""
+    return f"{value:.4f}" if abs(value) < 100 else metric_value(value)
+
+
 def number(value: float) -> str:
     """Format with three significant digits, never in scientific notation."""
     if value == 0 or not math.isfinite(value):
