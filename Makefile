@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 LONG   ?= long
 
-.PHONY: run test test-long lint docs bench bench-projection bench-coverage clean
+.PHONY: run test test-long lint docs bench bench-projection bench-coverage bench-reruns clean
 
 run: $(READY)
 	@$(BIN)/worldsize run
@@ -35,6 +35,9 @@ bench: $(READY)
 
 bench-projection: $(READY)
 	$(BIN)/python -m tests.bench.projection
+
+bench-reruns: $(READY)
+	$(BIN)/python -m tests.bench.reruns "$$(mktemp -d)"
 
 bench-coverage: $(READY)
 	$(BIN)/python -m tests.bench.coverage

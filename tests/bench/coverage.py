@@ -330,7 +330,7 @@ def contest(noise: Noise) -> Iterator[Case]:
     (difference,) = ranking.differences
     assert difference.estimate is not None
     yield Case(
-        name="contest of optimizers",
+        name="comparison of optimizers",
         estimate=difference.estimate,
         truth=-0.01 if difference.variant == "adam" else 0.01,
     )

@@ -27,6 +27,8 @@ ticks are a large share of a short probe."""
 FEW_TRIALS, FEW_SHARE = 1, 0.05
 """Disturbed trials are not reported up to this number or share of the trials, whichever is larger: a brief load of
 another guest is normal."""
+MIN_DIFFERENCE = 0.03
+"""A smaller difference between probes and training, in logarithms, is not reported."""
 GAP_SHARE = 0.02
 """A gap between training and test metric below this share of the metric is not reported."""
 
@@ -47,6 +49,7 @@ def findings(results: Results, answer: Answer) -> Iterator[Finding]:
     yield from _edges_not_found(results)
     yield from _large_batches(results)
     yield from _stragglers(results)
+    yield from _training_differs(results, answer)
     if answer.row is not None:
         yield from _overfitting(results, answer.row.setting)
     reached = [record.precision_reached for record in results.records.values()]
@@ -65,6 +68,23 @@ def _crowded(results: Results) -> Iterator[Finding]:
     if results.is_crowded:
         numbers = {"trials": len(crowded), "of": len(results.crowded), "percent": 100 * float(np.median(crowded))}
         yield Finding(code="machine-busy", numbers={**numbers, "most": 100 * max(crowded)})
+
+
+def _training_differs(results: Results, answer: Answer) -> Iterator[Finding]:
+    """Training that is faster or slower than its probes, beyond noise. The answer uses both."""
+    if answer.row is None:
+        return
+    series = [row for row in results.rows if row.pace.baseline == answer.row.pace.baseline]
+    for row in series[1:]:
+        if (gains := row.pace.training_gain_over(series[0].pace)) is None:
+            continue
+        probed, trained = gains
+        difference = probed.minus_unpaired(trained)
+        if abs(difference.value) > max(difference.half_width(), MIN_DIFFERENCE):
+            yield Finding(
+                code="training-differs",
+                numbers={"workers": row.setting.workers, "speedup": probed.exp(), "trained": trained.exp()},
+            )
 
 
 def _stragglers(results: Results) -> Iterator[Finding]:

@@ -83,7 +83,14 @@ def measured(folder: StudyFolder, pairs: Iterable[TrialResult]) -> Iterator[Time
             launch=record.launch,
             step_s=period_means(step_s, period),
             blocks=None if blocks is None else blocks[::period],  # a block has whole periods
+            like_a_probe=_like_a_probe(trial),
         )
+
+
+def _like_a_probe(trial: TrialSpec) -> bool:
+    """Whether each step of a trial does what a step of a probe does."""
+    measures_noise = trial.train is not None and trial.train.measure_noise_scale
+    return not measures_noise and trial.workload.unfreeze_epoch is None
 
 
 def trained(trial: TrialSpec, record: TrialRecord, metric: str) -> TrainingRun:

@@ -118,10 +118,44 @@ def test_the_slowest_rank_makes_the_step() -> None:
     assert np.median(point.repeats[0]) == pytest.approx(0.02, rel=0.02)
 
 
-def test_probes_speak_for_throughput_and_training_for_the_metric() -> None:
-    ((row,),) = (series.rows for series in series_of([trial(1, 64, 0.01), trial(1, 64, 0.5, kind="train", metric=0.9)]))
-    assert row.step_s.value == pytest.approx(0.01, rel=0.02)
+def test_probes_and_training_are_one_body_of_evidence() -> None:
+    probes = [trial(1, 64, 0.10, repeat=repeat) for repeat in range(2)]
+    trained = trial(1, 64, 0.16, kind="train", metric=0.9)
+    ((row,),) = (series.rows for series in series_of([*probes, trained]))
+    assert row.step_s.value == pytest.approx((0.10 * 0.10 * 0.16) ** (1 / 3), rel=0.01)
+    assert row.step_s.ends[1] > 0.16  # they disagree, so the interval covers both
+    assert (row.repeats, row.pace.trained) == (3, {2})
     assert (row.variant, row.metric) == ("sgd", Estimate(value=0.9, n=1))
+
+
+def test_training_that_is_short_or_does_more_does_not_count_beside_probes() -> None:
+    probe = trial(1, 64, 0.10)
+    short = trial(1, 64, 0.01, kind="train", metric=0.9)  # 50 steps: half a second
+    other = trial(1, 64, 0.16, kind="train", metric=0.9)
+    other = replace(other, measured=replace(other.measured, like_a_probe=False))
+    for trained in (short, other):
+        ((row,),) = (series.rows for series in series_of([probe, trained]))
+        assert row.step_s.value == pytest.approx(0.10, rel=0.01)
+        assert row.repeats == 1
+    ((alone,),) = (series.rows for series in series_of([short]))
+    assert alone.step_s.value == pytest.approx(0.01, rel=0.02)
+
+
+def test_gains_of_probes_and_of_training_can_be_compared() -> None:
+    runs = [
+        trial(workers, 64, step_s, repeat=repeat, kind=kind, metric=0.9)
+        for kind, times in (("probe", {1: 0.10, 2: 0.12}), ("train", {1: 0.10, 2: 0.15}))
+        for workers, step_s in times.items()
+        for repeat in range(3)
+    ]
+    (series,) = series_of(runs)
+    base, larger = (row.pace for row in series.rows)
+    gains = larger.training_gain_over(base)
+    assert gains is not None
+    probed, trained = (gain.exp().value for gain in gains)
+    assert probed == pytest.approx(2 * 0.10 / 0.12, rel=0.01)
+    assert trained == pytest.approx(2 * 0.10 / 0.15, rel=0.01)
+    assert series.rows[1].speedup.value == pytest.approx((probed * trained) ** 0.5, rel=0.01)
 
 
 def test_the_knee_is_the_last_count_that_pays() -> None:

@@ -32,6 +32,8 @@ class Usage:
     """Share of the time in which clocks were throttled, by cause; empty if no GPU reported it."""
     process_cores: float | None
     process_memory_bytes: float | None
+    page_faults_per_sample: float | None
+    """Page faults of this rank per sample of the global batch."""
     host_cores: float | None
     host_stolen_cores: float | None
     """Cores that a hypervisor gave to other guests."""
@@ -54,6 +56,8 @@ class Hardware:
     """Sum over all ranks."""
     process_memory_bytes: float | None
     """Peak of the largest rank."""
+    page_faults_per_sample: float | None
+    """Mean over the ranks, per sample of the global batch."""
     network_bytes_per_s: float | None
     """Sent by one host on average, excluding loopback."""
     stolen_share: float | None
@@ -82,6 +86,7 @@ def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
         throttled={kind: mean([rank.throttled.get(kind) for rank in all_ranks]) or 0.0 for kind in THROTTLES},
         process_cores=mean([total([rank.process_cores for rank in ranks]) for ranks in trials]),
         process_memory_bytes=max(process_peaks, default=None),
+        page_faults_per_sample=mean([rank.page_faults_per_sample for rank in all_ranks]),
         network_bytes_per_s=mean([rank.host_sent_bytes_per_s for rank in all_ranks]),
         stolen_share=mean([lost.share if (lost := stolen(ranks)) else None for ranks in trials]),
     )
@@ -92,6 +97,7 @@ def usage(columns: Sequence[str], rows: Floats) -> Usage:
     trial = _Series(columns, rows)
     training = _Series(columns, rows[training_rows(trial.column("samples"))])
     joules, samples = training.joules(), training.rise("samples")
+    faults = training.rise("process_page_faults")
     shares = {kind: training.mean(f"gpu_throttled_{kind}") for kind in THROTTLES}
     return Usage(
         seconds=float(np.ptp(training.at_s)) if len(training.at_s) else 0.0,
@@ -102,6 +108,7 @@ def usage(columns: Sequence[str], rows: Floats) -> Usage:
         throttled={kind: share for kind, share in shares.items() if share is not None},
         process_cores=training.rate("process_cpu_s"),
         process_memory_bytes=trial.peak("process_memory_bytes"),
+        page_faults_per_sample=faults / samples if faults is not None and samples else None,
         host_cores=training.rate("host_cpu_s"),
         host_stolen_cores=training.rate("host_stolen_s"),
         host_sent_bytes_per_s=training.rate("host_sent_bytes"),

@@ -29,6 +29,8 @@ class TimedTrial:
     """Times of the steps that count, one row per step, one column per rank."""
     blocks: npt.NDArray[np.int64] | None = None
     """Number of the block of each step. None: the steps ran one after another, without turns of other settings."""
+    like_a_probe: bool = True
+    """Whether its steps do the same work as those of a probe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,27 +40,52 @@ class SettingTimes:
     """Step times of the slowest rank, by repeat number: the median of each block of steps."""
     launches: dict[int, str]
     """The launch of each repeat."""
+    trained: frozenset[int] = frozenset()
+    """Repeats that are training trials, in addition to probes. They follow the repeats of the probes."""
 
 
 def setting_times(trials: Iterable[TimedTrial]) -> list[SettingTimes]:
-    """Return the step times of each setting, from its probes if there are any, else from its training trials."""
+    """Return the step times of each setting. Probes and training are one body of evidence: the n-th training trials of
+    all settings are one more repeat, if they last long enough. Without probes, all training trials count."""
     by_setting: dict[Setting, list[TimedTrial]] = defaultdict(list)
     for trial in trials:
-        by_setting[trial.setting].append(trial)
+        if len(trial.step_s):
+            by_setting[trial.setting].append(trial)
+    probed = [trial.repeat for group in by_setting.values() for trial in group if trial.kind == "probe"]
+    after_probes = max(probed, default=-1) + 1
     points = []
     for setting, group in by_setting.items():
         group.sort(key=lambda trial: trial.repeat)
-        timed = [trial for trial in group if len(trial.step_s)]
-        timed = [trial for trial in timed if trial.kind == "probe"] or timed
-        if timed:
-            launches = {trial.repeat: trial.launch for trial in timed}
-            points.append(SettingTimes(setting=setting, repeats=_repeats(timed), launches=launches))
+        probes = [trial for trial in group if trial.kind == "probe"]
+        training = [trial for trial in group if trial.kind == "train"]
+        timed = {trial.repeat: trial for trial in probes or training}
+        repeats, trained = _repeats(probes or training), {}
+        if probes:
+            trained = {
+                after_probes + repeat: blocks
+                for repeat, blocks in _repeats([trial for trial in training if trial.like_a_probe]).items()
+                if len(blocks) >= MIN_TRAINING_BLOCKS
+            }
+            timed |= {after_probes + trial.repeat: trial for trial in training}
+        repeats |= trained
+        points.append(
+            SettingTimes(
+                setting=setting,
+                repeats=repeats,
+                launches={repeat: timed[repeat].launch for repeat in repeats},
+                trained=frozenset(trained),
+            )
+        )
     return sorted(points, key=lambda point: setting_order(point.setting))
 
 
 BLOCK_S = 0.1
 BLOCK_STEPS = 3
 """Steps that ran one after another are cut into blocks of this duration, and of at least this many steps."""
+MIN_TRAINING_BLOCKS = 10
+"""Training that is shorter says little about the speed of a setting beside its probes."""
+WARM_S = 0.5
+"""Caches and clocks settle at least this long. Training that is not longer than four times this is not cut."""
 
 
 def _repeats(trials: list[TimedTrial]) -> dict[int, Floats]:
@@ -69,9 +96,15 @@ def _repeats(trials: list[TimedTrial]) -> dict[int, Floats]:
         # A step ends when its slowest rank ends, so rank 0 alone would hide a straggler.
         slowest = trial.step_s.max(axis=1)
         if trial.blocks is None:
-            slowest = slowest[warmup_end(slowest) :]
+            slowest = slowest[max(warmup_end(slowest), _settling(slowest)) :]
         by_repeat[trial.repeat].append(block_medians(slowest, trial.blocks))
     return {repeat: np.concatenate(steps) for repeat, steps in by_repeat.items()}
+
+
+def _settling(step_s: Floats) -> int:
+    """Return the number of first steps in which the machine settles."""
+    ends = np.cumsum(step_s)
+    return int(np.searchsorted(ends, WARM_S)) if ends[-1] > 4 * WARM_S else 0
 
 
 def block_medians(step_s: Floats, blocks: npt.NDArray[np.int64] | None = None) -> Floats:
@@ -157,8 +190,19 @@ class Pace:
     speedup: Sample
     fit: LaunchFit
     """If side by side: the fit over this count and all smaller ones, by pass. Otherwise: over the series, by launch."""
+    trained: frozenset[int] = frozenset()
+    """Repeats that are training trials, not probes."""
     side_by_side: bool
     """Whether repeats with the same number ran side by side. Otherwise they are spread over several launches."""
+
+    def training_gain_over(self, other: Pace) -> tuple[Sample, Sample] | None:
+        """Return the throughput relative to `other` as probes saw it, and as training saw it; None without both."""
+        batches = math.log(self.setting.global_batch / other.setting.global_batch)
+        common = self.step.repeats.keys() & other.step.repeats.keys()
+        gains = {repeat: other.step.repeats[repeat] - self.step.repeats[repeat] + batches for repeat in sorted(common)}
+        probed = {repeat: gain for repeat, gain in gains.items() if repeat not in self.trained}
+        trained = {repeat: gain for repeat, gain in gains.items() if repeat in self.trained & other.trained}
+        return (Sample.of(probed), Sample.of(trained)) if probed and trained else None
 
     @property
     def throughput(self) -> Sample:
@@ -240,6 +284,7 @@ def paces(points: Iterable[SettingTimes], *, adaptive: bool = False) -> list[lis
 def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
     steps = {point.setting: mean_of_blocks(point.repeats) for point in group}
     launches = {point.setting: point.launches for point in group}
+    trained = {point.setting: point.trained for point in group}
     side_by_side = not adaptive or len(_launch_names(launches)) == 1
     if side_by_side:
         passes = {setting: {repeat: str(repeat) for repeat in step.repeats} for setting, step in steps.items()}
@@ -254,6 +299,7 @@ def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
             speedup=Sample(value=0.0),
             fit=fits[setting],
             side_by_side=side_by_side,
+            trained=trained[setting],
         )
         for setting, step in steps.items()
     ]

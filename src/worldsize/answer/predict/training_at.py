@@ -18,7 +18,7 @@ from worldsize.analysis.projection.overhead import OverheadModel, fit_overhead
 from worldsize.analysis.projection.series_law import table_series
 from worldsize.analysis.projection.step_model import fit_throughput
 from worldsize.analysis.speed.network import node_layout
-from worldsize.analysis.speed.recommend import METRIC_SLACK, Finding, learns_less
+from worldsize.analysis.speed.recommend import METRIC_SLACK, Finding, learning_unclear, learns_less
 from worldsize.analysis.speed.scaling import ScalingRow
 from worldsize.answer.from_records import node, overheads, step_timings
 from worldsize.answer.predict.question import Question
@@ -66,7 +66,7 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
             metric=row.metric_sample.estimate(PROJECTED_LEVEL).clipped(least, most),
             measured=True,
             why_not=f"{_where(setting)}, the model learned less" if less else None,
-            unclear=f"{_where(setting)}, the model may learn less; more repeats would show" if less is None else None,
+            unclear=_unclear(row, best) if less is None else None,
         )
     if batches is None or batches.metric is None:
         return Learned(metric=None, measured=False, why_not=None)
@@ -82,6 +82,13 @@ def learning_at(results: Results, setting: Setting, batches: BatchStudy | None) 
         else None
     )
     return Learned(metric=expected.value, measured=False, why_not=why)
+
+
+def _unclear(row: ScalingRow, best: float) -> str:
+    """Say that a setting may learn less, and how many runs would decide, as the answer of the study does."""
+    needed = learning_unclear(row, best).numbers.get("repeats_needed")
+    runs = "a second run" if not isinstance(needed, float) else f"about {needed:.0f} runs"
+    return f"{_where(row.setting)}, the model may learn less; {runs} would show"
 
 
 def _best(results: Results) -> float | None:

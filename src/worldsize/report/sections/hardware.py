@@ -68,6 +68,13 @@ CORES = Quantity(
     key="process_cores", title="cores used", short="cores", about="CPU cores, summed over all worker processes."
 )
 MEMORY = _gigabytes("process_memory_bytes", "peak memory", "memory", "Highest memory use of any worker process.")
+PAGE_FAULTS = Quantity(
+    key="page_faults_per_step",
+    title="page faults per step",
+    short="faults/\nstep",
+    about="Pages of memory that a worker requests from the system in each step. Thousands make steps slower.",
+)
+MIN_FAULTS = 20.0
 CPU_STEAL = Quantity(
     key="stolen_share",
     title="CPU steal",
@@ -95,6 +102,7 @@ HARDWARE: tuple[tuple[Quantity, Callable[[HardwareRow], Estimate | float | None]
     (THROTTLED, lambda row: sum(row.hardware.throttled.values()), 0.0),
     (CORES, lambda row: row.hardware.process_cores, 0.0),
     (MEMORY, lambda row: row.hardware.process_memory_bytes, 0.0),
+    (PAGE_FAULTS, lambda row: _page_faults(row), MIN_FAULTS),
     (CPU_STEAL, lambda row: row.hardware.stolen_share, MIN_SHARE),
     (NETWORK, lambda row: row.hardware.network_bytes_per_s, MIN_NETWORK),
 )
@@ -120,6 +128,11 @@ def hardware_table(evidence: Evidence) -> Table | None:
     settings = setting_columns(rows, global_batch=False)
     runs = Column[HardwareRow](quantity=RUNS, of=lambda row: repeats.get(row.setting), terminal=False)
     return table("hardware", "Hardware use during training", rows, [*settings, *columns, runs], note=note)
+
+
+def _page_faults(row: HardwareRow) -> float | None:
+    per_sample = row.hardware.page_faults_per_sample
+    return None if per_sample is None else per_sample * row.setting.global_batch
 
 
 def _value(cell: Estimate | float | None) -> float:

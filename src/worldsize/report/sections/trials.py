@@ -111,7 +111,10 @@ def exclusions(results: Results) -> list[str]:
         steps = str(warmup[0]) if len(warmup) == 1 else f"{warmup[0]} to {warmup[-1]}"
         lines.append(f"Warm-up: the first {steps} steps of every trial, and any clearly slower steps right after them.")
     if results.spec.probe is not None and any(trial.kind == "train" for trial in results.trials.values()):
-        lines.append("Step times of training trials: throughput comes from the probes where a setting has any.")
+        lines.append(
+            "Step times of short training trials, and of training whose steps do more than those of a probe. Longer "
+            "training counts as one more repeat beside the probes. The parts of a step come from the probes."
+        )
     if outcomes["failed"]:
         lines.append(f"{counted(outcomes['failed'], 'failed trial')}: see Failures for the reasons.")
     if outcomes["out_of_memory"]:

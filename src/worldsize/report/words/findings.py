@@ -36,7 +36,7 @@ METRIC = Quantity(key="metric", title="metric", digits=metric_value)
 LR = Quantity(key="lr", title="learning rate", digits=rate)
 PERCENT = Quantity(key="percent", title="share", unit="%", digits=percents)
 QUANTITIES: dict[str, Quantity] = {
-    "speedup": SPEEDUP,
+    **dict.fromkeys(("speedup", "trained"), SPEEDUP),
     "efficiency": EFFICIENCY,
     **dict.fromkeys(("metric", "best", "value", "gap", "lost"), METRIC),
     **dict.fromkeys(("lr", "held", "diverged", "theory"), LR),
@@ -111,6 +111,11 @@ FINDINGS: dict[str, FindingKind] = {
         level="problem",
         text="Rank {rank:.0f} of {workers:.0f} computes {extra_ms:.3g} ms longer per step than the others, which wait "
         "for it. Check what else runs on its core or GPU, and its share of the data.",
+    ),
+    "training-differs": FindingKind(
+        level="problem",
+        text="Probes and training disagree: {workers:.0f} workers are {speedup} as fast in probes and {trained} in "
+        "training. The answer uses both, so its interval is wider.",
     ),
     "overfitting": FindingKind(
         level="problem",
