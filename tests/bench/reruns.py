@@ -2,10 +2,10 @@
 
     python -m tests.bench.reruns FOLDER [STUDY [WORKERS]]     # default: 8 times the quickstart
 
-Each run has its own folder. Prints Markdown: the speedup of the largest count in each run, the share of ordered pairs of
-runs in which the interval of one contains the value of the other, and the median width. The exit code is 1 if fewer than
-80 % of the pairs agree, if the median width is more than 12 %, or if the recommended counts of more than one run differ
-without "too close to call".
+Each run has its own folder. Prints Markdown: the speedup of the largest count in each run, the share of ordered pairs
+of runs in which the interval of one contains the value of the other, and the median width. The exit code is 1 if fewer
+than 80 % of the pairs agree, if the median width is more than 12 %, or if the recommended counts of more than one run
+differ without "too close to call".
 """
 
 from __future__ import annotations

@@ -46,9 +46,12 @@ class ProcessMeter:
         return {"process_cpu_s": time.process_time() + ended.ru_utime + ended.ru_stime + sum(self._children_s())}
 
     def _children_s(self) -> Iterator[float]:
-        """Yield the CPU time of each running child process."""
+        """Yield the CPU time of each running child process, on systems that list them."""
         for task in self._tasks.iterdir():
-            for child in (task / "children").read_text().split():
+            children = ""
+            with suppress(OSError):  # not every kernel lists them, and threads come and go
+                children = (task / "children").read_text()
+            for child in children.split():
                 with suppress(psutil.Error):
                     times = psutil.Process(int(child)).cpu_times()
                     yield times.user + times.system + times.children_user + times.children_system
