@@ -145,8 +145,11 @@ def _strong_and_thin(group: Sequence[Contender], quantity: Quantity, hue: str, m
     for rank, contender in enumerate(group):
         drawn = _compared_line(contender, quantity, lambda point: point.test_metric, most)
         if drawn is not None:
-            lines.append(_strong(drawn, hue) if rank == 0 else _thin(drawn, hue))
-            crosses += _cross(contender.curve, lines[-1])
+            shown = _strong(drawn, hue) if rank == 0 else _thin(drawn, hue)
+            cross = _cross(contender.curve, shown)
+            if len(drawn.x) > 1 or not cross:  # below a cross, a single point could not be pointed at
+                lines.append(shown)
+            crosses += cross
     return (*reversed(lines), *crosses)
 
 
@@ -155,7 +158,7 @@ def _strong(drawn: Line, hue: str) -> Line:
 
 
 def _thin(drawn: Line, hue: str) -> Line:
-    symbol = "none" if len(drawn.x) > 1 else drawn.symbol  # a curve of one epoch is a point
+    symbol = drawn.symbol if len(drawn.x) == 1 else "none"  # a curve of one epoch is a point
     return replace(drawn, color=hue, opacity=THIN, in_legend=False, symbol=symbol)
 
 
