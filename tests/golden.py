@@ -27,8 +27,7 @@ from worldsize.spec.study import TrialSpec
 DATA = Path(__file__).parent / "data"
 GOLDEN = DATA / "golden"
 QUICKSTART = DATA / "quickstart"
-"""A small quickstart study from version 0.1 on two cores, without its report. Its files were later adapted by hand:
-`kind` from the name of the folder, `started_at` as `launched_at`, the base batch, and the format of plan.json."""
+"""A small quickstart study from version 0.1 on two cores, without its report."""
 
 SCALING = """\
 name: scaling

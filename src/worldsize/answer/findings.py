@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from worldsize.analysis.estimate import Sample
 from worldsize.analysis.learning.larger_batches import recovered
 from worldsize.analysis.speed.breakdown import straggler
 from worldsize.analysis.speed.recommend import Answer, Finding
@@ -27,7 +29,7 @@ ticks are a large share of a short probe."""
 FEW_TRIALS, FEW_SHARE = 1, 0.05
 """Disturbed trials are not reported up to this number or share of the trials, whichever is larger: a brief load of
 another guest is normal."""
-MIN_DIFFERENCE = 0.03
+MIN_DIFFERENCE = 0.05
 """A smaller difference between probes and training, in logarithms, is not reported."""
 GAP_SHARE = 0.02
 """A gap between training and test metric below this share of the metric is not reported."""
@@ -79,7 +81,10 @@ def _training_differs(results: Results, answer: Answer) -> Iterator[Finding]:
         if (gains := row.pace.training_gain_over(series[0].pace)) is None:
             continue
         probed, trained = gains
-        difference = probed.minus_unpaired(trained)
+        # Training of each count is a launch of its own, so nothing that launches differ by cancels in its ratio.
+        of_one_run = math.hypot(*(pace.noise_of_one_probe for pace in (series[0].pace, row.pace)))
+        error = math.hypot(probed.error, of_one_run / math.sqrt(len(trained.repeats)))
+        difference = Sample(value=probed.value - trained.value, error=error, freedom=probed.freedom)
         if abs(difference.value) > max(difference.half_width(), MIN_DIFFERENCE):
             yield Finding(
                 code="training-differs",

@@ -155,7 +155,9 @@ class Results:
         with_telemetry = from_records.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
         usages = {setting: from_records.usages(self.folder, pairs) for setting, pairs in with_telemetry.items()}
         return [
-            (setting, hardware(usages[setting])) for setting in sorted(usages, key=setting_order) if usages[setting]
+            (setting, hardware(usages[setting], setting.global_batch))
+            for setting in sorted(usages, key=setting_order)
+            if usages[setting]
         ]
 
     @cached_property

@@ -15,6 +15,8 @@ KEEP_FREED_MEMORY = {
     "MALLOC_TOP_PAD_": str(256 * 1024**2),
 }
 """Settings with which glibc keeps freed memory in the process, and requests it from the system in large pieces."""
+LARGE_PAGES = "glibc.malloc.hugetlb=1"
+"""Lets the system back this memory with large pages at once, instead of merging small ones while steps are timed."""
 
 
 def torchrun_command(folder: Path, launch_id: str, workers: int, python: str = sys.executable) -> list[str]:
@@ -70,17 +72,18 @@ def mpi_environment(*, root: bool, oversubscribe: bool) -> dict[str, str]:
 
 
 def worker_environment(
-    threads: int, cpu_limit_gb: float | None = None, *, keep_freed_memory: bool = True
+    threads: int, cpu_limit_gb: float | None = None, *, keep_freed_memory: bool = True, tunables: str = ""
 ) -> dict[str, str]:
     """Return the variables that a worker needs in addition to the inherited environment.
 
-    Thread counts must be set before torch is imported; otherwise its thread pools have one thread per core.
+    `tunables`: the inherited value of GLIBC_TUNABLES, to which ours are added. Thread counts must be set before torch
+    is imported; otherwise its thread pools have one thread per core.
     """
     variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
-    return variables | _allocator(cpu_limit_gb, keep_freed_memory)
+    return variables | _allocator(cpu_limit_gb, keep_freed_memory, tunables)
 
 
-def _allocator(cpu_limit_gb: float | None, keep_freed_memory: bool) -> dict[str, str]:
+def _allocator(cpu_limit_gb: float | None, keep_freed_memory: bool, tunables: str) -> dict[str, str]:
     """Return settings of glibc's allocator.
 
     By default, glibc returns large blocks to the system when they are freed, and each step of training requests them
@@ -93,7 +96,9 @@ def _allocator(cpu_limit_gb: float | None, keep_freed_memory: bool) -> dict[str,
     if cpu_limit_gb is not None:
         threshold = min(int(cpu_limit_gb * 1e9) // 512, LARGEST_MMAP_THRESHOLD)
         return {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(threshold)}
-    return dict(KEEP_FREED_MEMORY) if keep_freed_memory else {}
+    if not keep_freed_memory:
+        return {}
+    return {**KEEP_FREED_MEMORY, "GLIBC_TUNABLES": ":".join(filter(None, [tunables, LARGE_PAGES]))}
 
 
 def backend_for(device: Literal["cpu", "cuda"], workers: int, gpus: int) -> Literal["gloo", "nccl"]:

@@ -12,7 +12,7 @@ import psutil
 from worldsize.data.catalog import WorkloadFacts
 from worldsize.data.sets import cache_root
 from worldsize.folder.files import write_atomic
-from worldsize.folder.launches import LaunchFile, LaunchFolder
+from worldsize.folder.launches import LaunchFile, LaunchFolder, launch_folders
 from worldsize.folder.record import search_curve
 from worldsize.folder.study_folder import StudyFolder
 from worldsize.launch.commands import backend_for
@@ -70,7 +70,7 @@ def _write(
             trials=launch.trials,
             metric=facts.metric,
             higher_is_better=facts.higher_is_better,
-            interconnect_probe_s=spec.interconnect_probe_s if launch.trials else 0.0,
+            interconnect_probe_s=0.0 if _links_are_known(folder, launch) else spec.interconnect_probe_s,
             search_curves=search_curves,
             commit=_commit(),
             data=str(site.data),
@@ -79,6 +79,14 @@ def _write(
         )
     )
     return PreparedLaunch.stored(folder, launch_id, spec.hang_timeout_s)
+
+
+def _links_are_known(folder: StudyFolder, launch: Launch) -> bool:
+    """Whether the links need not be measured: the launch has no trials, or another of its size measured them."""
+    earlier = [
+        other.prepared() for other in launch_folders(folder) if other.is_prepared and other.interconnect is not None
+    ]
+    return not launch.trials or (launch.place, launch.workers) in [(other.place, other.workers) for other in earlier]
 
 
 def memory_limit_gb(spec: StudySpec, device: str, workers: int, available_bytes: float) -> float | None:

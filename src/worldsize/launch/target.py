@@ -5,6 +5,7 @@ Also `Progress`, which a run calls when something happens.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,12 @@ class PreparedLaunch:
     @property
     def environment(self) -> dict[str, str]:
         """Variables that its workers need in addition to the inherited environment."""
-        return worker_environment(self.threads, self.cpu_limit_gb, keep_freed_memory=self.keep_freed_memory)
+        return worker_environment(
+            self.threads,
+            self.cpu_limit_gb,
+            keep_freed_memory=self.keep_freed_memory,
+            tunables=os.environ.get("GLIBC_TUNABLES", ""),
+        )
 
     def left(self) -> list[str]:
         return [trial_id for trial_id in self.trials if not self.folder.has_record(trial_id)]

@@ -20,6 +20,7 @@ from worldsize.data.catalog import WorkloadFacts
 from worldsize.folder.launches import LaunchKind
 from worldsize.plan.grid import StudyPoint, scaled_lr, study_points
 from worldsize.spec.base import Frozen
+from worldsize.spec.optimizer import USUAL_LR
 from worldsize.spec.place import PlaceOrNone
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import Start, StudySpec, TrialSpec
@@ -202,7 +203,9 @@ def _probe_trial(spec: StudySpec, point: StudyPoint, repeat: int) -> TrialSpec:
         kind="probe",
         # Frozen layers change the speed; the initial weights do not.
         workload=_workload_of(spec, point.start).model_copy(update={"pretrained": None}),
-        peak_lr=0.0,
+        # Probes learn a little: on a CPU, steps of an untrained model take up to 10 % longer, because branches in max
+        # pooling are harder to predict. A usual rate keeps the weights finite, whatever rates the study tries.
+        peak_lr=min(point.optimizer.lr, USUAL_LR[point.optimizer.name]),
         probe=spec.probe,
         largest=spec.axes.largest,
     )

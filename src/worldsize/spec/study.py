@@ -224,7 +224,8 @@ class StudySpec(Frozen):
     retries: Annotated[int, Field(ge=0, le=10)] = 1
     """How often a trial is repeated after its processes were killed or lost. Errors in the code are never retried."""
     interconnect_probe_s: Annotated[float, Field(ge=0, le=60)] = 3.0
-    """Time, in seconds, for measuring all-reduces of 1 KB to 64 MB when several workers start. 0 turns it off."""
+    """Time, in seconds, for measuring all-reduces of 1 KB to 64 MB when as many workers start for the first time. 0
+    turns it off."""
     hang_timeout_s: PositiveFloat = 300.0
     """Time without any progress after which a launch is killed. Once steps have run, their duration sets the limit."""
     run_on: RunOn = "local"

@@ -103,7 +103,7 @@ class Result:
 def run_steps(trainer: Trainer, shares: Iterable[Share], *, exchange: bool = True) -> npt.NDArray[np.float32]:
     """Run one step per share. Return the loss of each step: the mean over the samples of its global batch.
 
-    `exchange=False` skips the exchange of gradients, to measure its cost. Only probes use it: their learning rate is 0,
+    `exchange=False` skips the exchange of gradients, to measure its cost. Only probes use it, at a learning rate of 0,
     so the models of all ranks stay equal.
     """
     trial, workload, team = trainer.trial, trainer.workload, trainer.team

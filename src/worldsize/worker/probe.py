@@ -134,6 +134,7 @@ def exchange_blocks(
     length = trainer.team.from_first(BLOCK_STEPS if long_blocks_fit else FEW_BLOCK_STEPS)
     state = (trainer.clock, trainer.losses, trainer.step, trainer.samples)
     trainer.clock, trainer.losses = step_clock_for(trainer.team.device), []
+    trainer.lr = lambda _: 0.0  # without the exchange, ranks would learn different models
     trainer.strategy.watch_exchange()
     kinds: list[int] = []
     for exchanged in blocks:

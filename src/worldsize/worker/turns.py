@@ -41,7 +41,7 @@ STUDENT_95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.89}
 """95 % quantiles of Student's t, by degrees of freedom. (scipy is not imported in the worker.)"""
 REPEATED = 0.25
 """Share of the blocks that may be run again because they were disturbed."""
-DISTURBED = 0.1
+DISTURBED = 0.25
 """A block was disturbed if a rank waited for a core for more than this share of it, or a hypervisor took the CPU."""
 
 

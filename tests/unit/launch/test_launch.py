@@ -56,6 +56,15 @@ def test_the_command_is_torchrun_and_nothing_is_left_to_a_shell() -> None:
     assert worker_environment(2)["OMP_NUM_THREADS"] == "2"
 
 
+def test_workers_keep_freed_memory_unless_it_is_limited_or_not_wanted() -> None:
+    keeps = worker_environment(1, tunables="glibc.rtld.optional_static_tls=0x4000")
+    assert keeps["MALLOC_TRIM_THRESHOLD_"] == str(4 * 1024**3)
+    assert keeps["GLIBC_TUNABLES"] == "glibc.rtld.optional_static_tls=0x4000:glibc.malloc.hugetlb=1"
+    assert worker_environment(1)["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    for returns in (worker_environment(1, 1.0), worker_environment(1, keep_freed_memory=False)):
+        assert not {"MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"} & returns.keys()
+
+
 def test_nccl_only_where_every_rank_has_a_gpu() -> None:
     assert backend_for("cuda", 4, 4) == "nccl"
     assert backend_for("cuda", 4, 2) == "gloo"

@@ -33,7 +33,8 @@ class Usage:
     process_cores: float | None
     process_memory_bytes: float | None
     page_faults_per_sample: float | None
-    """Page faults of this rank per sample of the global batch."""
+    """Page faults of this rank per sample of the global batch, in the second half of training, when its memory has
+    grown to what it needs."""
     host_cores: float | None
     host_stolen_cores: float | None
     """Cores that a hypervisor gave to other guests."""
@@ -56,16 +57,16 @@ class Hardware:
     """Sum over all ranks."""
     process_memory_bytes: float | None
     """Peak of the largest rank."""
-    page_faults_per_sample: float | None
-    """Mean over the ranks, per sample of the global batch."""
+    page_faults_per_step: float | None
+    """Mean over the ranks, in the second half of training."""
     network_bytes_per_s: float | None
     """Sent by one host on average, excluding loopback."""
     stolen_share: float | None
     """Share of the requested CPU time that a hypervisor gave to other guests, on the host that lost the most."""
 
 
-def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
-    """Return the hardware use over `trials`, each a sequence of its ranks."""
+def hardware(trials: Sequence[Sequence[Usage]], global_batch: int) -> Hardware:
+    """Return the hardware use over `trials` of a setting, each a sequence of its ranks."""
 
     def mean(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -76,6 +77,7 @@ def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
         return sum(known) if known else None
 
     all_ranks = [rank for ranks in trials for rank in ranks]
+    faults = mean([rank.page_faults_per_sample for rank in all_ranks])
     gpu_peaks = [rank.gpu_memory_bytes for rank in all_ranks if rank.gpu_memory_bytes is not None]
     process_peaks = [rank.process_memory_bytes for rank in all_ranks if rank.process_memory_bytes is not None]
     return Hardware(
@@ -86,7 +88,7 @@ def hardware(trials: Sequence[Sequence[Usage]]) -> Hardware:
         throttled={kind: mean([rank.throttled.get(kind) for rank in all_ranks]) or 0.0 for kind in THROTTLES},
         process_cores=mean([total([rank.process_cores for rank in ranks]) for ranks in trials]),
         process_memory_bytes=max(process_peaks, default=None),
-        page_faults_per_sample=mean([rank.page_faults_per_sample for rank in all_ranks]),
+        page_faults_per_step=None if faults is None else faults * global_batch,
         network_bytes_per_s=mean([rank.host_sent_bytes_per_s for rank in all_ranks]),
         stolen_share=mean([lost.share if (lost := stolen(ranks)) else None for ranks in trials]),
     )
@@ -97,7 +99,8 @@ def usage(columns: Sequence[str], rows: Floats) -> Usage:
     trial = _Series(columns, rows)
     training = _Series(columns, rows[training_rows(trial.column("samples"))])
     joules, samples = training.joules(), training.rise("samples")
-    faults = training.rise("process_page_faults")
+    settled = _Series(columns, rows[second_half(trial.column("samples"))])
+    faults, settled_samples = settled.rise("process_page_faults"), settled.rise("samples")
     shares = {kind: training.mean(f"gpu_throttled_{kind}") for kind in THROTTLES}
     return Usage(
         seconds=float(np.ptp(training.at_s)) if len(training.at_s) else 0.0,
@@ -108,7 +111,7 @@ def usage(columns: Sequence[str], rows: Floats) -> Usage:
         throttled={kind: share for kind, share in shares.items() if share is not None},
         process_cores=training.rate("process_cpu_s"),
         process_memory_bytes=trial.peak("process_memory_bytes"),
-        page_faults_per_sample=faults / samples if faults is not None and samples else None,
+        page_faults_per_sample=faults / settled_samples if faults is not None and settled_samples else None,
         host_cores=training.rate("host_cpu_s"),
         host_stolen_cores=training.rate("host_stolen_s"),
         host_sent_bytes_per_s=training.rate("host_sent_bytes"),
@@ -126,6 +129,11 @@ def training_rows(samples: Floats) -> slice:
     if len(rising) > 2:
         return slice(int(rising[0]) + 1, int(rising[-1]) + 1)
     return slice(int(rising[0]), int(rising[-1]) + 2)
+
+
+def second_half(samples: Floats) -> slice:
+    """Return the rows during which training processed the second half of its samples."""
+    return slice(int(np.searchsorted(samples, samples[-1] / 2, side="right")), None) if len(samples) else slice(None)
 
 
 def joules_per_sample(usages: Sequence[Usage]) -> float | None:

@@ -205,6 +205,12 @@ class Pace:
         return (Sample.of(probed), Sample.of(trained)) if probed and trained else None
 
     @property
+    def noise_of_one_probe(self) -> float:
+        """Standard deviation of log step between probes, each in processes of its own; 0 for a single one."""
+        probed = [log for repeat, log in self.step.repeats.items() if repeat not in self.trained]
+        return float(np.std(probed, ddof=1)) if len(probed) > 1 else 0.0
+
+    @property
     def throughput(self) -> Sample:
         """Samples per second."""
         return self.step.negated().plus(math.log(self.setting.global_batch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from worldsize.errors import LaunchError
 from worldsize.folder.files import write_atomic
 from worldsize.folder.launches import JobFile
 from worldsize.launch.autopsy import launch_log
-from worldsize.launch.commands import worker_environment
 from worldsize.launch.slurm.job import JobRunning
 from worldsize.launch.slurm.queue import Queue
 from worldsize.launch.slurm.script import Job, job_script
@@ -105,7 +104,7 @@ def write_script(prepared: PreparedLaunch, spec: StudySpec, *, time: str | None 
     """Write job.sh into the folder of the launch and return the name of the job, which is unique."""
     name = f"ws-{spec.name[:40]}-{prepared.launch_id}-{secrets.token_hex(4)}"
     job = job_of(
-        spec, prepared.folder.path, prepared.launch_id, prepared.workers, name=name, cpu_limit_gb=prepared.cpu_limit_gb
+        spec, prepared.folder.path, prepared.launch_id, prepared.workers, name=name, environment=prepared.environment
     )
     assert spec.slurm is not None
     script = job_script(job if time is None else replace(job, time=time), spec.slurm)
@@ -121,7 +120,7 @@ def prepare_by_hand(prepared: PreparedLaunch, spec: StudySpec) -> Path:
 
 
 def job_of(
-    spec: StudySpec, folder: Path, launch_id: str, workers: int, *, name: str, cpu_limit_gb: float | None = None
+    spec: StudySpec, folder: Path, launch_id: str, workers: int, *, name: str, environment: Mapping[str, str]
 ) -> Job:
     """Return the job of a launch. `plan/problems.py` has checked that its workers divide evenly among the nodes."""
     assert spec.slurm is not None
@@ -133,8 +132,6 @@ def job_of(
         nodes=nodes,
         workers_per_node=workers // nodes,
         threads=spec.threads_per_worker,
-        environment=tuple(
-            worker_environment(spec.threads_per_worker, cpu_limit_gb, keep_freed_memory=spec.keep_freed_memory).items()
-        ),
+        environment=tuple(environment.items()),
         python=sys.executable,
     )

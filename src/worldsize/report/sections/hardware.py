@@ -102,7 +102,7 @@ HARDWARE: tuple[tuple[Quantity, Callable[[HardwareRow], Estimate | float | None]
     (THROTTLED, lambda row: sum(row.hardware.throttled.values()), 0.0),
     (CORES, lambda row: row.hardware.process_cores, 0.0),
     (MEMORY, lambda row: row.hardware.process_memory_bytes, 0.0),
-    (PAGE_FAULTS, lambda row: _page_faults(row), MIN_FAULTS),
+    (PAGE_FAULTS, lambda row: row.hardware.page_faults_per_step, MIN_FAULTS),
     (CPU_STEAL, lambda row: row.hardware.stolen_share, MIN_SHARE),
     (NETWORK, lambda row: row.hardware.network_bytes_per_s, MIN_NETWORK),
 )
@@ -128,11 +128,6 @@ def hardware_table(evidence: Evidence) -> Table | None:
     settings = setting_columns(rows, global_batch=False)
     runs = Column[HardwareRow](quantity=RUNS, of=lambda row: repeats.get(row.setting), terminal=False)
     return table("hardware", "Hardware use during training", rows, [*settings, *columns, runs], note=note)
-
-
-def _page_faults(row: HardwareRow) -> float | None:
-    per_sample = row.hardware.page_faults_per_sample
-    return None if per_sample is None else per_sample * row.setting.global_batch
 
 
 def _value(cell: Estimate | float | None) -> float:

@@ -73,7 +73,7 @@ def scaling_table(evidence: Evidence) -> Table | None:
         columns,
         note=f"{results.spec.name}: {facts.title}. "
         + (f"{mode.capitalize()}: {meaning(mode)} " if several else "")
-        + "Step time is the median over steps of the slowest worker. "
+        + "Step time is that of the slowest worker. "
         + (f"{LEVEL_WORDS.capitalize()}s over runs." if repeated else "One run each, so there are no intervals."),
         marked=_recommended(results, rows) if results.answer.verdict == "use" else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -12,8 +13,8 @@ from rich.console import Group
 from rich.text import Text
 
 from worldsize.data.catalog import WorkloadFacts
-from worldsize.launch.commands import mpirun_command, torchrun_command
-from worldsize.launch.slurm.script import job_script
+from worldsize.launch.commands import mpirun_command, torchrun_command, worker_environment
+from worldsize.launch.slurm.script import Job, job_script
 from worldsize.launch.slurm.target import job_of
 from worldsize.plan.cost import Cost
 from worldsize.plan.grid import Site
@@ -173,11 +174,16 @@ def _place_in_table(trial: TrialSpec) -> tuple[Any, ...]:
     )
 
 
+def _job(spec: StudySpec, folder: Path, launch: Launch, launch_id: str, *, name: str) -> Job:
+    environment = worker_environment(spec.threads_per_worker, keep_freed_memory=spec.keep_freed_memory)
+    return job_of(spec, folder, launch_id, launch.workers, name=name, environment=environment)
+
+
 def launch_command(study: Study, launch: Launch, number: int) -> str:
     """Return the shell command that starts a launch."""
     spec, folder, launch_id = study.sites[launch.place].spec, study.folder, launch.id(number)
     if spec.slurm is not None:
-        job = job_of(spec, folder, launch_id, launch.workers, name=launch_id)
+        job = _job(spec, folder, launch, launch_id, name=launch_id)
         script = shlex.quote(f"{folder}/launches/{launch_id}/job.sh")
         return f"sbatch {script}   # nodes: {job.nodes}, workers per node: {job.workers_per_node}"
     build = mpirun_command if spec.run_on == "mpi" else torchrun_command
@@ -189,7 +195,7 @@ def planned_script(study: Study, launch: Launch, number: int) -> str:
     spec, launch_id = study.sites[launch.place].spec, launch.id(number)
     if spec.slurm is None:
         return ""
-    job = job_of(spec, study.folder, launch_id, launch.workers, name=f"ws-{spec.name[:40]}-{launch_id}")
+    job = _job(spec, study.folder, launch, launch_id, name=f"ws-{spec.name[:40]}-{launch_id}")
     return "\n" + indent(job_script(job, spec.slurm), "    ")
 
 
