@@ -141,7 +141,7 @@ def measure_exchange(planted: Trainer, folder: Path) -> None:
     """Write what the exchange adds to a step at the slow rate, and how long it takes according to torch."""
     limit_here(SLOW_MBIT)
     planted.team.barrier()
-    rows = exchange_blocks(planted, planted.shares(1), step_s=0.0, most_s=4.0)
+    rows = exchange_blocks(planted, planted.shares(1), step_s=0.0, max_seconds=4.0)
     assert rows is not None
     np.savez(folder / f"exchange-rank{planted.team.rank}.npz", rows=rows, **planted.strategy.exchange_facts())
 

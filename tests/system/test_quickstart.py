@@ -32,7 +32,7 @@ def test_the_answer_names_workers_speedup_and_accuracy(quickstart: tuple[Path, d
 def test_the_answer_as_a_newcomer_gets_it(whole_quickstart: tuple[Path, dict[str, Any]]) -> None:
     folder, found = whole_quickstart
     assert_it_answers(found)
-    assert len(worldsize.load(folder).records) == 18  # 8 probes on 1 and on 2 workers, and training on each
+    assert len(worldsize.load(folder).records) == 14  # 6 probes on 1 and on 2 workers, and training on each
 
 
 def assert_it_answers(found: dict[str, Any]) -> None:

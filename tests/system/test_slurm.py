@@ -30,7 +30,7 @@ repeats: 1
 interconnect_probe_s: 0
 run_on: {slurm: {nodes: 2, time: 5, max_jobs: 2}}
 """
-"""6 probes in one job on 2 nodes, then training on 1 and 2 workers on one node and on 4 on both."""
+"""Two jobs of 3 probes on 2 nodes, then training on 1 and 2 workers on one node and on 4 on both."""
 ONE = ("--set", "axes.workers=[2]", "--set", "probe=false", "--set", "train.steps=40", "--set", "repeats=5")
 """5 trials, a worker on each of 2 nodes, in one job."""
 HELD = "hold:0:0002:0"
@@ -164,10 +164,10 @@ def test_the_quickstart_over_one_and_two_nodes_to_its_report(driver: Driver, tmp
     )
     output = driver.run("--small", "--workers", "1,2,4", *asked, "--smoke")
     assert "workers start and connect" in output
-    assert "5 jobs: " in output
+    assert "7 jobs: " in output
     driver.assert_whole({}, 12)
     ends = driver.ends()
-    assert [end["reason"] for end in ends.values()] == [""] * 5
+    assert [end["reason"] for end in ends.values()] == [""] * 7
     assert all(end["queued_s"] is not None and end["attempts"] == 1 for end in ends.values())
     nodes = {name[5:]: driver.events(name)[0]["hosts"] for name in ends}
     assert nodes == {"smoke-w4": 2, "probe-w4": 2, "train-w1": 1, "train-w2": 1, "train-w4": 2}
@@ -175,14 +175,14 @@ def test_the_quickstart_over_one_and_two_nodes_to_its_report(driver: Driver, tmp
     for name, end in ends.items():
         if "-train-" in name:
             assert sum(end["phases_s"].values()) == pytest.approx(end["wall_s"], abs=3)
-    assert "5 jobs" in driver.status()
+    assert "7 jobs" in driver.status()
     assert (driver.folder / "report" / "index.html").exists()
     # Moved, and reported where there is no Slurm.
     copy = tmp_path / "copy"
     driver.folder.rename(copy)
     command = [sys.executable, "-m", "worldsize.cli.main", "report", str(copy), "--out", str(tmp_path / "report")]
     subprocess.run(command, env={**driver.slurm.environment, "SLURM_CONF": "/nowhere"}, check=True, timeout=300)
-    assert len((tmp_path / "report" / "tables" / "jobs.csv").read_text().splitlines()) == 1 + 5
+    assert len((tmp_path / "report" / "tables" / "jobs.csv").read_text().splitlines()) == 1 + 7
     assert [row["workers"] for row in worldsize.load(copy).table()] == [1, 2, 4]
 
 
@@ -199,11 +199,11 @@ def test_targets_are_kept_apart_and_an_sbatch_that_fails_after_it_has_queued_sub
     known = set(driver.slurm.jobs())
     on = "run_on=[{name: here, slurm: {time: 5}}, {name: there, slurm: {time: 5, partition: urgent, nodes: 2}}]"
     output = driver.run("--set", on, "--set", "train=false", "--set", "axes.workers=[1, 2]")
-    assert output.count("is in the queue") == 2
+    assert output.count("is in the queue") == 4
     assert "On here" in output
     assert "On there" in output
     driver.assert_whole({}, 8)
-    assert len(set(driver.slurm.jobs()) - known) == 2
+    assert len(set(driver.slurm.jobs()) - known) == 4
     hosts = {name[-5:].strip("-"): driver.events(name)[0]["hosts"] for name in driver.ends()}
     assert hosts == {"here": 1, "there": 2}
     found = worldsize.load(driver.folder)

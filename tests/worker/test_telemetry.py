@@ -20,7 +20,7 @@ from worldsize.folder.record import TrialRecord
 from worldsize.folder.study_folder import StudyFolder, save_array
 from worldsize.worker.measure import telemetry as telemetry_module
 from worldsize.worker.measure.meters import GpuMeter, HostMeter, MeterSource, ProcessMeter, gpu_id, throttled
-from worldsize.worker.measure.telemetry import COLUMNS, INDEX, Telemetry, telemetry_of
+from worldsize.worker.measure.telemetry import COLUMNS, INDEX, Telemetry, TurnTelemetry, telemetry_of
 
 
 def wait_for(what: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -147,6 +147,32 @@ def test_a_long_trial_is_thinned_and_keeps_both_ends() -> None:
     assert len(samples) <= 8 < samples[-1] == counted[0]
     assert samples[0] == 1
     assert (np.diff(samples) > 0).all()
+
+
+def test_a_trial_that_takes_turns_counts_only_its_own_turns() -> None:
+    clock, now = [0.0], {"samples": 0.0, "process_cpu_s": 50.0, "process_memory_bytes": 1e9}
+    telemetry = Telemetry({"all": lambda: dict(now)}, now=lambda: clock[0])
+    ours, theirs = TurnTelemetry(telemetry, alone=False), TurnTelemetry(telemetry, alone=True)
+    for turn in range(3):
+        for trial, seconds, cpu_s in ((ours, 0.1, 0.05), (theirs, 0.4, 0.4)):
+            trial.begin()
+            clock[0] += seconds
+            now["process_cpu_s"] += cpu_s
+            if turn == 1 and trial is ours:
+                now["samples"] = float("nan")  # one reading fails
+            grown = trial.end()
+            now["samples"] = 10.0 * (turn + 1)
+            assert grown["process_cpu_s"] == pytest.approx(cpu_s)
+        clock[0] += 5.0  # waiting
+    rows = ours.rows()
+    assert rows[:, INDEX["at_s"]] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert rows[:, INDEX["process_cpu_s"]] == pytest.approx([0.0, 0.05, 0.10, 0.15])
+    assert usage(COLUMNS, rows).process_cores == pytest.approx(0.5)
+    assert usage(COLUMNS, theirs.rows()).process_cores == pytest.approx(1.0)
+    assert np.isnan(rows[:, INDEX["samples"]]).tolist() == [False, False, True, False]
+    # Several trials keep their models in the process, so its memory is that of none of them.
+    assert usage(COLUMNS, rows).process_memory_bytes is None
+    assert usage(COLUMNS, theirs.rows()).process_memory_bytes == 1e9
 
 
 def burn(seconds: float) -> float:

@@ -132,10 +132,37 @@ def test_precision_covers_the_mean_of_correlated_blocks() -> None:
     assert inside / 400 > 0.8
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_default_time_suffices_for_the_default_precision(device: str) -> None:
+    """Also on a GPU, where blocks are longer."""
+    schedule = Schedule([ProbeSpec()], (1,), block_s=BLOCK_S[device], seed=0)
+    rng = np.random.default_rng(0)
+    while (turn := schedule.next()) is not None:
+        schedule.report(0.005 * np.exp(rng.normal(0, 0.01, turn.steps)))
+    assert schedule.reached == [True]
+
+
+NAN = float("nan")
+
+
 @pytest.mark.parametrize(
     ("delay_s", "stolen_s", "disturbed"),
-    [(0.0, 0.0, False), (0.05, 0.0, True), (0.0, 0.05, True), (float("nan"), float("nan"), False), (0.005, 0.0, False)],
+    [
+        (0.0, 0.0, False),
+        (0.05, 0.0, True),
+        (0.0, 0.15, True),
+        (0.0, 0.05, False),  # of 0.2 s: two cores
+        (NAN, NAN, False),
+        (NAN, 0.15, True),
+        (0.05, NAN, True),
+        (0.02, 0.0, False),
+    ],
 )
 def test_lost_cpu_time_is_a_disturbance(delay_s: float, stolen_s: float, disturbed: bool) -> None:
     grown = {"at_s": 0.1, "process_delay_s": delay_s, "host_stolen_s": stolen_s}
-    assert was_disturbed(grown) is disturbed
+    assert was_disturbed(grown, cores=2, shares_cores=False) is disturbed
+
+
+def test_ranks_that_share_cores_wait_for_each_other() -> None:
+    grown = {"at_s": 0.1, "process_delay_s": 0.05, "host_stolen_s": 0.0}
+    assert was_disturbed(grown, cores=2, shares_cores=True) is False

@@ -1,8 +1,8 @@
 """Estimates, their intervals, and non-negative least squares.
 
 An `Estimate` is a value with an interval. A `Sample` is a mean over repeats with its standard error, and yields an
-`Estimate`. Steps are correlated: the error of their median comes from a block bootstrap within a repeat, and from
-Student's t between repeats. A single repeat has no interval, because it does not show how repeats differ.
+`Estimate`. Blocks of steps are correlated: the error of their mean comes from a block bootstrap within a repeat, and
+from Student's t between repeats. A single repeat has no interval, because it does not show how repeats differ.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _crowded(results: Results) -> Iterator[Finding]:
 
 def _training_differs(results: Results, answer: Answer) -> Iterator[Finding]:
     """Training that is faster or slower than its probes, beyond noise. The answer uses both."""
-    if answer.row is None:
+    if answer.row is None or results.is_crowded:
         return
     series = [row for row in results.rows if row.pace.baseline == answer.row.pace.baseline]
     for row in series[1:]:
@@ -85,7 +85,8 @@ def _training_differs(results: Results, answer: Answer) -> Iterator[Finding]:
         of_one_run = math.hypot(*(pace.noise_of_one_probe for pace in (series[0].pace, row.pace)))
         error = math.hypot(probed.error, of_one_run / math.sqrt(len(trained.repeats)))
         difference = Sample(value=probed.value - trained.value, error=error, freedom=probed.freedom)
-        if abs(difference.value) > max(difference.half_width(), MIN_DIFFERENCE):
+        # A single probe does not show its noise.
+        if probed.freedom and abs(difference.value) > max(difference.half_width(), MIN_DIFFERENCE):
             yield Finding(
                 code="training-differs",
                 numbers={"workers": row.setting.workers, "speedup": probed.exp(), "trained": trained.exp()},
@@ -214,7 +215,8 @@ def _edges(results: Results) -> Iterator[Finding]:
         if sharp and label == "sgd" and "largest_stable_rate" in known:
             theory = known["largest_stable_rate"]
             off_percent = (edge.estimate / theory - 1) * 100
-            yield Finding(code="rate-edge-theory", numbers={"theory": theory, "off": off_percent})
+            code = "rate-edge-theory" if edge.stable_lr <= theory <= edge.diverged else "rate-edge-theory-off"
+            yield Finding(code=code, numbers={"theory": theory, "off": off_percent})
         if not edge.monotone:
             numbers = {"diverged": edge.diverged, "held": edge.highest_stable_lr}
             yield Finding(code="rate-edge-blurred", numbers=numbers, names=names)

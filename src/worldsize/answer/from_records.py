@@ -72,25 +72,32 @@ def probes_first(pairs: Iterable[TrialResult]) -> dict[Setting, list[TrialResult
 
 
 def measured(folder: StudyFolder, pairs: Iterable[TrialResult]) -> Iterator[TimedTrial]:
+    pairs = list(pairs)
+    probes = {trial.setting: trial for trial, _ in pairs if trial.kind == "probe"}
     for trial, record in pairs:
+        counted = folder.counted_steps(record)
         step_s = folder.step_s(record)[: 0 if record.outcome == "diverged" else None]
         period = trial.strategy.period
-        blocks = folder.counted_steps(record).blocks
+        steps = period_means(step_s, period)
         yield TimedTrial(
             setting=trial.setting,
             kind="probe" if trial.kind == "probe" else "train",
             repeat=trial.repeat,
             launch=record.launch,
-            step_s=period_means(step_s, period),
-            blocks=None if blocks is None else blocks[::period],  # a block has whole periods
-            like_a_probe=_like_a_probe(trial),
+            step_s=steps,
+            # A block has whole periods.
+            blocks=None if counted.blocks is None else counted.blocks[::period][: len(steps)],
+            like_a_probe=_like_a_probe(trial, probes.get(trial.setting)),
         )
 
 
-def _like_a_probe(trial: TrialSpec) -> bool:
-    """Whether each step of a trial does what a step of a probe does."""
-    measures_noise = trial.train is not None and trial.train.measure_noise_scale
-    return not measures_noise and trial.workload.unfreeze_epoch is None
+def _like_a_probe(trial: TrialSpec, probe: TrialSpec | None) -> bool:
+    """Whether each step of a training trial does what a step of the probe of its setting does."""
+    if probe is None or trial.train is None:
+        return True
+    does_more = trial.train.measure_noise_scale or trial.train.clip_norm is not None
+    changes = trial.workload.unfreeze_epoch is not None or trial.workload.freeze != probe.workload.freeze
+    return not does_more and not changes and trial.optimizer.name == probe.optimizer.name
 
 
 def trained(trial: TrialSpec, record: TrialRecord, metric: str) -> TrainingRun:
@@ -155,7 +162,7 @@ def crowded_shares(folder: StudyFolder, pairs: Iterable[TrialResult]) -> Iterato
     """Yield the share of the cores that other processes used, for each trial on a single host that recorded it."""
     for trial, record in pairs:
         cores, hosts = record.environment.get("host_cores"), record.environment.get("hosts")
-        if not isinstance(cores, int) or not isinstance(hosts, list) or len(set(map(str, hosts))) != 1:
+        if not isinstance(cores, int) or cores < 1 or not isinstance(hosts, list) or len(set(map(str, hosts))) != 1:
             continue
         for ranks in usages(folder, [(trial, record)]):
             share = crowded_share(ranks, cores=cores, needed=trial.workers * trial.threads_per_worker)
@@ -218,7 +225,7 @@ def step_timings(results: Results, like: Setting) -> list[StepTiming]:
         exchange_s = sum(
             step.parts.spans[name].value for name in ("communication", WAITING) if name in step.parts.spans
         )
-        # The step is a median and its parts are means, so the parts are scaled to keep their shares.
+        # The step is a mean of medians and its parts are means, so the parts are scaled to keep their shares.
         scale = step_s[setting] / total_s
         busy_cores = cores.get(setting)
         timings.append(

@@ -152,13 +152,25 @@ class Results:
     @cached_property
     def hardware(self) -> list[tuple[Setting, Hardware]]:
         """Load and memory use of the hardware for each setting."""
-        with_telemetry = from_records.probes_first((trial, record) for trial, record in self._ended if record.telemetry)
-        usages = {setting: from_records.usages(self.folder, pairs) for setting, pairs in with_telemetry.items()}
-        return [
-            (setting, hardware(usages[setting], setting.global_batch))
-            for setting in sorted(usages, key=setting_order)
-            if usages[setting]
-        ]
+        with_telemetry = [(trial, record) for trial, record in self._ended if record.telemetry]
+        rows = []
+        for setting, pairs in sorted(
+            from_records.probes_first(with_telemetry).items(), key=lambda entry: setting_order(entry[0])
+        ):
+            if usages := from_records.usages(self.folder, pairs):
+                load = hardware(usages, setting.global_batch)
+                rows.append((setting, self._with_memory(setting, load, with_telemetry)))
+        return rows
+
+    def _with_memory(self, setting: Setting, load: Hardware, pairs: list[from_records.TrialResult]) -> Hardware:
+        """Probes that take turns share their processes, so the memory of a setting is that of its training."""
+        if load.process_memory_bytes is not None or load.gpu_memory_bytes is not None:
+            return load
+        training = [pair for pair in pairs if pair[0].setting == setting and pair[0].kind == "train"]
+        trained = hardware(from_records.usages(self.folder, training), setting.global_batch)
+        return replace(
+            load, process_memory_bytes=trained.process_memory_bytes, gpu_memory_bytes=trained.gpu_memory_bytes
+        )
 
     @cached_property
     def stolen(self) -> list[Stolen]:

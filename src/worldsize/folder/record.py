@@ -134,7 +134,7 @@ class TrialRecord(Frozen):
     epochs: tuple[Epoch, ...] = ()
     diverged_at_step: int | None = None
     precision_reached: bool | None = None
-    """Probes: whether the median step time is as precise as the study requests."""
+    """Probes: whether the step time is as precise as the study requests."""
     tries: tuple[Try, ...] = ()
     """Batches that a search for the largest batch tried, in order. They have the spans; the trial itself has none."""
     failure: Failure | None = None

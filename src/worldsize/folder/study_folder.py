@@ -237,7 +237,8 @@ class StudyFolder:
         first, length, cold = self._arrays(record, [record.blocks])[0].T[:3]
         steps = len(self._arrays(record, record.spans[:1])[0]) if record.spans else 0
         whole = all(bool(np.all(column == np.floor(column))) for column in (first, length, cold))
-        if not whole or not np.all((first >= 0) & (cold >= 0) & (cold < length) & (first + length <= steps)):
+        inside = (first >= 0) & (cold >= 0) & (cold < length) & (first + length <= steps)
+        if not whole or not np.all(inside) or not np.all(first[1:] >= (first + length)[:-1]):
             raise ValueError(f"{record.blocks.name} does not fit the recorded steps")
 
     def _arrays(
@@ -266,7 +267,7 @@ class StudyFolder:
         return path.rename(target)
 
     def step_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:
-        """Return the seconds of each step after warm-up, with one row per step and one column per rank."""
+        """Return the seconds of each step that counts, with one row per step and one column per rank."""
         return np.asarray(self.span_s(record).sum(axis=2))
 
     def span_s(self, record: TrialRecord) -> npt.NDArray[np.float64]:

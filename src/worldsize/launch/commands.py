@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Literal
 LARGEST_MMAP_THRESHOLD = 32 * 1024**2
 """Maximum that glibc accepts, in bytes."""
 KEEP_FREED_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": str(2 * 1024**3),
     "MALLOC_TRIM_THRESHOLD_": str(4 * 1024**3),
     "MALLOC_TOP_PAD_": str(256 * 1024**2),
 }
 """Settings with which glibc keeps freed memory in the process, and requests it from the system in large pieces."""
+NEW_GLIBC = (2, 35)
+"""From this version on, any size can be the threshold above which a block is requested from the system by itself, and
+memory can have large pages."""
 LARGE_PAGES = "glibc.malloc.hugetlb=1"
 """Lets the system back this memory with large pages at once, instead of merging small ones while steps are timed."""
 
@@ -98,7 +101,22 @@ def _allocator(cpu_limit_gb: float | None, keep_freed_memory: bool, tunables: st
         return {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(threshold)}
     if not keep_freed_memory:
         return {}
-    return {**KEEP_FREED_MEMORY, "GLIBC_TUNABLES": ":".join(filter(None, [tunables, LARGE_PAGES]))}
+    if glibc_version() < NEW_GLIBC:
+        return {**KEEP_FREED_MEMORY, "MALLOC_MMAP_THRESHOLD_": str(LARGEST_MMAP_THRESHOLD)}
+    return {
+        **KEEP_FREED_MEMORY,
+        "MALLOC_MMAP_THRESHOLD_": str(2 * 1024**3),
+        "GLIBC_TUNABLES": ":".join(filter(None, [tunables, LARGE_PAGES])),
+    }
+
+
+def glibc_version() -> tuple[int, ...]:
+    """Return the version of glibc, or (0,) on a system without it."""
+    try:
+        words = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
+    except (ValueError, OSError):
+        return (0,)
+    return tuple(int(part) for part in words[-1].split(".")) if words else (0,)
 
 
 def backend_for(device: Literal["cpu", "cuda"], workers: int, gpus: int) -> Literal["gloo", "nccl"]:

@@ -27,11 +27,13 @@ class Follower:
         least_patience_s: float = LEAST_PATIENCE_S,
     ) -> None:
         self._least_patience_s = least_patience_s
-        self._folder, self._launch, self._trials, self._now = folder, launch, trials, now
+        self._folder, self._launch, self._now = folder, launch, now
+        self._open = list(trials)
+        """Trials whose end was not seen yet. Several of them run at once if they take turns."""
+        self._started: set[str] = set()
         self._printed = 0
         self._hang_timeout_s = hang_timeout_s
-        self._index = 0
-        self._recorded = False
+        self._recorded: set[str] = set()
         # A rerun trial appends to the event file of its first attempt. Skip those events.
         self._offsets = {trial_id: self._size(trial_id) for trial_id in trials}
         self._heard_at = now()
@@ -41,28 +43,31 @@ class Follower:
 
     def events(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (trial, event) for each line written since the last call."""
-        while self._index < len(self._trials):
-            trial_id = self._trials[self._index]
+        for trial_id in tuple(self._open):
             ended = False
             path = self._folder.events_file(trial_id)
             events, self._offsets[trial_id] = read_lines(path, self._offsets[trial_id])
             for event in events:
+                self._started.add(trial_id)
                 self._update(event)
                 yield trial_id, event
                 ended = ended or kind_of(event) == "end"
-            if not ended and not self._ended_without_event(trial_id):
-                return
-            self._index += 1
-            self._recorded = False
-            self.last_step = None
+            if ended or self._ended_without_event(trial_id):
+                self._open.remove(trial_id)
+                self.last_step = None
+            elif trial_id not in self._started:
+                return  # later trials have not started either
 
     def _ended_without_event(self, trial_id: str) -> bool:
         """Return whether two calls in a row have seen a record but no `end` event.
 
         Either rank 0 was killed right after it wrote the record, or the trial ended before anybody followed it.
         """
-        before, self._recorded = self._recorded, self._folder.has_record(trial_id)
-        return before and self._recorded
+        before = trial_id in self._recorded
+        if self._folder.has_record(trial_id):
+            self._recorded.add(trial_id)
+            return before
+        return False
 
     def hung(self) -> bool:
         """Return whether the launch has been silent for longer than `patience_s`.

@@ -23,7 +23,7 @@ GPU_FLOP_PER_S = 5e12
 """The same for a GPU."""
 BYTES_PER_STEP = 4 * (len(SPANS) + 1)
 """Bytes stored per rank and step: its spans and the loss."""
-BYTES_PER_SECOND = 500
+BYTES_PER_SECOND = 3_000
 """Bytes of telemetry and events stored per rank and second."""
 BYTES_PER_TRIAL = 100_000
 """Bytes of the spec, record and log of a trial."""
@@ -31,6 +31,10 @@ BYTES_OF_WEIGHTS = 100_000_000
 """Bytes of saved weights. Assumes 25 million weights, because their number is unknown until the model is built."""
 BYTES_OF_REPORT = 20_000_000
 """Bytes of the page, its previous version while it is replaced, figures and tables."""
+PROBE_STEPS = 6
+"""Fewest steps of a probe after its warm-up."""
+PROBE_SHARE = 1.3
+"""Time of a probe as a multiple of its time limit: it also warms up, and measures what exchanging gradients adds."""
 HALVINGS = 5
 """Number of times that the gap between a batch and its double is halved until it is below 5 % of the batch."""
 
@@ -91,7 +95,8 @@ def trial_s(trial: TrialSpec, facts: WorkloadFacts, step_s: float) -> float:
         doublings = max(math.log2(min(trial.largest.max or limit, limit) / trial.batch_per_worker), 0)
         return (doublings + HALVINGS) * trial.probe.max_seconds
     if trial.probe is not None:
-        return min(trial.probe.max_seconds, 50 * step_s) + (trial.probe.warmup_steps + 1) * step_s
+        least_s = (trial.probe.warmup_steps + PROBE_STEPS) * step_s
+        return max(PROBE_SHARE * trial.probe.max_seconds, least_s)
     assert trial.train is not None
     steps = trial.train.total_steps(facts.train_samples, trial.global_batch)
     epochs = -(-steps // steps_per_epoch(facts.train_samples, trial.global_batch))

@@ -33,7 +33,7 @@ UNNAMED = "unnamed"
 
 
 class Launch(Frozen):
-    """One start of worker processes, and the trials that it runs one after another."""
+    """One start of worker processes, and the trials that it runs: probes of one repeat in turns, others one by one."""
 
     kind: LaunchKind
     workers: int

@@ -180,9 +180,13 @@ def _probed(plan: Plan, results: Results) -> set[Setting]:
 
 
 def throughput_by_probe(results: Results) -> dict[Setting, list[float]]:
-    """Return the samples per second of each repeat."""
+    """Return the samples per second of each probe. Training comes after the climb, and must not reopen it."""
     return {
-        point.setting: [point.setting.global_batch / float(np.median(step_s)) for step_s in point.repeats.values()]
+        point.setting: [
+            point.setting.global_batch / float(np.median(step_s))
+            for repeat, step_s in point.repeats.items()
+            if repeat not in point.trained
+        ]
         for point in results.setting_times
     }
 

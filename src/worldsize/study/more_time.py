@@ -9,24 +9,31 @@ from worldsize.plan.grid import StudyPoint, study_points
 from worldsize.plan.plan import Plan, with_probes
 from worldsize.spec.setting import Setting
 from worldsize.spec.study import StudySpec
+from worldsize.study.checks import JobOptions
 
 MOST_PASSES = 100
 
 
+def check_more_time(spec: StudySpec, seconds: float, jobs: JobOptions) -> None:
+    """Raise InputError if more time cannot be spent on a study."""
+    if spec.probe is None or spec.axes.largest is not None:
+        why = "this study has none" if spec.probe is None else "this study searches for the largest batch"
+        raise InputError(
+            f"time={seconds:g}: more time adds repeats of probes, but {why}; raise `repeats` and use a new folder"
+        )
+    if jobs.detach:
+        raise InputError(f"time={seconds:g}: more time follows the jobs of the study; leave out --detach")
+
+
 def with_more_time(spec: StudySpec, plan: Plan, results: Results, seconds: float) -> Plan:
     """Return the plan with as many more passes over the open counts as fit into this time, but at least one."""
-    if spec.probe is None:
-        raise InputError(
-            f"time={seconds:g}: more time adds repeats of probes, and this study has none; "
-            "raise `repeats` and use a new folder"
-        )
     points = [
         point
         for at_place in results.by_place.values()
         for point in _points(study_points(spec), open_settings(at_place))
     ]
     if not points:
-        raise InputError(f"time={seconds:g}: nothing has been measured yet; run the study without it first")
+        raise InputError(f"time={seconds:g}: no trial has been measured; look into the failures first")
     passes = max(1, min(round(seconds / pass_s(results)), MOST_PASSES))
     return with_probes(plan, spec, [points] * passes)
 

@@ -40,7 +40,7 @@ from worldsize.study.checks import (
     megabytes,
     require_same_study,
 )
-from worldsize.study.more_time import with_more_time
+from worldsize.study.more_time import check_more_time, with_more_time
 from worldsize.study.search_rounds import next_search_round
 
 
@@ -183,6 +183,8 @@ class Study:
         progress, jobs = progress or Progress(), jobs or JobOptions()
         self._require_machine()
         check_job_options(self.spec, self._study_folder, jobs)
+        if more_s is not None:
+            check_more_time(self.spec, more_s, jobs)
         with self._full_disk_reported(), self._opened(take_over=take_over) as stored:
             plan: Plan | None = stored
             if retry_failed:

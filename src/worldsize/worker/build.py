@@ -35,7 +35,7 @@ class Builder:
         self._loaded: dict[str, workloads.Workload] = {}
 
     def build(self, trial: TrialSpec, team: Team, search_curves: Sequence[Sequence[float]]) -> Trainer:
-        """Build the Trainer. Every rank builds the model from the same seed, so a run can be repeated bit for bit.
+        """Build the Trainer. Every rank builds the model from the same seed, so training can be repeated bit for bit.
 
         `search_curves` are the curves of the other trials of the search.
         """

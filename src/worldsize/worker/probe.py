@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,7 +65,9 @@ class Probing:
             run_steps(trainer, itertools.islice(self.shares, turn.steps))
             grown = self.telemetry.end()
             step_s = trainer.clock.seconds(first_step)
-            (disturbed,) = trainer.team.max([float(was_disturbed(grown))])
+            cores, needed = os.cpu_count() or 1, trainer.team.workers * trainer.trial.threads_per_worker
+            flag = was_disturbed(grown, cores=cores, shares_cores=needed > cores)
+            (disturbed,) = trainer.team.max([float(flag)])
         if turn.warm_up:
             self.warmup_steps += turn.steps
         else:
@@ -132,7 +135,7 @@ def exchange_blocks(
     blocks = EXCHANGED[: trainer.team.from_first(block_count)]
     long_blocks_fit = step_s * len(blocks) * BLOCK_STEPS <= max_seconds
     length = trainer.team.from_first(BLOCK_STEPS if long_blocks_fit else FEW_BLOCK_STEPS)
-    state = (trainer.clock, trainer.losses, trainer.step, trainer.samples)
+    state = (trainer.clock, trainer.losses, trainer.step, trainer.samples, trainer.lr)
     trainer.clock, trainer.losses = step_clock_for(trainer.team.device), []
     trainer.lr = lambda _: 0.0  # without the exchange, ranks would learn different models
     trainer.strategy.watch_exchange()
@@ -143,7 +146,7 @@ def exchange_blocks(
             run_steps(trainer, itertools.islice(shares, 1), exchange=bool(exchanged))
             kinds.append(exchanged if number else DROPPED)
     times = trainer.clock.spans().sum(axis=1)
-    trainer.clock, trainer.losses, trainer.step, trainer.samples = state
+    trainer.clock, trainer.losses, trainer.step, trainer.samples, trainer.lr = state
     rows = np.stack([np.array(kinds), times], axis=1)
     return rows[rows[:, 0] != DROPPED].astype(np.uint32)
 

@@ -1,9 +1,10 @@
-"""The work of one rank in a launch: join the other ranks, then run the trials one by one and write a record of each."""
+"""The work of one rank in a launch: join the other ranks, run the trials alone or in turns, and write their records."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import socket
 import time
@@ -35,8 +36,9 @@ from worldsize.worker.turns import BLOCK_S, Schedule, Turn
 BYTES_PER_PARAMETER = 24
 """Memory that a model keeps between its turns, per parameter, rounded up: weights, gradients, their copies in buckets,
 and up to two values of the optimizer, in fp32."""
-MODELS_SHARE = 0.5
-"""Share of the free memory that the models of a group may keep. The rest is for their steps."""
+MODELS_SHARE = 0.1
+"""Share of the free memory that the models of a group may keep. It is small, so that a batch that fits alone also fits
+beside the other models."""
 
 
 class Session:
@@ -79,7 +81,8 @@ class Session:
                 for number, trial in members:
                     self._run_alone(number, trial, crew)
             else:
-                self._run_in_turns(members, crew)
+                while members:
+                    members = self._run_in_turns(members, crew)
         self._trial_id = self._trainer = None
         if crew.rank == 0:
             self.files.write(PhasesFile(phases_s=self.phases.totals(), ended_at=time.time()))
@@ -128,18 +131,18 @@ class Session:
         # Ranks that are not in the team sleep here until the trial ends.
         crew.wait_for(f"trial/{number}/done")
 
-    def _run_in_turns(self, members: Sequence[tuple[int, TrialSpec]], crew: Crew) -> None:
+    def _run_in_turns(self, members: list[tuple[int, TrialSpec]], crew: Crew) -> list[tuple[int, TrialSpec]]:
         """Run probes in turns: build all of them, measure blocks of steps in random order, then save them.
 
-        If memory does not suffice for all at once, they run one after another.
+        If the models of all do not fit into memory at once, only the first one runs. Return those that are left.
         """
         began_s = sum(self.phases.totals().values())
         probings: list[Probing | None] = []
-        later: Sequence[tuple[int, TrialSpec]] = ()
+        later: list[tuple[int, TrialSpec]] = []
         for number, trial in members:
             team = crew.team(trial.workers)
             self._enter(trial, None)
-            probings.append(None if team is None else self._probing(trial, team))
+            probings.append(None if team is None else self._probing(trial, team, alone=len(members) == 1))
             if len(probings) == 1 and len(members) > 1 and not self._fit_together(probings[0], members, crew):
                 later = members[1:]
                 break
@@ -176,8 +179,7 @@ class Session:
             self._save(number, probing.trainer, result, probing.telemetry.rows(), crew, probing.started_at, phases_s)
         for number, _ in members:
             crew.wait_for(f"trial/{number}/done")
-        for member in later:
-            self._run_in_turns([member], crew)
+        return later
 
     def _fit_together(self, first: Probing | None, members: Sequence[tuple[int, TrialSpec]], crew: Crew) -> bool:
         """Return whether the models of all members fit into memory at once, as judged by the first on every rank."""
@@ -186,7 +188,9 @@ class Session:
         if first is not None:
             parameters = sum(parameter.numel() for parameter in first.trainer.strategy.module.parameters())
             kept = len(members) * BYTES_PER_PARAMETER * parameters
-            fits = kept < MODELS_SHARE * free_bytes(crew.device, crew.ranks_sharing_memory)
+            limit = self.launch.memory_limit_gb
+            free = min(free_bytes(crew.device, crew.ranks_sharing_memory), math.inf if limit is None else limit * 1e9)
+            fits = kept < MODELS_SHARE * free
         crew.publish(f"trial/{number}/fits/{crew.rank}", str(int(fits)))
         return all(crew.wait_for(f"trial/{number}/fits/{rank}") == "1" for rank in range(crew.workers))
 
@@ -207,7 +211,7 @@ class Session:
             free_memory(team.device)  # leftovers of the last trial must not decide whether this one fits
         return self._builder.build(trial, team, self._search_curves.get(trial.search or "", []))
 
-    def _probing(self, trial: TrialSpec, team: Team) -> Probing:
+    def _probing(self, trial: TrialSpec, team: Team, *, alone: bool) -> Probing:
         assert trial.probe is not None
         started_at = time.time()
         self.phases.enter("preparation")
@@ -216,7 +220,7 @@ class Session:
         trainer.journal.say("start", seconds=trial.probe.max_seconds)
         return Probing(
             trainer=trainer,
-            telemetry=TurnTelemetry(self._telemetry),
+            telemetry=TurnTelemetry(self._telemetry, alone=alone),
             shares=whole_batches(trainer),
             started_at=started_at,
             phases_s={"preparation": preparation_s},

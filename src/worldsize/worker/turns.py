@@ -21,7 +21,8 @@ from worldsize.spec.study import ProbeSpec
 Floats = npt.NDArray[np.float64]
 
 BLOCK_S = {"cpu": 0.1, "cuda": 1.0}
-"""Duration of a block. On a GPU it is longer, because the utilization meter averages over about a second."""
+"""Duration of a block. On a GPU it is longer, because the utilization meter averages over about a second. It is shorter
+if the time limit leaves no room for enough rounds."""
 COLD_STEPS = 1
 """First steps of a block that are recorded but not used: the ranks have just been woken, and their caches are cold."""
 LONG_STEP_S = 0.05
@@ -36,6 +37,8 @@ MIN_STEPS = 5
 """Steps of each setting that are measured in any case."""
 MIN_ROUNDS = 10
 """Rounds before the precision is judged: with fewer, it is uncertain."""
+ROOM = 1.5
+"""The time limit has room for this many times the fewest rounds."""
 BATCHES = 8
 STUDENT_95 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.89}
 """95 % quantiles of Student's t, by degrees of freedom. (scipy is not imported in the worker.)"""
@@ -94,7 +97,8 @@ class Schedule:
     def __init__(self, specs: Sequence[ProbeSpec], periods: Sequence[int], *, block_s: float, seed: int) -> None:
         """`periods`: how many steps of each probe belong together, because only one of them exchanges gradients."""
         self._states = [_State(spec=spec, period=period) for spec, period in zip(specs, periods, strict=True)]
-        self._block_s, self._rng = block_s, random.Random(seed)
+        longest = min(spec.max_seconds for spec in specs) / (ROOM * MIN_ROUNDS)
+        self._block_s, self._rng = min(block_s, longest), random.Random(seed)
         self._queue: list[int] = []
         self._order: list[int] = []
         self._turn: Turn | None = None
@@ -175,9 +179,12 @@ def precision(medians: Sequence[float]) -> float:
     return STUDENT_95[len(means) - 1] * float(np.std(means, ddof=1)) / math.sqrt(len(means))
 
 
-def was_disturbed(grown: Mapping[str, float]) -> bool:
+def was_disturbed(grown: Mapping[str, float], *, cores: int, shares_cores: bool) -> bool:
     """Return whether other work took the core from a rank during a block, from how much its telemetry counters grew.
 
-    A counter that is not available is NaN, and no sign of a disturbance.
+    `shares_cores`: the ranks have fewer cores than they need, so that they wait for each other. A counter that is not
+    available is NaN, and no sign of a disturbance.
     """
-    return max(grown["process_delay_s"], grown["host_stolen_s"]) > DISTURBED * grown["at_s"]
+    limit_s = DISTURBED * grown["at_s"]
+    delayed = grown["process_delay_s"] > limit_s and not shares_cores
+    return delayed or grown["host_stolen_s"] / cores > limit_s

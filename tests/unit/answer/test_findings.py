@@ -166,3 +166,40 @@ def test_an_answer_that_is_not_about_speed_is_not_put_in_question(tmp_path: Path
     results = study(tmp_path, SHARED, text + "train: {epochs: 2}\n")
     assert cautions(results) == []
     assert "cpu-stolen" in {found["code"] for found in other_findings(results)}
+
+
+CORES = {"device": "cpu", "cores": 4, "host_cores": 4}
+
+
+def beside(folder: Path, host_cpu_s: float) -> Results:
+    """Workers that use half a core each, on a host of four cores whose load is known."""
+    telemetry = {"process_cpu_s": 0.5, "process_memory_bytes": 1e8, "host_cpu_s": host_cpu_s, "host_stolen_s": 0.0}
+
+    def slow_exchange(trial: TrialSpec) -> dict[str, float]:
+        return {"forward": 0.01, "communication": 0.01 * (trial.workers - 1)}
+
+    made = Made(times=slow_exchange, telemetry=telemetry, environment=CORES)
+    return write_study(folder, STUDY, made, Machine(cores=4, gpus=0))
+
+
+def test_other_programs_on_the_cores_of_the_workers_come_first_and_are_not_called_communication(tmp_path: Path) -> None:
+    results = beside(tmp_path / "busy", 3.9)
+    (busy,) = [finding for finding in results.answer.findings if finding.code == "machine-busy"]
+    assert busy.numbers == pytest.approx({"trials": 24, "of": 24, "percent": 72.5, "most": 85.0})
+    blocks = [block for block in answer_blocks(Evidence(results), details=False) if isinstance(block, Prose)]
+    assert blocks[0].text == "Not a clean measurement: other processes used 72 % of the CPU."
+    assert blocks[1].text.startswith("Best guess: ")
+    assert "why" not in {block.role for block in blocks}
+    assert "caution" not in {block.role for block in blocks}  # said once
+    assert Evidence(results).outlook is not None
+    assert Evidence(results).outlook[1] is None  # type: ignore[index]
+    assert "straggler" not in codes(results)
+    assert [finding["code"] for finding in cautions(results)] == ["machine-busy"]  # for status, predict and compare
+
+
+def test_other_programs_that_leave_enough_cores_do_not_matter(tmp_path: Path) -> None:
+    results = beside(tmp_path / "quiet", 2.0)  # beside 1 worker, 1.5 cores are busy and 2.5 free
+    assert "machine-busy" not in codes(results)
+    blocks = [block for block in answer_blocks(Evidence(results), details=False) if isinstance(block, Prose)]
+    assert blocks[0].text == "Use 1 worker."
+    assert "why" in {block.role for block in blocks}

@@ -51,6 +51,46 @@ def test_steps_come_after_warm_up_in_seconds_a_column_a_rank(folder: StudyFolder
     assert steps == pytest.approx(np.array([[3, 6], [4, 8], [5, 10], [6, 12]]) * 1e-3)
 
 
+def with_blocks(folder: StudyFolder, rows: list[tuple[float, ...]]) -> TrialRecord:
+    """A record of 6 steps, with these blocks."""
+    record = make_record(folder)
+    blocks = save_array(folder.trial(TRIAL) / "blocks.npy", 0, np.array(rows, dtype=np.float64))
+    return record.model_copy(update={"blocks": blocks})
+
+
+def test_the_first_steps_of_a_block_and_disturbed_blocks_do_not_count(folder: StudyFolder) -> None:
+    record = with_blocks(folder, [(0, 2, 1, 10.0, 0), (2, 2, 1, 11.0, 1), (4, 2, 0, 12.0, 0)])
+    folder.write_record(record)
+    read = folder.record(TRIAL)
+    assert read is not None
+    counted = folder.counted_steps(read)
+    assert counted.steps.tolist() == [1, 4, 5]
+    assert counted.blocks is not None
+    assert counted.blocks.tolist() == [0, 1, 1]
+    assert counted.disturbed == pytest.approx(1 / 3)
+    assert folder.step_s(read)[:, 0] == pytest.approx([2e-3, 5e-3, 6e-3])
+    busy = with_blocks(folder, [(0, 2, 1, 10.0, 1), (2, 2, 1, 11.0, 1), (4, 2, 0, 12.0, 0)])
+    assert folder.counted_steps(busy).steps.tolist() == [1, 3, 4, 5]  # most are disturbed: all count
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (-1, 2, 0, 0, 0),
+        (0, 7, 0, 0, 0),  # more steps than were recorded
+        (0, 2, 2, 0, 0),  # none that counts
+        (0.5, 2, 0, 0, 0),
+        (float("nan"), 2, 0, 0, 0),
+        (0, float("inf"), 0, 0, 0),
+        (1, 2, 0, 0, 0),  # overlaps the block before it
+    ],
+)
+def test_blocks_that_do_not_fit_the_steps_are_damage(folder: StudyFolder, row: tuple[float, ...]) -> None:
+    folder.write_record(with_blocks(folder, [(0, 2, 0, 0, 0), row]))
+    with pytest.raises(ValueError, match=r"blocks\.npy does not fit the recorded steps"):
+        folder.record(TRIAL)
+
+
 def test_a_record_cut_anywhere_is_damaged(folder: StudyFolder) -> None:
     text = to_json(make_record(folder)).rstrip()
     for end in range(len(text)):

@@ -105,6 +105,27 @@ def test_events_come_in_order_and_none_is_lost_between_trials(tmp_path: Path) ->
     assert [event["event"] for _, event in follower.events()] == ["end"]
 
 
+def test_trials_that_take_turns_are_all_heard(tmp_path: Path) -> None:
+    """Their events come in turns, and none of them ends before all are measured."""
+    teller = Teller(tmp_path)
+    follower = teller.follower()
+    for trial in TRIALS[:2]:
+        teller.say(trial, "start")
+    list(follower.events())
+    for step in range(4):  # steps of the first are short, those of the second are long
+        teller.say(TRIALS[0], "progress", step=step)
+        list(follower.events())
+        teller.time += 8
+        teller.say(TRIALS[1], "progress", step=step)
+        assert [trial for trial, _ in follower.events()] == [TRIALS[1]]
+    assert follower.patience_s() == 160  # 20 gaps of 8 s, not of what is between steps of the first
+    assert follower.last_step == 3
+    for trial in TRIALS[:2]:
+        teller.say(trial, "end")
+    assert [trial for trial, _ in follower.events()] == TRIALS[:2]
+    assert list(follower.events()) == []
+
+
 def test_a_second_attempt_does_not_hear_the_first(tmp_path: Path) -> None:
     teller = Teller(tmp_path)
     teller.say(TRIALS[0], "start")

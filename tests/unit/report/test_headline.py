@@ -57,7 +57,9 @@ def test_more_workers_that_do_not_pay_and_why(tmp_path: Path) -> None:
     said = told(results)
     assert said[0] == Prose(role="answer", text="Use 1 worker.")
     assert re.fullmatch(
-        r"2 workers are 0\.\d+x as fast as 1 \(0\.\d+x to 0\.\d+x\), which is 3\d % efficient\.", said[1].text
+        r"2 workers are 0\.\d+x as fast as 1 \(0\.\d+x to 0\.\d+x\), which is 3\d % efficient\. "
+        r"They would be worth using from 1\.33x on\.",
+        said[1].text,
     )
     why, following = said[2], said[3]
     assert why.role == "why"

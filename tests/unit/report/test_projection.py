@@ -104,7 +104,7 @@ def test_a_projected_count_is_said_to_be_projected() -> None:
     (vague,) = said(blocks, "evidence")
     assert vague.startswith("512 workers: ")
     assert vague.endswith("too uncertain to rely on.")
-    assert said(blocks, "next") == ["Measure 512 workers, or a count in between."]
+    assert said(blocks, "next") == ["Measure 8 workers: that would narrow the ranges most."]
 
 
 def test_doubts_and_limits_of_a_bare_table_are_said() -> None:

@@ -13,7 +13,8 @@ from worldsize.errors import InputError
 from worldsize.folder.files import write_model
 from worldsize.machine import Machine
 from worldsize.spec.study import TrialSpec
-from worldsize.study.more_time import open_settings, with_more_time
+from worldsize.study.checks import JobOptions
+from worldsize.study.more_time import check_more_time, open_settings, with_more_time
 from worldsize.study.study import Study
 
 STUDY = """\
@@ -71,8 +72,20 @@ def test_a_clear_answer_is_repeated_as_a_whole_and_at_least_once(tmp_path: Path)
     assert len(plan.trials) == len(results.trials) + 3
 
 
-def test_a_study_without_probes_says_what_to_do(tmp_path: Path) -> None:
-    text = STUDY + "probe: false\ntrain: {steps: 30}\n"
-    results = write_study(tmp_path / "study", text, made(0.015), MACHINE)
-    with pytest.raises(InputError, match=r"time=40: more time adds repeats of probes.*raise `repeats`"):
-        with_more_time(results.spec, results.plan, results, 40.0)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (STUDY + "probe: false\ntrain: {steps: 30}\n", r"this study has none; raise `repeats`"),
+        (STUDY.replace("[64]", "{largest: true}"), "this study searches for the largest batch"),
+    ],
+)
+def test_a_study_that_more_time_cannot_help_says_so_before_it_runs(tmp_path: Path, text: str, words: str) -> None:
+    study = Study.from_text(text, folder=tmp_path / "study", machine=MACHINE)
+    with pytest.raises(InputError, match=rf"time=40: more time adds repeats of probes, but {words}"):
+        study.run(more_s=40.0)
+    assert not (tmp_path / "study").exists()
+
+
+def test_more_time_waits_for_the_jobs_of_the_study() -> None:
+    with pytest.raises(InputError, match="leave out --detach"):
+        check_more_time(Study.from_text(STUDY, machine=MACHINE).spec, 40.0, JobOptions(detach=True))

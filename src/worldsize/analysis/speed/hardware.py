@@ -133,7 +133,10 @@ def training_rows(samples: Floats) -> slice:
 
 def second_half(samples: Floats) -> slice:
     """Return the rows during which training processed the second half of its samples."""
-    return slice(int(np.searchsorted(samples, samples[-1] / 2, side="right")), None) if len(samples) else slice(None)
+    if not len(samples):
+        return slice(None)
+    ended = int(np.searchsorted(samples, samples[-1])) + 1
+    return slice(int(np.searchsorted(samples, samples[-1] / 2, side="right")), ended)
 
 
 def joules_per_sample(usages: Sequence[Usage]) -> float | None:

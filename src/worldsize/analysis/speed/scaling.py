@@ -291,7 +291,11 @@ def _paces(group: list[SettingTimes], adaptive: bool) -> list[Pace]:
     steps = {point.setting: mean_of_blocks(point.repeats) for point in group}
     launches = {point.setting: point.launches for point in group}
     trained = {point.setting: point.trained for point in group}
-    side_by_side = not adaptive or len(_launch_names(launches)) == 1
+    probed = {
+        point.setting: {repeat: name for repeat, name in point.launches.items() if repeat not in point.trained}
+        for point in group
+    }
+    side_by_side = not adaptive or len(_launch_names(probed)) == 1
     if side_by_side:
         passes = {setting: {repeat: str(repeat) for repeat in step.repeats} for setting, step in steps.items()}
         fits = {setting: LaunchFit(dict(list(steps.items())[:count]), passes) for count, setting in enumerate(steps, 1)}

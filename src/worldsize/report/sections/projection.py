@@ -181,7 +181,8 @@ def _series_blocks(rows: Sequence[Projection]) -> Iterator[Block]:
     elif uncertain is not None:
         text = f"{uncertain.workers:,} workers: {_faster(uncertain, base)}, too uncertain to rely on."
         yield Prose(role="evidence", text=text)
-        yield Prose(role="next", text=f"Measure {uncertain.workers:,} workers, or a count in between.")
+        first = uncertain if chosen.measured else chosen
+        yield Prose(role="next", text=f"Measure {first.workers:,} workers: that would narrow the ranges most.")
     else:
         yield Prose(role="evidence", text=f"{following.workers:,} workers: only {_faster(following, base)}.")
     columns: list[Column[Projection]] = [

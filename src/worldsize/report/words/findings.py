@@ -170,7 +170,11 @@ FINDINGS: dict[str, FindingKind] = {
         "which diverged."
     ),
     "rate-edge-theory": FindingKind(
-        text="Theory predicts {theory} (2 / largest eigenvalue); the measurement differs by {off:+.1f} %."
+        text="Theory predicts {theory} (2 / the largest eigenvalue of the Hessian), which lies between the two."
+    ),
+    "rate-edge-theory-off": FindingKind(
+        text="Theory predicts {theory} (2 / the largest eigenvalue of the Hessian), so the measurement is off by "
+        "{off:+.0f} %."
     ),
     "rate-edge-blurred": FindingKind(
         text="{optimizer}: learning rate {diverged} diverged but {held} did not, so there is no sharp limit."
@@ -198,7 +202,7 @@ FINDINGS: dict[str, FindingKind] = {
     ),
     "trials-left": FindingKind(text="{trials:.0f} trial(s) left to run; the same command continues the study."),
     "precision-not-reached": FindingKind(
-        text="{trials:.0f} probe(s) ran out of time before the median step time was known to within {percent}; see "
+        text="{trials:.0f} probe(s) ran out of time before the step time was known to within {percent}; see "
         "the intervals for the uncertainty."
     ),
     # Findings of projections.

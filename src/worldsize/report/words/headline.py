@@ -123,7 +123,7 @@ def _use_workers(results: Results, outlook: Outlook | None) -> Iterator[Prose]:
         yield Prose(role="answer", text=f"{use}.")
     following = next((other for other in _larger(results, row)), None)
     if following is not None:
-        yield Prose(role="evidence", text=_faster(following, base))
+        yield Prose(role="evidence", text=f"{_faster(following, base)}{_worth_it(row, following)}")
     yield from _why_and_next(results, row, following, outlook)
 
 
@@ -171,6 +171,12 @@ def _faster(row: ScalingRow, base: ScalingRow) -> str:
     return f"{counted(row.setting.workers, 'worker')} are {speedup}, which is {efficiency} efficient."
 
 
+def _worth_it(row: ScalingRow, following: ScalingRow) -> str:
+    """` They would be worth using from 1.33x on.`; empty if the next count is not compared with the baseline."""
+    least = _least_speedup(row, following)
+    return "" if least is None else f" They would be worth using from {SPEEDUP.said(least)} on."
+
+
 def _row_at(results: Results, row: ScalingRow, workers: int) -> ScalingRow:
     same = [other for other in results.rows if other.setting.series == row.setting.series]
     return next((other for other in same if other.setting.workers == workers), row)
@@ -203,7 +209,9 @@ def _too_close(results: Results, row: ScalingRow, other: ScalingRow, doubt: Find
     guess = f"Best guess: {counted(row.setting.workers, 'worker')}{_learned_less(row, smaller, larger, least)}."
     yield Prose(role="evidence", text=f"{text} {guess}")
     needed = int(number_of(doubt, "repeats_needed"))
-    if needed <= MAX_REPEATS:
+    if needed <= MAX_REPEATS and (results.spec.probe is None or results.spec.axes.largest is not None):
+        yield _next(results, {"repeats": needed}, "more-repeats", f"about {needed} runs would decide")
+    elif needed <= MAX_REPEATS:
         more_s = max(needed - larger.repeats, 1) * pass_s(results)
         command = ["worldsize", "run", str(results.folder.path), "--time", f"{max(10 * round(more_s / 10), 10)}s"]
         why = f"about {rough_duration(more_s)} more would decide"
@@ -378,10 +386,12 @@ def _recommended(
     achieved = _performance(results, row)
     yield Prose(role="evidence", text=f"Best guess: {lead}{name(row)}. {achieved}" if ties else achieved)
     if others:
-        names = [f"{name(other)} ({unit.said(other.samples_per_s.value)})" for other in others[:MAX_OTHERS]]
-        more = len(others) - MAX_OTHERS
-        listed = f"{', '.join(names)}{f', and {more} more' if more > 0 else ''}"
-        yield Prose(role="evidence", text=f"Alternatives: {listed}.{_why_not_faster(results, row, others)}")
+        listed = ties or others
+        names = [f"{name(other)} ({unit.said(other.samples_per_s.value)})" for other in listed[:MAX_OTHERS]]
+        more = len(listed) - MAX_OTHERS
+        words = f"{', '.join(names)}{f', and {more} more' if more > 0 else ''}"
+        kind = "As fast within the noise" if ties else "Alternatives"
+        yield Prose(role="evidence", text=f"{kind}: {words}.{_why_not_faster(results, row, others)}")
     if ties:
         yield _quieter(results, row.repeats)
 
@@ -551,9 +561,8 @@ def _compared(results: Results, ranking: VariantRanking) -> str:
 
 def _divergence(results: Results) -> Iterator[Prose]:
     """Say at which learning rate training diverges, and what theory predicts."""
-    sentences = [
-        sentence(finding) for finding in results.answer.findings if finding.code in ("rate-edge", "rate-edge-theory")
-    ]
+    codes = ("rate-edge", "rate-edge-theory", "rate-edge-theory-off")
+    sentences = [sentence(finding) for finding in results.answer.findings if finding.code in codes]
     if sentences:
         yield Prose(role="evidence", text=" ".join(sentences))
 

@@ -1,4 +1,4 @@
-"""Utilization and memory of the hardware while a trial runs, sampled in a thread.
+"""Utilization and memory of the hardware while a trial runs, sampled in a thread or at the ends of its turns.
 
 Every rank samples its own process and its own GPU, so that a rank that differs from the others is visible. The first
 rank of a host also samples the host. If ranks share a GPU, only the first of them samples it. A row holds all columns,
@@ -124,28 +124,31 @@ class Telemetry:
             self._note(f"telemetry: {name} unavailable: {type(error).__name__}: {error}")
 
 
+MEMORY = [INDEX[name] for name in ("process_memory_bytes", "gpu_memory_bytes")]
+
+
 class TurnTelemetry:
     """Telemetry of a trial that takes turns with others: one row per turn, on a clock that stops between its turns."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
+    def __init__(self, telemetry: Telemetry, *, alone: bool) -> None:
+        """`alone`: no other trial keeps a model in this process. Otherwise its memory is not that of one trial."""
+        self._telemetry, self._alone = telemetry, alone
         self._rows: list[npt.NDArray[np.float64]] = []
         self._before = np.zeros(len(COLUMNS))
+        self._totals = np.zeros(len(COUNTERS))
 
     def begin(self) -> None:
         """Begin a turn."""
         self._before = np.array(self._telemetry.sample())
         if not self._rows:
-            first = self._before.copy()
-            first[COUNTERS] = np.where(np.isnan(first[COUNTERS]), np.nan, 0.0)
-            self._rows.append(first)
+            self._add(self._before)
 
     def end(self) -> dict[str, float]:
         """End the turn. Return by how much each counter grew in it."""
         row = np.array(self._telemetry.sample())
         grown = row[COUNTERS] - self._before[COUNTERS]
-        row[COUNTERS] = self._rows[-1][COUNTERS] + grown
-        self._rows.append(row)
+        self._totals += np.nan_to_num(grown)  # a reading that failed once adds nothing
+        self._add(row)
         if len(self._rows) >= MAX_ROWS:
             del self._rows[1:-1:2]
         return {COLUMNS[column]: float(value) for column, value in zip(COUNTERS, grown, strict=True)}
@@ -153,6 +156,13 @@ class TurnTelemetry:
     def rows(self) -> npt.NDArray[np.float64]:
         """Return one row per turn, with the columns COLUMNS."""
         return np.array(self._rows, dtype=np.float64).reshape(-1, len(COLUMNS))
+
+    def _add(self, sample: npt.NDArray[np.float64]) -> None:
+        row = sample.copy()
+        row[COUNTERS] = np.where(np.isnan(sample[COUNTERS]), np.nan, self._totals)
+        if not self._alone:
+            row[MEMORY] = np.nan
+        self._rows.append(row)
 
 
 def telemetry_of(crew: Crew, samples: Callable[[], int]) -> Telemetry:
