@@ -164,7 +164,7 @@ def test_the_quickstart_over_one_and_two_nodes_to_its_report(driver: Driver, tmp
     )
     output = driver.run("--small", "--workers", "1,2,4", *asked, "--smoke")
     assert "workers start and connect" in output
-    assert "7 jobs: " in output
+    assert "7 batch jobs: " in output
     driver.assert_whole({}, 12)
     ends = driver.ends()
     assert [end["reason"] for end in ends.values()] == [""] * 7

@@ -89,6 +89,6 @@ def assert_exposed_is_total(folder: Path) -> None:
     found = exposed([steps], [ranks[0]["rows"][:, 0]])
     assert found is not None
     total_s = float(ranks[0]["total_s"])
-    assert found.seconds == pytest.approx(total_s, rel=0.15)
+    assert found.seconds.value == pytest.approx(total_s, rel=0.15)
     traffic = Traffic(bytes=float(ranks[0]["bytes"]), seconds=total_s, workers=2)
     assert traffic.busbw == pytest.approx(SLOW_MBIT * 1e6 / 8, rel=0.1)
